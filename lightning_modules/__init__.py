@@ -1,0 +1,52 @@
+"""Runnable LightningModules with their data, on generated data or on data that every user has.
+
+Each module is here for a question about attention temperature; ``studies/`` holds a search for each.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_modules.associative_recall import AssociativeRecall, AssociativeRecallData
+    from lightning_modules.digits import DigitsViT
+    from lightning_modules.digits_data import DigitsData
+    from lightning_modules.digits_stock import StockDigits
+    from lightning_modules.max_retrieval import MaxRetrieval, MaxRetrievalData
+    from lightning_modules.source_data import SourceData
+    from lightning_modules.source_lm import SourceLM
+
+_HOMES = {
+    "AssociativeRecall": "associative_recall",
+    "AssociativeRecallData": "associative_recall",
+    "DigitsData": "digits_data",
+    "DigitsViT": "digits",
+    "MaxRetrieval": "max_retrieval",
+    "MaxRetrievalData": "max_retrieval",
+    "SourceData": "source_data",
+    "SourceLM": "source_lm",
+    "StockDigits": "digits_stock",
+}
+
+__all__ = [
+    "AssociativeRecall",
+    "AssociativeRecallData",
+    "DigitsData",
+    "DigitsViT",
+    "MaxRetrieval",
+    "MaxRetrievalData",
+    "SourceData",
+    "SourceLM",
+    "StockDigits",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f'module "{__name__}" has no attribute "{name}"; it has {", ".join(__all__)}')
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,63 @@
+"""tempopt finds the attention temperature schedule a model should have been trained with, and proves it.
+
+Owns the public names and nothing else; each is imported from its room when it is first used, so that
+``import tempopt`` loads neither torch nor Optuna.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tempopt.attention.attach import Attachment as Attachment
+    from tempopt.attention.attach import attach as attach
+    from tempopt.errors import AttachError as AttachError
+    from tempopt.errors import SpecError as SpecError
+    from tempopt.errors import StorageError as StorageError
+    from tempopt.errors import StudyChanged as StudyChanged
+    from tempopt.errors import StudyFailed as StudyFailed
+    from tempopt.errors import StudyNotFound as StudyNotFound
+    from tempopt.errors import TempoptError as TempoptError
+    from tempopt.errors import UsageError as UsageError
+    from tempopt.study.api import load_study as load_study
+    from tempopt.study.api import search as search
+    from tempopt.study.results import StudyResult as StudyResult
+    from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
+    from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
+    from tempopt.training.module import TemperedModule as TemperedModule
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AttachError": "tempopt.errors",
+    "Attachment": "tempopt.attention.attach",
+    "SpecError": "tempopt.errors",
+    "StorageError": "tempopt.errors",
+    "StudyChanged": "tempopt.errors",
+    "StudyFailed": "tempopt.errors",
+    "StudyNotFound": "tempopt.errors",
+    "StudyResult": "tempopt.study.results",
+    "TemperatureParameters": "tempopt.temperature.plan",
+    "TemperaturePlan": "tempopt.temperature.plan",
+    "TemperedModule": "tempopt.training.module",
+    "TempoptError": "tempopt.errors",
+    "UsageError": "tempopt.errors",
+    "attach": "tempopt.attention.attach",
+    "load_study": "tempopt.study.api",
+    "search": "tempopt.study.api",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f'module "tempopt" has no attribute "{name}"; it has {", ".join(__all__)}')
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,138 @@
+"""Scaled dot-product attention with a temperature; where the temperature comes from is not known here.
+
+Shape suffixes: B batch, H heads, Q queries, K keys, D head dimension. Masks broadcast to BHQK. A boolean
+mask is True where a query may attend; a floating one is added to the logits.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
+
+
+def tempered_attention(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    *,
+    inverse_temperature: Tensor | float,
+    length_scaling: LengthScaling | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Return softmax(Q K^T scale / tau + mask) V, with the mask outside the temperature.
+
+    The temperature multiplies the queries, so whichever fused kernel the plain attention would use is
+    used. Give it as a tensor where it changes: under ``torch.compile`` one graph then serves every value.
+
+    Args:
+        q_BHQD: Queries.
+        k_BHKD: Keys.
+        v_BHKD: Values; the head dimension may differ from D.
+        inverse_temperature: 1 / tau, positive; a tensor broadcasts to (B, H, Q, 1), as 0-d or (H, 1, 1).
+        length_scaling: Factor on 1 / tau from the number of keys that each query sees.
+        attn_mask: Boolean or floating mask, or None.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
+        scale: Factor on the logits that the model has already; None is 1 / sqrt(D).
+
+    Returns:
+        Attended values, (B, H, Q, D of the values), zero for a query that sees no key.
+    """
+    q_BHQD = temper_query(
+        q_BHQD,
+        k_BHKD.shape[-2],
+        inverse_temperature=inverse_temperature,
+        length_scaling=length_scaling,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+    )
+    if is_causal and attn_mask is not None:
+        attn_mask, is_causal = _with_causal(attn_mask, q_BHQD.shape[-2], k_BHKD.shape[-2]), False
+    return F.scaled_dot_product_attention(
+        q_BHQD, k_BHKD, v_BHKD, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+    )
+
+
+def temper_query(
+    q_BHQD: Tensor,
+    k_len: int,
+    *,
+    inverse_temperature: Tensor | float,
+    length_scaling: LengthScaling | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Return the queries times 1 / tau: plain attention on them is tempered attention.
+
+    Args:
+        q_BHQD: Queries.
+        k_len: Number of keys.
+        inverse_temperature: As for :func:`tempered_attention`, and the arguments that follow too.
+        length_scaling: Factor on 1 / tau from the number of keys that each query sees.
+        attn_mask: Boolean or floating mask, or None.
+        is_causal: Whether query i sees the keys 0 to i only.
+    """
+    factor = inverse_temperature
+    if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):
+        seen_BHQ = visible_keys(q_BHQD.shape[-2], k_len, attn_mask, is_causal, device=q_BHQD.device)
+        dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
+        keys_BHQ1 = seen_BHQ.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(dtype)
+        factor = factor * length_scaling.factor_of(keys_BHQ1, torch.log)
+    # A factor rounded to half precision first would shift the temperature of a whole row.
+    return (q_BHQD * factor).to(q_BHQD.dtype)
+
+
+def visible_keys(
+    q_len: int,
+    k_len: int,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    *,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return how many keys each query sees, as integers that broadcast to (B, H, Q).
+
+    Args:
+        q_len: Number of queries.
+        k_len: Number of keys.
+        attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        device: Where the counts are wanted; a mask's own device has precedence.
+    """
+    if attn_mask is not None:
+        seen = visible(attn_mask)
+        if is_causal:
+            seen = seen & causal_mask(q_len, k_len, attn_mask.device)
+        return seen.expand(*seen.shape[:-1], k_len).sum(dim=-1)
+    if is_causal:
+        return torch.arange(1, q_len + 1, device=device).clamp(max=k_len)
+    return torch.full((1,), k_len, device=device)
+
+
+def visible(attn_mask: Tensor) -> Tensor:
+    """Return the mask as a boolean one, True where a query may attend.
+
+    In a floating mask minus infinity hides a key, and so does anything near the lowest number of its type,
+    which many models write instead; a finite bias, as of ALiBi, does not.
+    """
+    if attn_mask.dtype == torch.bool:
+        return attn_mask
+    return attn_mask > torch.finfo(attn_mask.dtype).min / 2
+
+
+def causal_mask(q_len: int, k_len: int, device: torch.device) -> Tensor:
+    """Return a boolean (Q, K) mask, True where the key is at or before the query, counted from the start."""
+    return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril()
+
+
+def _with_causal(attn_mask: Tensor, q_len: int, k_len: int) -> Tensor:
+    causal_QK = causal_mask(q_len, k_len, attn_mask.device)
+    if attn_mask.dtype == torch.bool:
+        return attn_mask & causal_QK
+    return attn_mask.masked_fill(~causal_QK, float("-inf"))

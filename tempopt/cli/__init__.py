@@ -1,0 +1,235 @@
+"""The command line: what can be typed, and how its end is told.
+
+Owns names, flags and exit codes. A command's own module is imported when it is called, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+from tempopt.errors import TempoptError, UsageError, unknown
+
+DEFAULT_STORAGE = "sqlite:///tempopt.db"
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+_EPILOG = """\
+environment:
+  TEMPOPT_STORAGE      database URL that --storage defaults to (else sqlite:///tempopt.db)
+  TEMPOPT_TRACEBACK=1  show the traceback behind an error message
+
+exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted (state saved)
+"""
+
+
+class Argument(NamedTuple):
+    """One argument of a command: its names and what argparse is to know of it."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+class Command(NamedTuple):
+    """One command: its help, the function that carries it out (``module:function``) and its arguments."""
+
+    summary: str
+    run: str
+    arguments: tuple[Argument, ...]
+
+
+def _argument(*names: str, **settings: Any) -> Argument:
+    return Argument(names, settings)
+
+
+def _count(text: str) -> int:
+    """Return a positive integer."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of 1 or more')
+    return int(text)
+
+
+_SPEC = _argument("spec", metavar="SPEC", help="study spec: a YAML file, or the name of a bundled study")
+_NAME = _argument("name", metavar="NAME", help="name of a study in the store")
+_STORAGE = _argument(
+    "--storage", metavar="URL", help="database URL (default: TEMPOPT_STORAGE, else sqlite:///tempopt.db)"
+)
+_WORKERS = _argument(
+    "--workers", metavar="N", type=_count, help="trainers side by side (default: one a CPU core)"
+)
+_CHECKPOINTS = _argument(
+    "--checkpoints", metavar="FOLDER", help="where runs keep checkpoints and logs (default: tempopt-runs)"
+)
+_SET = _argument(
+    "--set",
+    metavar="KEY=VALUE",
+    action="append",
+    default=[],
+    help="set a key of the spec, as in data.root=/data or study.seed=1; may be given more than once",
+)
+_OUTPUT = _argument("-o", "--output", metavar="FILE", help="file to write to (default: the screen)")
+_JSON = _argument("--json", action="store_true", help="print JSON, for programs")
+
+COMMANDS = {
+    "search": Command(
+        "search a temperature schedule, prove it on fresh seeds and say what was found",
+        "tempopt.cli.search:search",
+        (
+            _SPEC,
+            _STORAGE,
+            _argument("--trials", metavar="N", type=_count, help="search trials (default: the spec's)"),
+            _WORKERS,
+            _SET,
+            _argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
+            _CHECKPOINTS,
+        ),
+    ),
+    "resume": Command(
+        "go on with a study, from the database alone",
+        "tempopt.cli.search:resume",
+        (_NAME, _STORAGE, _WORKERS, _CHECKPOINTS),
+    ),
+    "list": Command("list the studies in the store", "tempopt.cli.show:list_studies", (_STORAGE, _JSON)),
+    "show": Command("show what a study found so far", "tempopt.cli.show:show", (_NAME, _STORAGE, _JSON)),
+    "export": Command(
+        "write the winner as YAML for LightningCLI or as a Python call",
+        "tempopt.cli.show:export",
+        (
+            _NAME,
+            _STORAGE,
+            _argument("--format", choices=("yaml", "python"), default="yaml", help="default: yaml"),
+            _OUTPUT,
+        ),
+    ),
+    "check": Command(
+        "check a spec without searching",
+        "tempopt.cli.check:check",
+        (
+            _SPEC,
+            _SET,
+            _argument(
+                "--dry-run",
+                action="store_true",
+                help="also train two steps and name the attention layers that would be tempered",
+            ),
+        ),
+    ),
+    "init": Command(
+        "write a commented spec for a LightningModule of your own",
+        "tempopt.cli.check:init",
+        (
+            _argument(
+                "module", metavar="IMPORT_PATH", help="where it is, as in my_package.my_module.MyModule"
+            ),
+            _OUTPUT,
+        ),
+    ),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are raised, so that every error of the program looks the same."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See `{self.prog} --help`.")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = _Parser(
+        prog="tempopt",
+        description="Finds the attention temperature schedule a model should have been trained with.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, command in COMMANDS.items():
+        own = commands.add_parser(
+            name,
+            help=command.summary,
+            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+            allow_abbrev=False,
+        )
+        for argument in command.arguments:
+            own.add_argument(*argument.names, **argument.settings)
+    return parser
+
+
+def _refuse_unknown(argv: Sequence[str]) -> None:
+    """Raise UsageError at the first command or option that there is not, naming the nearest there is."""
+    if not argv or argv[0].startswith("-"):
+        own, where, known = argv[:1], "option", ["--version"]
+    elif argv[0] not in COMMANDS:
+        raise UsageError(unknown("command", argv[0], COMMANDS))
+    else:
+        own, where = argv[1:], f"option of tempopt {argv[0]}"
+        names = [name for argument in COMMANDS[argv[0]].arguments for name in argument.names]
+        known = [name for name in names if name.startswith("-")]
+    for word in own:
+        if word == "--":
+            return
+        is_option = word.startswith("-") and not word[1:2].isdigit()
+        option = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if is_option and option not in (*known, "-h", "--help"):
+            raise UsageError(unknown(where, option, [*known, "--help"]))
+
+
+def storage_url(given: str | None) -> str:
+    """Return the database URL: the one that was given, else that of the environment, else the default."""
+    return given or os.environ.get("TEMPOPT_STORAGE") or DEFAULT_STORAGE
+
+
+def _run(argv: Sequence[str]) -> int:
+    _refuse_unknown(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from tempopt import __version__
+
+        print(f"tempopt {__version__}")
+        return DONE
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return USAGE
+    module, _, function = COMMANDS[arguments.command].run.partition(":")
+    code: int = getattr(import_module(module), function)(arguments)
+    sys.stdout.flush()
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command and return its exit code.
+
+    Args:
+        argv: The words after the program's name; those it was started with if None.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a pipe that cannot show a letter is no reason to end a search.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except TempoptError as error:
+        if os.environ.get("TEMPOPT_TRACEBACK"):
+            raise
+        # The words of the command line are repeated in messages, and one of them may be a URL.
+        message = re.sub(r"://\S*@", "://***@", str(error))
+        print(f"tempopt: error: {message}", file=sys.stderr)
+        return USAGE if isinstance(error, UsageError) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output had enough of it, as in `tempopt list | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE

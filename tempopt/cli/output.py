@@ -1,0 +1,34 @@
+"""Where the text that a command makes goes: to the screen, or to a file that is whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tempopt.errors import UsageError
+
+
+def write(text: str, output: str | None, *, overwrite: bool) -> None:
+    """Print a text, or write it to a file by way of a temporary one.
+
+    Args:
+        text: What to write; ends with a newline.
+        output: Name of the file; None for the screen.
+        overwrite: Whether a file that is there may be replaced.
+
+    Raises:
+        UsageError: The file cannot be written, or is there and may not be replaced.
+    """
+    if output is None:
+        print(text, end="")
+        return
+    path = Path(output)
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} is there already and is left as it is. Remove it, or give -o another name.")
+    temporary = path.with_name(path.name + ".writing")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}. Give -o another name.") from error
+    print(f"Written to {path}.")

@@ -1,0 +1,197 @@
+"""How a running study looks: a live screen on a terminal, one line per finished ticket elsewhere.
+
+Owns the drawing only; what is drawn is a Snapshot of the agent's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tempopt.store.rows import KINDS, Kind, TicketRow
+from tempopt.study.progress import Observer, Snapshot, TrainerView
+from tempopt.study.verdict import parameters_text
+
+# Twice a second is smooth enough to the eye and costs well under one percent of a core.
+_REFRESH_PER_SECOND = 2
+
+LABELS: Mapping[Kind, str] = {
+    "unit": "unit (τ = 1)",
+    "constant": "constant τ",
+    "search": "search",
+    "choose": "choose",
+    "confirm": "confirm",
+    "init_only": "init only",
+}
+
+
+def number(value: float | None) -> str:
+    """Return a measured number as people read it: four digits, a dash where there is none."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as ``42 s``, ``3:07`` (minutes) or ``2:03:07`` (hours)."""
+    whole = round(max(seconds, 0.0))
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
+
+
+def outcome(ticket: TicketRow) -> str:
+    """Return in words how a ticket ended."""
+    if ticket.outcome == "complete":
+        return number(ticket.value)
+    if ticket.outcome == "pruned":
+        return f"pruned at step {ticket.steps} of {ticket.total_steps}, {number(ticket.value)}"
+    if ticket.outcome == "diverged":
+        return f"diverged at step {ticket.diverged_at}"
+    return f"failed: {ticket.error or 'no reason is known'}"
+
+
+def best_line(snapshot: Snapshot) -> str:
+    """Return the best value of the search so far beside the baseline, if there is any."""
+    if snapshot.best is None:
+        return "best so far –"
+    against = ""
+    if snapshot.baseline_mean is not None:
+        difference = snapshot.best - snapshot.baseline_mean
+        against = f" ({difference:+.4g} against τ = 1 at {number(snapshot.baseline_mean)}, not yet confirmed)"
+    return f"best so far {number(snapshot.best)}{against}"
+
+
+class Lines:
+    """One flushed line per finished ticket: for logs, pipes and terminals that cannot be drawn on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._snapshot: Snapshot | None = None
+        self._since = 0
+
+    def update(self, snapshot: Snapshot) -> None:
+        if self._snapshot is None:
+            asked = ", ".join(f"{count} {kind}" for kind, count in snapshot.asked.items() if count)
+            self._print(f"{snapshot.study}: {snapshot.direction} {snapshot.metric}; tickets: {asked}")
+        self._snapshot = snapshot
+        self._since = 0
+
+    def finished(self, ticket: TicketRow) -> None:
+        self._since += 1
+        line = f"{ticket.kind} {ticket.number}: {outcome(ticket)}"
+        if ticket.parameters:
+            line += f"  {parameters_text(ticket.parameters)}"
+        if self._snapshot is not None:
+            # A ticket is told of before the snapshot that counts it.
+            done, asked = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
+            line = f"[{duration(self._snapshot.elapsed)}, {done}/{asked}] {line}"
+        self._print(line)
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class Screen:
+    """A live picture of the study; notes scroll by above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._snapshot: Snapshot | None = None
+        self._received = 0.0
+        self.live = Live(
+            console=console,
+            get_renderable=self.picture,
+            refresh_per_second=_REFRESH_PER_SECOND,
+            transient=False,
+        )
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._received = time.monotonic()
+        self._snapshot = snapshot
+
+    def finished(self, ticket: TicketRow) -> None:
+        if ticket.state == "failed":
+            self.note(f"{ticket.kind} {ticket.number}: {outcome(ticket)}")
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def picture(self) -> Group:
+        """Return what is to be seen now."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return Group(Text("starting the trainers ..."))
+        since = time.monotonic() - self._received
+        best = parameters_text(snapshot.best_params)
+        return Group(
+            _title(snapshot, since),
+            _stages(snapshot),
+            Text(best_line(snapshot), no_wrap=True, overflow="ellipsis"),
+            *([Text(f"  {best}", style="dim")] if snapshot.best_params else []),
+            _trainers(snapshot.trainers),
+        )
+
+
+def _title(snapshot: Snapshot, since: float) -> Table:
+    clock = duration(snapshot.elapsed + since)
+    if snapshot.remaining is not None:
+        clock += f", about {duration(snapshot.remaining - since)} left"
+    title = Table.grid(expand=True)
+    title.add_column(no_wrap=True)
+    title.add_column(justify="right", no_wrap=True)
+    title.add_row(
+        Text.assemble((snapshot.study, "bold"), f"  {snapshot.direction} {snapshot.metric}"), Text(clock)
+    )
+    return title
+
+
+def _stages(snapshot: Snapshot) -> Table:
+    stages = Table.grid(padding=(0, 2))
+    for kind in KINDS:
+        asked, done = snapshot.asked.get(kind, 0), snapshot.done.get(kind, 0)
+        if asked:
+            style = "bold" if kind == snapshot.stage else ""
+            bar = ProgressBar(total=asked, completed=done, width=30)
+            stages.add_row(Text(f"  {LABELS[kind]}", style=style), bar, Text(f"{done}/{asked}"))
+    return stages
+
+
+def _trainers(trainers: list[TrainerView]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for view in trainers:
+        if view.kind is None:
+            table.add_row(Text(f"  trainer {view.slot}"), Text("idle", style="dim"), "", "", "")
+            continue
+        bar: ProgressBar | str = ""
+        if view.total_steps:
+            bar = ProgressBar(total=view.total_steps, completed=view.step or 0, width=20)
+        steps = f"{view.step or 0}/{view.total_steps or '?'} steps"
+        value = "" if view.value is None else number(view.value)
+        table.add_row(
+            Text(f"  trainer {view.slot}"), Text(f"{view.kind} {view.number}"), bar, Text(steps), Text(value)
+        )
+    return table
+
+
+@contextmanager
+def observing(stream: TextIO) -> Iterator[Observer]:
+    """Yield the observer that suits the stream: a live screen on a terminal, else lines."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        yield Lines(stream)
+        return
+    screen = Screen(Console(file=stream))
+    with screen.live:
+        yield screen

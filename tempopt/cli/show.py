@@ -1,0 +1,119 @@
+"""``tempopt list``, ``show`` and ``export``: what is in the store, for people and for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tempopt.cli import DONE, storage_url
+from tempopt.cli.output import write
+from tempopt.cli.progress import LABELS, number
+from tempopt.store.rows import StudySummary, TicketState
+from tempopt.store.store import Store
+from tempopt.study import export as exports
+from tempopt.study import results
+from tempopt.study.results import Baseline, StudyResult
+from tempopt.study.verdict import verdict_lines
+
+
+def list_studies(arguments: argparse.Namespace) -> int:
+    """Print a line for every study in the store, oldest first."""
+    with Store.open(storage_url(arguments.storage), create=False) as store:
+        shown = store.url_shown
+        summaries = store.list_studies()
+    rows = [_summary(summary) for summary in summaries]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return DONE
+    if not rows:
+        print(f"No study in {shown} yet.")
+        return DONE
+    table = _table("study", "state", "metric", "direction", "tickets done", "begun (UTC)")
+    for row in rows:
+        tickets = row["tickets"]
+        table.add_row(
+            row["study"],
+            row["state"],
+            row["metric"],
+            row["direction"],
+            f"{tickets['done']}/{tickets['requested']}",
+            row["created"][:16].replace("T", " "),
+        )
+    _print(table)
+    return DONE
+
+
+def _summary(summary: StudySummary) -> dict[str, Any]:
+    counts: dict[TicketState, int] = {"waiting": 0, "running": 0, "done": 0, "failed": 0}
+    for states in summary.tickets.values():
+        for state, count in states.items():
+            counts[state] += count
+    study = summary.study
+    return {
+        "study": study.name,
+        "metric": study.spec["study"]["metric"],
+        "direction": study.spec["study"]["direction"],
+        "state": study.state,
+        "created": study.created.isoformat(),
+        "tickets": {"requested": sum(counts.values()), **counts},
+    }
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print how a study stands: tickets, baseline, best and verdict."""
+    result = _load(arguments)
+    if arguments.json:
+        print(json.dumps(result.to_json(), indent=2, allow_nan=False))
+        return DONE
+    print(f"{result.name}: {result.direction} {result.metric}; {result.state}")
+    print()
+    _print(_tickets(result))
+    print()
+    if result.baseline is not None:
+        print(_baseline_line(result.baseline))
+    for line in verdict_lines(result):
+        print(line)
+    return DONE
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write the winner as YAML for LightningCLI or as a Python call."""
+    result = _load(arguments)
+    text = exports.to_yaml(result) if arguments.format == "yaml" else exports.to_python(result)
+    write(text, arguments.output, overwrite=True)
+    return DONE
+
+
+def _load(arguments: argparse.Namespace) -> StudyResult:
+    with Store.open(storage_url(arguments.storage), create=False) as store:
+        return results.load(store, arguments.name)
+
+
+def _tickets(result: StudyResult) -> Table:
+    table = _table("tickets", "asked", "done", "running", "waiting", "failed")
+    for kind, count in result.tickets.items():
+        asked = "not yet known" if count.requested is None else str(count.requested)
+        numbers = (count.done, count.running, count.waiting, count.failed)
+        table.add_row(LABELS[kind], asked, *(str(value) for value in numbers))
+    return table
+
+
+def _baseline_line(baseline: Baseline) -> str:
+    spread = "" if baseline.sd is None else f" ± {number(baseline.sd)}"
+    runs = "1 run" if baseline.n == 1 else f"{baseline.n} runs"
+    return f"τ = 1 during the search: {number(baseline.mean)}{spread} ({runs})"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, overflow="fold" if position == 0 else "ellipsis", no_wrap=position > 0)
+    return table
+
+
+def _print(table: Table) -> None:
+    Console().print(table)

@@ -1,0 +1,130 @@
+"""The tables of the store, as they are now; how they came to be is told by the migrations.
+
+Keys that are searched for are columns, documents are JSON text. States and kinds are plain
+strings without CHECK, so that SQLite can take a new one without rebuilding the table.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+
+MAX_NAME = 255
+
+# MySQL's own TEXT ends at 64 KiB and its DATETIME at full seconds.
+LongText = Text().with_variant(mysql.LONGTEXT(), "mysql")
+Moment = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
+
+# utf8mb4_bin: names that differ in case are different names, as on the other databases.
+# sqlite_autoincrement: an id that was deleted is never given out again.
+OPTIONS: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_default_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    "sqlite_autoincrement": True,
+}
+
+
+class Document(TypeDecorator[Any]):
+    """Plain data as JSON text: key order and every float come back exactly, on every database."""
+
+    impl = LongText
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else json.dumps(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+class Utc(TypeDecorator[datetime]):
+    """A moment: aware and UTC in Python, naive UTC in the table."""
+
+    impl = Moment
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+METADATA = MetaData()
+
+STUDY = Table(
+    "tempopt_study",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("name", String(MAX_NAME), nullable=False),
+    Column("spec", Document, nullable=False),
+    Column("spec_hash", String(64), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created", Utc, nullable=False),
+    UniqueConstraint("name", name="tempopt_study_name"),
+    **OPTIONS,
+)
+
+TICKET = Table(
+    "tempopt_ticket",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("study_id", ForeignKey("tempopt_study.id", name="tempopt_ticket_study"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("stage", Integer, nullable=False, comment="place of the kind in the order of work"),
+    Column("arm", String(16), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("candidate", Integer),
+    Column("pair", Integer),
+    Column("seed", BigInteger, nullable=False),
+    Column("parameters", Document),
+    Column("trial_number", Integer),
+    Column("state", String(16), nullable=False),
+    Column("outcome", String(16)),
+    Column("attempt", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("value", Double),
+    Column("diverged_at", BigInteger),
+    Column("error", LongText),
+    Column("agent", String(MAX_NAME)),
+    Column("seconds", Double, nullable=False),
+    Column("steps", BigInteger),
+    Column("total_steps", BigInteger),
+    Column("code", LongText),
+    Column("started", Utc),
+    Column("finished", Utc),
+    UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
+    # The order in which tickets are taken: the next one is found, and locked, without a sort.
+    Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),
+    **OPTIONS,
+)
+
+MEASUREMENT = Table(
+    "tempopt_measurement",
+    METADATA,
+    Column("ticket_id", ForeignKey("tempopt_ticket.id", name="tempopt_measurement_ticket"), primary_key=True),
+    Column("name", String(MAX_NAME), primary_key=True),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("value", Double, comment="null: measured, and not a finite number"),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)

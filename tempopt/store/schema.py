@@ -1,0 +1,154 @@
+"""Which version the tables are of, and bringing them to this program's version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, select, text
+from sqlalchemy.dialects.mysql.base import MySQLDialect
+
+from tempopt.errors import StorageError
+from tempopt.store.database import Database
+from tempopt.store.models import STUDY
+from tempopt.store.urls import parse
+
+if TYPE_CHECKING:
+    # Alembic is loaded only when there is something to migrate: opening a store stays quick.
+    from alembic.config import Config
+
+VERSION_TABLE = "tempopt_alembic_version"
+HEAD = "0001"
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+_VERSION = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))
+# One at a time creates the tables; SQLite's writing transaction is such a lock already.
+_LOCK = {
+    "postgresql": ("SELECT pg_advisory_xact_lock(7365717036)",),
+    "mysql": ("SELECT GET_LOCK('tempopt_schema', 60)",),
+}
+_UNLOCK = {"mysql": ("SELECT RELEASE_LOCK('tempopt_schema')",)}
+# The first to know SKIP LOCKED; for SQLite, to know UPSERT.
+_OLDEST = {"PostgreSQL": (9, 5), "MariaDB": (10, 6), "MySQL": (8, 0, 1), "SQLite": (3, 24)}
+
+
+def _prepare(database: Database, *, create: bool) -> None:
+    """See that the tables are of this program's version; StorageError says what to do if they are not.
+
+    Args:
+        create: Whether tables that are missing are created; older ones without a study are migrated then.
+    """
+    version, is_empty = database.read(_look)
+    if version == HEAD:
+        return
+    if version is None and not create:
+        raise StorageError(
+            f"The database {database.address.shown} holds no tempopt studies. "
+            "Give the URL of one that does, or begin a study there: tempopt search SPEC --storage URL"
+        )
+    if version is not None:
+        _refuse_newer(database, version)
+        if not (create and is_empty):
+            raise StorageError(
+                f"The database {database.address.shown} was written by an older tempopt (tables {version}, "
+                f"this program needs {HEAD}). Keep a copy of it, end every program that uses it, and run: "
+                "tempopt storage upgrade --storage URL"
+            )
+    _migrate(database)
+
+
+def upgrade(url: str) -> str:
+    """Bring the tables at a URL to this program's version and return it; StorageError if they are newer."""
+    database = Database(parse(url))
+    try:
+        _refuse_missing_file(database)
+        version, _ = database.read(_look)
+        if version is None:
+            raise StorageError(f"The database {database.address.shown} holds no tempopt studies to upgrade.")
+        _refuse_newer(database, version)
+        _migrate(database)
+    finally:
+        database.close()
+    return HEAD
+
+
+def connect(url: str, *, create: bool) -> Database:
+    """Return the database at a URL with its tables in order; StorageError if that cannot be had."""
+    database = Database(parse(url))
+    try:
+        if not create:
+            _refuse_missing_file(database)
+        database.read(_refuse_old_server)
+        _prepare(database, create=create)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _refuse_missing_file(database: Database) -> None:
+    path = database.address.url.database
+    if database.dialect == "sqlite" and path is not None and not Path(path).exists():
+        raise StorageError(
+            f"There is no file {path}. Go to the folder where the study was begun, "
+            "or give its URL: --storage sqlite:///PATH"
+        )
+
+
+def _refuse_old_server(connection: Connection) -> None:
+    dialect = connection.dialect
+    name = {"postgresql": "PostgreSQL", "mysql": "MySQL", "sqlite": "SQLite"}[dialect.name]
+    if isinstance(dialect, MySQLDialect) and dialect.is_mariadb:
+        name = "MariaDB"
+    version = tuple(part for part in dialect.server_version_info or () if isinstance(part, int))
+    if version < _OLDEST[name]:
+        oldest = ".".join(map(str, _OLDEST[name]))
+        raise StorageError(f"{name} {'.'.join(map(str, version))} is too old: {oldest} or later is needed.")
+
+
+def _look(connection: Connection) -> tuple[str | None, bool]:
+    """Return the version of the tables (None: there are none) and whether they hold no study."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None, True
+    version = connection.scalar(select(_VERSION.c.version_num))
+    is_empty = version is None or connection.execute(select(STUDY.c.id).limit(1)).first() is None
+    return version, is_empty
+
+
+def _config() -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _refuse_newer(database: Database, version: str) -> None:
+    from alembic.script import ScriptDirectory
+
+    known = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+    if version not in known:
+        raise StorageError(
+            f"The database {database.address.shown} was written by a newer tempopt (tables {version}, "
+            f"this program knows up to {HEAD}). Install that version: pip install --upgrade tempopt"
+        )
+
+
+def _migrate(database: Database) -> None:
+    from alembic import command
+
+    def to_head(connection: Connection) -> None:
+        for statement in _LOCK.get(database.dialect, ()):
+            connection.execute(text(statement))
+        try:
+            # Somebody else may have been first while this waited for the lock.
+            if _look(connection)[0] != HEAD:
+                config = _config()
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        finally:
+            for statement in _UNLOCK.get(database.dialect, ()):
+                connection.execute(text(statement))
+
+    database.write(to_head)
+    database.write_ahead()

@@ -1,0 +1,118 @@
+"""Database URLs: what may be given, what is connected to, and what may be shown; opens no connection."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from tempopt.errors import StorageError, unknown
+
+# MariaDB is spoken to as MySQL: one dialect name, so that table options are said once.
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mysql+pymysql": "mysql+pymysql",
+    "mariadb": "mysql+pymysql",
+    "mariadb+pymysql": "mysql+pymysql",
+}
+_EXAMPLES = (
+    "sqlite:///tempopt.db, postgresql://user:password@host/database or mysql://user:password@host/database"
+)
+_SECRET_QUERY = re.compile(r"([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)([^&]*)", re.IGNORECASE)
+# Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
+_USERINFO = re.compile(r"^([^:]+://[^:@/?]*):(.*)@", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a database is.
+
+    Args:
+        url: What is connected to, driver named, SQLite paths absolute.
+        shown: The URL with its password masked: the only form that may be printed, logged or stored.
+        secrets: Everything that :meth:`mask` hides, in each spelling that a driver may repeat.
+    """
+
+    url: URL
+    shown: str
+    secrets: tuple[str, ...] = field(repr=False)
+
+    def mask(self, text: str) -> str:
+        """Return the text with every spelling of the password replaced by ``***``."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def parse(given: str) -> Address:
+    """Return the address of a URL or of a bare path to an SQLite file.
+
+    Raises:
+        StorageError: The URL cannot be read, or names a database or driver that is not supported.
+    """
+    given = given.strip()
+    if "://" not in given:
+        given = f"sqlite:///{given}"
+    scheme, _, rest = given.partition("://")
+    driver = _DRIVERS.get(scheme.lower())
+    if driver is None:
+        remedy = f"Give a URL as in {_EXAMPLES}."
+        raise StorageError(unknown("database", scheme, ("sqlite", "postgresql", "mysql", "mariadb"), remedy))
+    if driver == "sqlite":
+        return _sqlite(rest)
+    shown = _shown(given)
+    if rest.partition("?")[0].count("@") > 1:
+        raise StorageError(
+            f"The storage URL {shown} has more than one @. In a user name or password write @ as %40, "
+            ": as %3A and / as %2F."
+        )
+    try:
+        url = make_url(f"{driver}://{rest}")
+    except (ArgumentError, ValueError):
+        # The parser's own error repeats the URL, password and all.
+        raise StorageError(f"The storage URL {shown} cannot be read. Give one as in {_EXAMPLES}.") from None
+    if not url.database:
+        raise StorageError(f"The storage URL {shown} names no database. Give one as in {_EXAMPLES}.")
+    return Address(
+        url=url,
+        shown=f"{driver.partition('+')[0]}://{_shown(given).partition('://')[2]}",
+        secrets=_secrets(given, url),
+    )
+
+
+def _sqlite(rest: str) -> Address:
+    path, _, _ = rest.removeprefix("/").partition("?")
+    if not rest.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
+        raise StorageError(
+            f'The storage URL "sqlite://{rest}" names no file that other processes could open. '
+            "Give a path, as in sqlite:///tempopt.db or sqlite:////home/me/tempopt.db."
+        )
+    absolute = Path(path).expanduser().absolute()
+    return Address(url=URL.create("sqlite", database=str(absolute)), shown=f"sqlite:///{path}", secrets=())
+
+
+def _shown(given: str) -> str:
+    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(r"\1:***@", given))
+
+
+def _secrets(given: str, url: URL) -> tuple[str, ...]:
+    raw = [value for _, value in _SECRET_QUERY.findall(given)]
+    userinfo = _USERINFO.match(given)
+    if userinfo is not None:
+        raw.append(userinfo.group(2))
+    for key, value in url.query.items():
+        if _SECRET_QUERY.match(f"?{key}="):
+            raw.extend((value,) if isinstance(value, str) else value)
+    if url.password is not None:
+        raw.append(str(url.password))
+    spellings = {s for p in raw for s in (p, quote(p, safe=""), quote(p), quote_plus(p), repr(p)[1:-1]) if s}
+    # Longest first, or a part would be hidden before the whole is found.
+    return tuple(sorted(spellings, key=lambda s: (-len(s), s)))

@@ -1,0 +1,133 @@
+"""The sections that jsonargparse reads (``model:``, ``data:``, ``trainer:``), as far as data alone can tell.
+
+Whether a class exists and takes those arguments is found by training/build.py, which imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from tempopt.errors import unknown
+from tempopt.study.document import FaultsError, unresolved
+
+_NOWHERE = "Nothing has to be written in its place: take it out."
+_CHECKPOINTS = f"tempopt writes checkpoints itself, so that an interrupted run can go on. {_NOWHERE}"
+_SCREEN = f"tempopt shows the progress of all trainers itself. {_NOWHERE}"
+
+GOVERNED: dict[str, str] = {
+    "barebones": f"it switches off the validation and the checkpoints that tempopt goes by. {_NOWHERE}",
+    "default_root_dir": f"the folder of a run follows from its ticket. {_NOWHERE}",
+    "enable_checkpointing": _CHECKPOINTS,
+    "enable_model_summary": _SCREEN,
+    "enable_progress_bar": _SCREEN,
+    "fast_dev_run": 'a run that ends after a batch has no result. Use "tempopt check --dry-run" for that.',
+    "max_time": "a run that ends by the clock is not the same run twice. Give max_steps or max_epochs.",
+    "num_nodes": "one run trains on one machine; more machines train more runs at a time. Take it out.",
+    "num_sanity_val_steps": f"tempopt rehearses two steps and a validation before a study begins. {_NOWHERE}",
+    "use_distributed_sampler": f"the order of the data follows from the seed and the epoch. {_NOWHERE}",
+}
+"""Arguments of ``lightning.Trainer`` that tempopt sets itself, with the reason and what to do."""
+
+_BELONGS: dict[str, str] = {
+    "seed_everything": "seeds come from tickets. Take it out; study.seed is the study's seed.",
+    "ckpt_path": "runs begin fresh and go on from their own checkpoints. Take it out; to search the "
+    "temperature of a trained model give study.evaluate_only.",
+    "fit": "the sections of a subcommand stand at the top here. Move what is under fit: one level up.",
+    "optimizer": "the module makes its optimizer in configure_optimizers. Take it out, and make what "
+    "should be searched an init argument of the model.",
+    "lr_scheduler": "the module makes its scheduler in configure_optimizers. Take it out, and make what "
+    "should be searched an init argument of the model.",
+}
+"""Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
+
+_CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def unknown_key(path: str, key: str, known: Collection[str]) -> str:
+    """Return the message for a key that a section does not have."""
+    if not path and key in _BELONGS:
+        return f"{key} has no place in a study spec: {_BELONGS[key]}"
+    return unknown("key", key, known)
+
+
+def parse_class(given: object, *, section: str) -> dict[str, Any]:
+    """Return ``{"class_path": ..., "init_args": {...}}`` of a ``model:`` or ``data:`` section.
+
+    Raises:
+        FaultsError: It is not of that shape; the message shows the rewrite.
+    """
+    if isinstance(given, str):
+        raise FaultsError([(section, f"given the text {given!r}. Write {section}: {{class_path: {given}}}.")])
+    if not isinstance(given, Mapping):
+        example = "{class_path: package.module.Class, init_args: {...}}"
+        raise FaultsError([(section, f"given {given!r}. Write {section}: {example}.")])
+    if "class_path" not in given:
+        arguments = json.dumps(given.get("init_args", dict(given)), default=str)
+        rewrite = f"{section}: {{class_path: package.module.Class, init_args: {arguments}}}"
+        raise FaultsError(
+            [(section, f"class_path is missing, so there is no class to make. Write {rewrite}.")]
+        )
+    known = ("class_path", "init_args")
+    lines = [
+        (f"{section}.{key}", unknown("key", key, known, "Arguments go under init_args."))
+        for key in given
+        if key not in known
+    ]
+    class_path, init_args = given["class_path"], given.get("init_args")
+    if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(class_path.replace(":", ".")):
+        message = f"given {class_path!r}. Give an import path: package.module.Class."
+        lines.append((f"{section}.class_path", message))
+    elif ":" in class_path:
+        dotted = class_path.replace(":", ".")
+        lines.append((f"{section}.class_path", f'given "{class_path}". Write it with dots: {dotted}.'))
+    if init_args is not None and not isinstance(init_args, Mapping):
+        lines.append((f"{section}.init_args", f"given {init_args!r}. Give a mapping of argument to value."))
+    if lines:
+        raise FaultsError(lines)
+    return {"class_path": class_path, "init_args": dict(init_args or {})}
+
+
+def parse_trainer(given: object) -> dict[str, Any]:
+    """Return the arguments of the Trainer, without any that tempopt sets itself.
+
+    Raises:
+        FaultsError: It is not a mapping, holds an argument that tempopt sets, more than one device, or
+            lengths that are no lengths.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise FaultsError(
+            [("trainer", f"given {given!r}. Give a mapping, as in trainer: {{max_steps: 500}}.")]
+        )
+    lines = [
+        (f"trainer.{key}", f"{key} is not the spec's to set: {reason}")
+        for key, reason in GOVERNED.items()
+        if key in given
+    ]
+    if "class_path" in given or "init_args" in given:
+        message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
+        lines.append(("trainer", message))
+    for key in ("max_steps", "max_epochs"):
+        value = given.get(key)
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if not (value is None or unresolved(value) or (number and (value > 0 or value == -1))):
+            message = f"given {value!r}. Give a whole number of at least 1, or -1 for no limit."
+            lines.append((f"trainer.{key}", message))
+    devices = given.get("devices", 1)
+    if devices not in (1, "1") and not (isinstance(devices, list) and len(devices) == 1):
+        lines.append(
+            ("trainer.devices", f"given {devices!r}. One run trains on one device: give 1 or a list of one.")
+        )
+    if lines:
+        raise FaultsError(lines)
+    return dict(given)
+
+
+def has_length(trainer: Mapping[str, Any], searched: Collection[str]) -> bool:
+    """Whether the Trainer's arguments, or the searched ones, say how long a run trains."""
+    lengths = ("max_steps", "max_epochs")
+    return any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in lengths)

@@ -1,0 +1,187 @@
+"""The sections of a study spec that are tempopt's own (``study:``, ``attach:``, ``resources:``), key by key.
+
+How the sections fit together is spec.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from tempopt.errors import unknown
+from tempopt.study.document import FaultsError
+
+Direction = Literal["maximize", "minimize"]
+
+SAMPLERS: dict[str, str] = {
+    "tpe": "TPESampler",
+    "random": "RandomSampler",
+    "gp": "GPSampler",
+    "qmc": "QMCSampler",
+}
+"""Name of a sampler to its class in ``optuna.samplers``."""
+
+PRUNERS: dict[str, str] = {
+    "median": "MedianPruner",
+    "percentile": "PercentilePruner",
+    "hyperband": "HyperbandPruner",
+    "successive_halving": "SuccessiveHalvingPruner",
+    "threshold": "ThresholdPruner",
+    "none": "NopPruner",
+}
+"""Name of a pruner to its class in ``optuna.pruners``."""
+
+_FEWEST_PAIRS = {"t": 2, "wilcoxon": 6}
+_DIRECTIONS: dict[Direction, tuple[str, ...]] = {
+    "minimize": (
+        "loss",
+        "error",
+        "err",
+        "perplexity",
+        "ppl",
+        "nll",
+        "bits",
+        "bpc",
+        "mse",
+        "mae",
+        "rmse",
+        "wer",
+    ),
+    "maximize": ("accuracy", "acc", "f1", "auc", "auroc", "recall", "precision", "bleu", "iou"),
+}
+
+
+class Section(BaseModel):
+    """What all sections share: no unknown keys, no silent conversion, no change after the making."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+
+
+class Arms(Section):
+    """Number of runs of the two arms that the search is compared with; None for the default."""
+
+    unit: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    constant: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+
+
+class Seeds(Section):
+    """Number of fresh seeds on which candidates are chosen, and of others on which the gain is estimated."""
+
+    choose: Count = 4
+    confirm: Annotated[int, Field(ge=2, description="a whole number of at least 2")] = 8
+
+
+class Strategy(Section):
+    """A sampler or pruner of Optuna by its short name, with its options."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, given: object) -> object:
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, Mapping) and "name" in given:
+            return {"name": given["name"], "options": {k: v for k, v in given.items() if k != "name"}}
+        raise ValueError(f"given {given!r}. Give a name, or {{name: ..., option: ...}}.")
+
+    @model_serializer
+    def _as_written(self) -> dict[str, Any]:
+        return {"name": self.name, **self.options}
+
+
+class StudySection(Section):
+    """The ``study:`` section: what is asked, how often, and how it is judged."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+            description="a name of at most 100 letters, digits, dots, dashes and underscores",
+        ),
+    ]
+    metric: Annotated[str, Field(min_length=1, description="the name under which validation logs the metric")]
+    direction: Annotated[Direction, Field(description="maximize or minimize")]
+    trials: Count = 40
+    arms: Arms = Arms()
+    candidates: Count = 3
+    seeds: Seeds = Seeds()
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number of at least 0")] = 0
+    test: Annotated[Literal["t", "wilcoxon"], Field(description="t or wilcoxon")] = "t"
+    confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
+    validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
+    sampler: Strategy = Strategy(name="tpe")
+    pruner: Strategy = Strategy(name="median")
+    parallel: Count = 4
+    max_attempts: Count = 3
+    evaluate_only: Annotated[
+        str | None, Field(min_length=1, description="the path of a checkpoint, or null")
+    ] = None
+
+    @field_validator("sampler", "pruner")
+    @classmethod
+    def _known(cls, given: Strategy, info: ValidationInfo) -> Strategy:
+        known = SAMPLERS if info.field_name == "sampler" else PRUNERS
+        if given.name not in known:
+            raise ValueError(unknown(str(info.field_name), given.name, known))
+        if "seed" in given.options:
+            raise ValueError(
+                "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _enough_pairs(self) -> Self:
+        fewest = _FEWEST_PAIRS[self.test]
+        if self.seeds.confirm < fewest:
+            smallest = 2.0 ** (1 - self.seeds.confirm)
+            message = (
+                f"given {self.seeds.confirm} with test: {self.test}. Two-sided, so few pairs cannot give a p "
+                f"below {smallest:g}, whatever the gain is: give at least {fewest}, or test: t."
+            )
+            raise FaultsError([("seeds.confirm", message)])
+        return self
+
+
+class AttachSection(Section):
+    """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered."""
+
+    layers: Literal["auto"] | list[str] = "auto"
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _patterns(cls, given: object) -> object:
+        patterns = isinstance(given, list) and given and all(isinstance(each, str) for each in given)
+        if given == "auto" or patterns:
+            return given
+        example = "[encoder.layers.*.self_attn]"
+        raise ValueError(f"given {given!r}. Give auto, or a list of patterns, as in {example}.")
+
+
+class Resources(Section):
+    """The ``resources:`` section: what this machine gives; no part of a study's identity."""
+
+    workers: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    threads: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+
+
+def direction_of(metric: str) -> Direction | None:
+    """Return the direction in which a metric of that name usually gets better, None if it does not say."""
+    words = re.split(r"[^a-z0-9]+", metric.lower())
+    named = [direction for direction, names in _DIRECTIONS.items() if not set(names).isdisjoint(words)]
+    return named[0] if len(named) == 1 else None

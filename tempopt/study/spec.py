@@ -1,0 +1,370 @@
+"""StudySpec, a validated study: what is asked of a search, in the words of its YAML file.
+
+Reading the file is document.py's, the search space is space.py's; no class is imported here, so that a
+spec can be loaded, compared and shown without torch or Lightning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import (
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from tempopt.errors import SpecError
+from tempopt.study import document
+from tempopt.study.document import Document, FaultsError, Override
+from tempopt.study.find import find_spec
+from tempopt.study.sections import has_length, parse_class, parse_trainer
+from tempopt.study.settings import (
+    PRUNERS,
+    SAMPLERS,
+    AttachSection,
+    Direction,
+    Resources,
+    Section,
+    Strategy,
+    StudySection,
+    direction_of,
+)
+from tempopt.study.space import (
+    Arm,
+    Choices,
+    Domain,
+    arm_parameters,
+    arm_space,
+    constant_grid,
+    distributions,
+    idle,
+    parse_search,
+)
+from tempopt.study.translate import faults
+from tempopt.temperature.plan import TEMPERATURE_PARAMETERS, check_parameter
+from tempopt.training.messages import Program
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+__all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec", "diff", "load_spec"]
+
+
+class StudySpec(Section):
+    """A study: a LightningCLI config (``model``, ``data``, ``trainer``) plus tempopt's own sections.
+
+    Raises:
+        SpecError: from :func:`load_spec`, :meth:`parse` and :meth:`from_json`, with a line for
+            everything that is wrong.
+    """
+
+    study: StudySection
+    model: dict[str, Any]
+    data: dict[str, Any] | None = None
+    trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
+    search: Annotated[dict[str, Any], Field(description="name to domain")]
+    attach: AttachSection | None = None
+    resources: Resources = Resources()
+
+    # Overrides of this machine: they are in force here, and are neither stored nor compared.
+    _local: tuple[Override, ...] = PrivateAttr(default=())
+
+    @field_validator("model", "data", mode="before")
+    @classmethod
+    def _class(cls, given: object, info: ValidationInfo) -> dict[str, Any] | None:
+        name = str(info.field_name)
+        return None if given is None and name == "data" else parse_class(given, section=name)
+
+    @field_validator("trainer", mode="before")
+    @classmethod
+    def _trainer(cls, given: object) -> dict[str, Any]:
+        return parse_trainer(given)
+
+    @field_validator("search", mode="before")
+    @classmethod
+    def _search(cls, given: object, info: ValidationInfo) -> dict[str, Domain]:
+        model = info.data.get("model") or {}
+        return parse_search(given, model_args=model.get("init_args", {}))
+
+    @field_serializer("search")
+    def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
+        return {
+            name: {key: value for key, value in asdict(domain).items() if value is not None}
+            for name, domain in search.items()
+        }
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        lines = [*self._length_problems(), *self._temperature_problems()]
+        workers = self.resources.workers or 1
+        if workers > self.study.parallel:
+            message = (
+                f"given {workers}, but study.parallel lets {self.study.parallel} runs be in flight at a "
+                f"time. Give at most that many workers, or a larger study.parallel."
+            )
+            lines.append(("resources.workers", message))
+        if lines:
+            raise FaultsError(lines)
+        return self
+
+    def _length_problems(self) -> list[tuple[str, str]]:
+        if self.study.evaluate_only is not None or has_length(self.trainer, self.search):
+            return []
+        message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
+        return [("trainer", message)]
+
+    def _temperature_problems(self) -> list[tuple[str, str]]:
+        lines = []
+        for name, value in self.fixed_temperatures.items():
+            try:
+                if not document.unresolved(value):
+                    check_parameter(name, value)
+            except SpecError as error:
+                lines.append((f"model.init_args.{name}", str(error)))
+        if lines:
+            return lines
+        remedy = (
+            "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and "
+            "layer_ratio, a length_scaling), set that under model.init_args, or take the name out."
+        )
+        return [
+            (f"search.{name}", f"it changes nothing: no temperature in this space depends on it. {remedy}")
+            for name in idle(self.search, self.fixed_temperatures)
+        ]
+
+    @property
+    def fixed_temperatures(self) -> dict[str, Any]:
+        """Temperature parameters that the model's init arguments set, by name.
+
+        A module that is attached to has arguments of its own, of whatever name; of these only the
+        temperature of its output is tempopt's.
+        """
+        names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
+        return {name: value for name, value in self.model["init_args"].items() if name in names}
+
+    @property
+    def other_names(self) -> list[str]:
+        """Searched names that are no temperature parameters; every arm searches them."""
+        return [name for name in self.search if name not in TEMPERATURE_PARAMETERS]
+
+    @property
+    def num_constant(self) -> int:
+        """Number of runs of the constant arm: half as many as the search's unless said otherwise."""
+        return self.study.arms.constant or math.ceil(self.study.trials / 2)
+
+    @property
+    def num_unit(self) -> int:
+        """Number of runs of the unit arm: a few for the baseline, or a search if there is more to tune."""
+        return self.study.arms.unit or (self.num_constant if self.other_names else 3)
+
+    @property
+    def confirms(self) -> bool:
+        """Whether choosing and confirming follow the search; there is nothing to train in evaluation only."""
+        return self.study.evaluate_only is None
+
+    @property
+    def notes(self) -> list[str]:
+        """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
+        notes = []
+        expected = direction_of(self.study.metric)
+        if expected not in (None, self.study.direction):
+            notes.append(
+                f'study.direction is {self.study.direction}, but by its name "{self.study.metric}" is one to '
+                f"{expected}. Check that it is meant."
+            )
+        for name, domain in self.search.items():
+            if isinstance(domain, Choices) and len(domain.choices) == 2 and _looks_like_a_range(domain):
+                low, high = domain.choices
+                notes.append(
+                    f"search.{name} is one of two choices, {low} and {high}; for all numbers between write "
+                    f"{{low: {low}, high: {high}}}."
+                )
+        return notes
+
+    def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
+        """Return Optuna's distributions of what an arm samples."""
+        return arm_space(distributions(self.search), arm)
+
+    def constants(self) -> list[float]:
+        """Return the temperatures of the constant arm, in the order in which they are trained."""
+        return constant_grid(self.space(), self.num_constant)
+
+    def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the whole parameter set that an arm trains with, given the values of its own space."""
+        return arm_parameters(arm, sampled, searched=self.search, fixed=self.fixed_temperatures)
+
+    def with_overrides(self, overrides: Sequence[str]) -> Self:
+        """Return the spec with ``a.b=c`` settings in force.
+
+        Settings of ``data.*`` (its class aside), ``resources.*``, ``trainer.accelerator`` and
+        ``trainer.devices`` are this machine's own: neither stored nor compared.
+
+        Raises:
+            SpecError: A setting cannot be read, or does not fit.
+        """
+        parsed = [document.parse_override(text) for text in overrides]
+        data = document.apply(self.to_json(), [each for each in parsed if not each.local])
+        spec = self.parse(data, source="the study spec with --set")
+        spec._local = (*self._local, *(each for each in parsed if each.local))
+        spec._in_force()
+        return spec
+
+    def _in_force(self) -> Self:
+        """Return the spec with this machine's overrides written into it."""
+        if not self._local:
+            return self
+        return self.parse(document.apply(self.to_json(), self._local), source="the study spec with --set")
+
+    def resolved(self) -> Self:
+        """Return the spec as it holds on this machine: ``--set`` in force and ``${NAME}`` replaced.
+
+        Raises:
+            SpecError: An environment variable is not set, or an override does not fit.
+        """
+        data = self._in_force().to_json()
+        for section in ("model", "data", "trainer"):
+            data[section] = document.resolve(data[section], path=section)
+        path = "study.evaluate_only"
+        data["study"]["evaluate_only"] = document.resolve(data["study"]["evaluate_only"], path=path)
+        return self.parse(data, source="the study spec with the environment's values")
+
+    def program(self, *overrides: str) -> Program:
+        """Return what a trainer on this machine needs to know.
+
+        Raises:
+            SpecError: As in :meth:`with_overrides` and :meth:`resolved`; or the checkpoint of
+                ``study.evaluate_only`` is not there.
+        """
+        here = (self.with_overrides(overrides) if overrides else self).resolved()
+        return Program(
+            model=here.model,
+            data=here.data,
+            trainer=here.trainer,
+            attach=None if here.attach is None else here.attach.model_dump(),
+            metric=here.study.metric,
+            validate_at=here.study.validate_at,
+            data_seed=here.study.seed,
+            weights=_checkpoint(here.study.evaluate_only),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain data, with ``${NAME}`` as written and without this machine's ``--set``."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the spec that :meth:`to_json` wrote."""
+        return cls.parse(stored, source="the stored study spec")
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], *, source: str | Document) -> Self:
+        """Return the spec that plain data describes.
+
+        Args:
+            data: The sections by name.
+            source: What the data was read from, for messages; a Document gives them line numbers.
+
+        Raises:
+            SpecError: Something is wrong; there is a line for each thing.
+        """
+        origin = source if isinstance(source, Document) else Document(source=source, data=dict(data))
+        lines = [
+            (path, f"{document.BLANK} stands for a value that only you can give. Fill it in.")
+            for section in data
+            for path in document.blanks(data[section], path=section)
+        ]
+        try:
+            if not lines:
+                return cls.model_validate(dict(data))
+        except ValidationError as error:
+            lines = faults(error, cls)
+        lines.sort(key=lambda line: origin.line(line[0]))
+        count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
+        body = "\n".join(f"  {origin.where(path)}: {path}: {message}" for path, message in lines)
+        raise SpecError(f"This study spec has {count}:\n{body}")
+
+    def identity(self) -> str:
+        """Return a hash that is equal for specs that ask the same; see :func:`diff`."""
+        text = json.dumps(_identifying(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_spec(path_or_name: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read and validate a study spec.
+
+    Args:
+        path_or_name: A YAML file, or the name of a spec that comes with tempopt.
+        overrides: Settings ``a.b=c`` that go over the file's, as in ``study.trials=20``.
+
+    Raises:
+        SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
+    """
+    written = document.read(find_spec(path_or_name))
+    parsed = [document.parse_override(text) for text in overrides]
+    data = document.apply(written.data, [each for each in parsed if not each.local])
+    spec = StudySpec.parse(data, source=written)
+    local = [text for text, each in zip(overrides, parsed, strict=True) if each.local]
+    return spec.with_overrides(local) if local else spec
+
+
+def diff(stored: StudySpec, given: StudySpec) -> list[str]:
+    """Return a line for each thing that one study asks otherwise than another, empty if there is none.
+
+    The name, the number of tickets (``trials``, ``arms``), ``max_attempts`` and what belongs to a
+    machine (``resources:``, ``--set data.*``) are no difference.
+    """
+    before, after = _flat(_identifying(stored)), _flat(_identifying(given))
+    lines = []
+    for path in [*before, *(path for path in after if path not in before)]:
+        if path not in after:
+            lines.append(f"{path}: was {json.dumps(before[path])}, now not given")
+        elif path not in before:
+            lines.append(f"{path}: was not given, now {json.dumps(after[path])}")
+        elif before[path] != after[path]:
+            lines.append(f"{path}: was {json.dumps(before[path])}, now {json.dumps(after[path])}")
+    return lines
+
+
+def _identifying(spec: StudySpec) -> dict[str, Any]:
+    data = spec.to_json()
+    del data["resources"]
+    for name in ("name", "trials", "arms", "max_attempts"):
+        del data["study"][name]
+    return data
+
+
+def _flat(value: object, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        result |= _flat(item, f"{path}.{key}" if path else key)
+    return result
+
+
+def _looks_like_a_range(domain: Choices) -> bool:
+    low, high = domain.choices
+    return isinstance(low, float) and isinstance(high, int | float) and low < high
+
+
+def _checkpoint(given: str | None) -> str | None:
+    if given is None:
+        return None
+    path = Path(given).expanduser().resolve()
+    if not path.is_file():
+        raise SpecError(
+            f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '
+            f"that Lightning or tempopt wrote."
+        )
+    return str(path)

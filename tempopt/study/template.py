@@ -1,0 +1,145 @@
+"""``tempopt init``: a commented spec for a person's own LightningModule, to be edited and run.
+
+``inspect_module`` imports the module and so belongs in a process of its own; ``render`` imports nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from tempopt.study.document import BLANK
+from tempopt.study.settings import direction_of
+from tempopt.training.describe import Argument, ModuleInfo, inspect_module
+
+__all__ = ["Argument", "ModuleInfo", "inspect_module", "render"]
+
+_TEMPLATE = """\
+# Which attention temperature should {short} have been trained with?
+#
+# {blanks}
+#   tempopt check THIS_FILE     looks for mistakes; with --dry-run it trains two steps
+#   tempopt search THIS_FILE    searches, and proves on fresh seeds whether it was worth it
+
+study:
+  name: {name}
+  metric: {metric}
+  direction: {direction}
+  trials: 40  # runs of the search; the constant arm has half as many
+  seeds: {{choose: 4, confirm: 8}}  # fresh seeds to choose the winner on, and others to measure its gain
+  confirm_on: {confirm_on}
+  # test: wilcoxon  # instead of the paired t test, where a few seeds may fail altogether
+  # pruner: hyperband  # instead of median; none trains every run to its end
+
+# A bare name is an init argument of the model or a temperature parameter; data.x and trainer.x are the
+# others. A range is {{low, high, log, step}}, a list is one of several.
+search:
+  temperature_init: {{low: 0.25, high: 4}}
+  temperature_final: {{low: 0.25, high: 4}}
+  schedule: [constant, linear, cosine, exponential]
+  # layer_pattern: [uniform, linear, u]  # temperature over depth
+  # layer_ratio: {{low: 0.5, high: 2}}  # ... and how much of it
+{search}
+model:
+  class_path: {class_path}
+  init_args:
+{arguments}
+{data}
+trainer:
+  max_steps: 1000  # or max_epochs; long enough that a run shows what it is worth
+  # val_check_interval: 100  # every validation is a chance to end a hopeless run early
+  # accelerator: auto
+
+{attach}# resources:  # this machine's; no part of the study
+#   workers: 2  # runs at a time
+"""
+
+_TEMPERED = """\
+  # length_scaling: [none, log_n]  # temperature over the number of keys
+  # entropy_lambda: {low: -0.01, high: 0.01}  # weight of the attention entropy in the loss
+"""
+
+_ATTACH = """\
+# The module is not a tempopt.TemperedModule: its temperature is set from outside.
+attach:
+  layers: auto  # or patterns of the attention layers' names, as in [encoder.layers.*.self_attn]
+
+"""
+
+
+def render(info: ModuleInfo) -> str:
+    """Return a study spec for a module, in YAML with comments.
+
+    What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.study.spec.load_spec`
+    names what is left of them.
+    """
+    short = info.class_path.rpartition(".")[2]
+    metric = _likeliest(info.metrics)
+    direction = direction_of(metric) if metric else None
+    text = _TEMPLATE.format(
+        short=short,
+        blanks="{blanks}",
+        name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower(),
+        metric=_value(metric, "the name under which validation logs it, with self.log", info.metrics),
+        direction=_value(direction, "maximize or minimize", ()),
+        confirm_on=_confirm_on(info),
+        search=_search(info),
+        class_path=info.class_path,
+        arguments=_arguments(info.arguments, indent=4),
+        data=_data(info),
+        attach="" if info.tempered else _ATTACH,
+    )
+    filled = 'Fill in what is marked "<-- fill in". Then:' if BLANK in text else "It can be run as it is:"
+    return text.replace("{blanks}", filled)
+
+
+def _likeliest(metrics: Iterable[str]) -> str | None:
+    """Return the first metric of known direction, else the first at all."""
+    names = list(metrics)
+    return next((name for name in names if direction_of(name)), names[0] if names else None)
+
+
+def _value(value: str | None, meaning: str, seen: Iterable[str]) -> str:
+    if value is None:
+        return f"{BLANK}  # <-- fill in: {meaning}"
+    others = [name for name in seen if name != value]
+    return f"{value}  # also logged: {', '.join(others)}" if others else value
+
+
+def _confirm_on(info: ModuleInfo) -> str:
+    if "test" in info.loaders or not info.loaders:
+        return "test  # the test_dataloader, which no run of the search sees"
+    return "validate  # there is no test_dataloader; with one, say test, and the verdict weighs more"
+
+
+def _search(info: ModuleInfo) -> str:
+    lines = _TEMPERED if info.tempered else ""
+    for each in info.arguments:
+        rate = "lr" in each.name.split("_") or "learning_rate" in each.name
+        if rate and isinstance(each.default, float) and each.default > 0:
+            low, high = (json.dumps(float(f"{each.default * factor:.6g}")) for factor in (0.1, 10))
+            lines += f"  # {each.name}: {{low: {low}, high: {high}, log: true}}  # every arm then tunes it\n"
+    return lines
+
+
+def _arguments(arguments: Iterable[Argument], *, indent: int) -> str:
+    required, optional = [], []
+    for each in arguments:
+        meaning = f": {each.annotation}" if each.annotation else ""
+        if each.required:
+            required.append(f"{each.name}: {BLANK}  # <-- fill in{meaning}")
+        else:
+            optional.append(f"# {each.name}: {json.dumps(each.default)}")
+    return "".join(f"{' ' * indent}{line}\n" for line in [*required, *optional])
+
+
+def _data(info: ModuleInfo) -> str:
+    if info.data is not None:
+        arguments = _arguments(info.data_arguments, indent=4)
+        return f"data:\n  class_path: {info.data}\n  init_args:\n{arguments}"
+    if info.loaders:
+        return "# data: is left out, for the module has dataloaders of its own.\n"
+    return (
+        f"data:\n  class_path: {BLANK}  # <-- fill in: your LightningDataModule, as in package.module.Class\n"
+    )

@@ -1,0 +1,97 @@
+"""Temperature over depth, as positive factors of geometric mean 1; the level is the schedule's business.
+
+Depth r runs from 0 (first layer) to 1 (last layer). Since the factors have geometric mean 1, the shape
+over depth and the level of the temperature are not confounded in a search.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from tempopt.temperature.ranges import Checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPattern(Checked, ABC):
+    """A factor on the temperature over depth; subclasses are final, frozen dataclasses."""
+
+    name: ClassVar[str]
+
+    def factors(self, num_layers: int) -> tuple[float, ...]:
+        """Return one factor per layer, first layer first; their geometric mean is 1, and one layer has 1."""
+        last = max(num_layers - 1, 1)
+        logs = [self._log_shape(layer / last) for layer in range(num_layers)]
+        level = math.fsum(logs) / num_layers
+        return tuple(math.exp(log - level) for log in logs)
+
+    @abstractmethod
+    def _log_shape(self, depth: float) -> float:
+        """Return the logarithm of the shape at a depth in [0, 1], before it is normalised."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformLayers(LayerPattern):
+    """The same temperature in every layer."""
+
+    name: ClassVar[str] = "uniform"
+
+    def _log_shape(self, depth: float) -> float:
+        return 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearLayers(LayerPattern):
+    """1 + (ratio - 1) r: the last layer is ``layer_ratio`` times as hot as the first."""
+
+    name: ClassVar[str] = "linear"
+
+    layer_ratio: float
+
+    def _log_shape(self, depth: float) -> float:
+        return math.log(_line(self.layer_ratio, depth))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ULayers(LayerPattern):
+    """1 + (ratio - 1)|2r - 1|: the ends are ``layer_ratio`` times as hot as the middle.
+
+    Above 1 it is the shape that modded-nanogpt's hand-set attention scales have; below 1 it is the
+    inverted one. With an even number of layers no layer lies in the middle, so the two next to it are
+    a little off; with two layers there are only ends and the pattern is flat.
+    """
+
+    name: ClassVar[str] = "u"
+
+    layer_ratio: float
+
+    def _log_shape(self, depth: float) -> float:
+        return math.log(_line(self.layer_ratio, abs(2.0 * depth - 1.0)))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialLayers(LayerPattern):
+    """ratio^r: the same factor from layer to layer, ``layer_ratio`` from the first to the last."""
+
+    name: ClassVar[str] = "exp"
+
+    layer_ratio: float
+
+    def _log_shape(self, depth: float) -> float:
+        return depth * math.log(self.layer_ratio)
+
+
+LAYER_PATTERNS: dict[str, type[LayerPattern]] = {
+    pattern.name: pattern for pattern in (UniformLayers, LinearLayers, ULayers, ExponentialLayers)
+}
+
+
+def _line(ratio: float, along: float) -> float:
+    # Not 1 + (ratio - 1) * along: that loses digits of a small ratio.
+    return (1.0 - along) + ratio * along

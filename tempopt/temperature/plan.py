@@ -1,0 +1,198 @@
+"""The temperature parameters and the plan that they make: progress and layer to temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tempopt.errors import SpecError, unknown
+from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
+from tempopt.temperature.length import LENGTH_SCALINGS, LengthScaling
+from tempopt.temperature.ranges import check_number
+from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule, WarmupAnneal
+
+_REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
+    "schedule": SCHEDULES,
+    "layer_pattern": LAYER_PATTERNS,
+    "length_scaling": LENGTH_SCALINGS,
+}
+
+
+def progress(step: int, total_steps: int) -> float:
+    """Return training progress in [0, 1]: 0 at step 0, 1 at the last step, ``total_steps - 1``, and after.
+
+    With one step or none there is no way to go and progress is 0.
+    """
+    if total_steps <= 1:
+        return 0.0
+    return min(max(step / (total_steps - 1), 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperaturePlan:
+    """The temperature of every layer at every training progress.
+
+    Args:
+        num_layers: Number of attention layers, at least 1.
+        schedule: Temperature over progress.
+        layers: Factor on the temperature over depth.
+        length_scaling: Factor on the inverse temperature over the number of keys a query sees. It is not
+            in ``temperatures``: it is known only where attention is computed.
+    """
+
+    num_layers: int
+    schedule: Schedule
+    layers: LayerPattern
+    length_scaling: LengthScaling
+    _factors: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_number("num_layers", self.num_layers)
+        object.__setattr__(self, "_factors", self.layers.factors(self.num_layers))
+
+    def temperatures(self, progress: float) -> tuple[float, ...]:
+        """Return the temperature of each layer, first layer first, without the length factor.
+
+        At progress 1 it is ``temperature_final`` times the layer's factor.
+
+        Raises:
+            UsageError: if the progress is outside [0, 1].
+        """
+        level = self.schedule(progress)
+        return tuple(level * factor for factor in self._factors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureParameters:
+    """Everything that decides a plan, as flat values; the defaults are neutral (temperature 1).
+
+    Args:
+        temperature_init: Temperature at progress 0 (for ``warmup_anneal`` at ``warmup_fraction``).
+        temperature_final: Temperature at progress 1; None means ``temperature_init``.
+        schedule: Name in ``SCHEDULES``.
+        layer_pattern: Name in ``LAYER_PATTERNS``.
+        layer_ratio: Last layer over first (``linear``, ``exp``) or ends over middle (``u``).
+        length_scaling: Name in ``LENGTH_SCALINGS``.
+        n0: Number of keys, above 1, at which ``log_n`` changes nothing.
+        warmup_start: Temperature at progress 0 of ``warmup_anneal``.
+        warmup_fraction: Progress, between 0 and 1, at which ``warmup_anneal`` reaches ``temperature_init``.
+        cycles: Half-integer number of cycles of ``cyclic``.
+        power: Exponent of ``polynomial``.
+        num_steps: Number of levels of ``step``, at least 2.
+
+    Raises:
+        SpecError: if a name is not known, a number is out of range, or ``constant`` is given a
+            ``temperature_final`` that it would never reach.
+    """
+
+    temperature_init: float = 1.0
+    temperature_final: float | None = None
+    schedule: str = "constant"
+    layer_pattern: str = "uniform"
+    layer_ratio: float = 1.0
+    length_scaling: str = "none"
+    n0: float = 16.0
+    warmup_start: float = 1.0
+    warmup_fraction: float = 0.1
+    cycles: float = 1.5
+    power: float = 2.0
+    num_steps: int = 4
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            check_parameter(each.name, getattr(self, each.name))
+        if self.schedule == Constant.name and self.temperature_final not in (None, self.temperature_init):
+            raise SpecError(
+                f'temperature_final={self.temperature_final!r} has no effect: schedule "constant" stays at '
+                f"temperature_init={self.temperature_init!r}. Leave temperature_final out, or choose a "
+                'schedule that moves, as in schedule="cosine".'
+            )
+
+    @classmethod
+    def from_mapping(cls, parameters: Mapping[str, Any]) -> TemperatureParameters:
+        """Pick the plan's parameters out of a flat mapping that may hold others; missing ones are neutral."""
+        return cls(**{each.name: parameters[each.name] for each in fields(cls) if each.name in parameters})
+
+    def plan(self, num_layers: int) -> TemperaturePlan:
+        """Return the plan for a model with that many attention layers."""
+        return TemperaturePlan(
+            num_layers=num_layers,
+            schedule=self._build(SCHEDULES[self.schedule]),
+            layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
+            length_scaling=self._build(LENGTH_SCALINGS[self.length_scaling]),
+        )
+
+    def _build(self, kind: type[Any]) -> Any:
+        values = {name: getattr(self, name) for name in _field_names(kind)}
+        if "temperature_final" in values and self.temperature_final is None:
+            values["temperature_final"] = self.temperature_init
+        return kind(**values)
+
+
+NEUTRAL: dict[str, Any] = {each.name: each.default for each in fields(TemperatureParameters)} | {
+    "entropy_lambda": 0.0,
+    "output_temperature": 1.0,
+}
+"""The value of every temperature parameter at which it changes nothing, by name."""
+
+TEMPERATURE_PARAMETERS: tuple[str, ...] = tuple(NEUTRAL)
+
+
+def check_parameter(name: str, value: object) -> None:
+    """Refuse a value that the temperature parameter cannot have.
+
+    Args:
+        name: One of ``TEMPERATURE_PARAMETERS``.
+        value: What it is to be.
+
+    Raises:
+        SpecError: if the value is of the wrong type, out of range, or a name that is not known.
+    """
+    if name in _REGISTRIES:
+        registry = _REGISTRIES[name]
+        if not (isinstance(value, str) and value in registry):
+            raise SpecError(unknown(name, value, registry))
+    elif not (name == "temperature_final" and value is None):
+        check_number(name, value)
+
+
+def effective(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without those that have no effect, so that equal plans compare equal.
+
+    What a strategy does not read is dropped, as ``layer_ratio`` under ``uniform``. A strategy that its
+    values make flat is named so: a schedule that stays where it starts is ``constant``, a pattern of
+    ratio 1 is ``uniform``. A parameter whose strategy is not in the mapping is kept, for it is then not
+    known whether it counts. Names that are not temperature parameters are left alone.
+
+    Raises:
+        SpecError: if a strategy is not known.
+    """
+    result = dict(parameters)
+    if _is_flat_schedule(result):
+        result["schedule"] = Constant.name
+    if "layer_pattern" in result and result.get("layer_ratio") == 1.0:
+        result["layer_pattern"] = UniformLayers.name
+    unread = {name for choice in _REGISTRIES if choice in result for name in _unread(choice, result[choice])}
+    return {name: value for name, value in result.items() if name not in unread}
+
+
+def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
+    if not {"schedule", "temperature_init", "temperature_final"} <= parameters.keys():
+        return False
+    level = parameters["temperature_init"]
+    if parameters["schedule"] == WarmupAnneal.name and parameters.get("warmup_start") != level:
+        return False
+    return parameters["temperature_final"] in (None, level)
+
+
+def _unread(choice: str, chosen: str) -> set[str]:
+    """Return the parameters that other strategies of this choice read and the chosen one does not."""
+    check_parameter(choice, chosen)
+    registry = _REGISTRIES[choice]
+    read = _field_names(registry[chosen])
+    return {name for strategy in registry.values() for name in _field_names(strategy)} - read
+
+
+def _field_names(strategy: type[Any]) -> set[str]:
+    return {each.name for each in fields(strategy)}

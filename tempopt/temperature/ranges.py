@@ -1,0 +1,98 @@
+"""Which numbers the temperature parameters may be; which names are known is said by their registries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from tempopt.errors import SpecError
+
+# Beyond these, attention in float32 is one-hot or uniform whatever the logits are, and 1/tau, times a
+# layer's factor, would leave the range of half precision altogether.
+LOWEST = 1e-6
+HIGHEST = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The values of one numeric parameter: a test, and the words that say it to a person."""
+
+    allowed: str
+    accepts: Callable[[float], bool]
+    whole: bool = False
+
+
+def _is_scale(value: float) -> bool:
+    return LOWEST <= value <= HIGHEST
+
+
+_SCALE = Range(allowed=f"a number from {LOWEST:g} to {HIGHEST:g}", accepts=_is_scale)
+
+RANGES: dict[str, Range] = {
+    "temperature_init": _SCALE,
+    "temperature_final": _SCALE,
+    "layer_ratio": _SCALE,
+    "n0": Range(allowed="a finite number above 1", accepts=lambda value: 1.0 < value < math.inf),
+    "warmup_start": _SCALE,
+    "warmup_fraction": Range(
+        allowed="a number between 0 and 1, both excluded", accepts=lambda value: 0 < value < 1
+    ),
+    "cycles": Range(
+        allowed="an odd number of half cycles (0.5, 1.5, 2.5, ...), which end at temperature_final",
+        accepts=lambda value: 0 < value < math.inf and (2 * value) % 2 == 1,
+    ),
+    "power": _SCALE,
+    "num_steps": Range(allowed="a whole number of at least 2", accepts=lambda value: value >= 2, whole=True),
+    "num_layers": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
+    "entropy_lambda": Range(allowed="a finite number", accepts=math.isfinite),
+    "output_temperature": _SCALE,
+}
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse a value that the numeric parameter ``name`` cannot have.
+
+    Raises:
+        SpecError: if the value is not a number, not finite or out of range.
+    """
+    allowed = RANGES[name]
+    kinds = (int,) if allowed.whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise SpecError(f"{name}={value!r} is {_kind(value)}. Give {allowed.allowed}.{_remedy(value)}")
+    if not allowed.accepts(value):
+        raise SpecError(f"{name}={value!r} is out of range. Give {allowed.allowed}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A dataclass whose fields are numeric temperature parameters, checked as it is made.
+
+    Raises:
+        SpecError: if a field has a value that it cannot have.
+    """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_number(field.name, getattr(self, field.name))
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "not set"
+    article = "an" if type(value).__name__[0] in "aeiou" else "a"
+    return f"{article} {type(value).__name__}"
+
+
+def _remedy(value: object) -> str:
+    if isinstance(value, str) and _reads_as_number(value):
+        return " It is text: write it without quotes, and in YAML with a dot, as in 1.0e-3."
+    return ""
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

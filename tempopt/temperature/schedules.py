@@ -1,0 +1,199 @@
+"""Temperature over training progress, one final class per schedule; depth and length are not here.
+
+In the formulas t is the progress in [0, 1], a is ``temperature_init`` and b is ``temperature_final``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from tempopt.errors import UsageError
+from tempopt.temperature.ranges import Checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(Checked, ABC):
+    """A temperature over training progress.
+
+    Subclasses are final, frozen dataclasses whose fields are named as in ``TemperatureParameters``.
+    Every schedule is positive, stays between the temperatures it is given, and meets them exactly,
+    to the last bit, where it is to meet them.
+    """
+
+    name: ClassVar[str]
+
+    def __call__(self, progress: float) -> float:
+        """Return the temperature at a training progress in [0, 1].
+
+        Raises:
+            UsageError: if the progress is outside [0, 1].
+        """
+        if not 0.0 <= progress <= 1.0:
+            raise UsageError(
+                f"progress={progress!r} is outside [0, 1]. Take it from progress(step, total_steps)."
+            )
+        return self._at(progress)
+
+    @abstractmethod
+    def _at(self, progress: float) -> float: ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(Schedule):
+    """a, throughout."""
+
+    name: ClassVar[str] = "constant"
+
+    temperature_init: float
+
+    def _at(self, progress: float) -> float:
+        return self.temperature_init
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear(Schedule):
+    """a + (b - a) t; tutorials also call it a curriculum."""
+
+    name: ClassVar[str] = "linear"
+
+    temperature_init: float
+    temperature_final: float
+
+    def _at(self, progress: float) -> float:
+        return _mix(self.temperature_init, self.temperature_final, 1.0 - progress)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cosine(Schedule):
+    """b + (a - b)(1 + cos pi t) / 2: half a cosine, flat at both ends (Loshchilov & Hutter 2017)."""
+
+    name: ClassVar[str] = "cosine"
+
+    temperature_init: float
+    temperature_final: float
+
+    def _at(self, progress: float) -> float:
+        return _mix(self.temperature_init, self.temperature_final, _half_cosine(progress))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential(Schedule):
+    """a (b / a)^t: the same factor in every step, a straight line on a logarithmic axis."""
+
+    name: ClassVar[str] = "exponential"
+
+    temperature_init: float
+    temperature_final: float
+
+    def _at(self, progress: float) -> float:
+        return _geometric(self.temperature_init, self.temperature_final, progress)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polynomial(Schedule):
+    """b + (a - b)(1 - t)^power; a power above 1 moves early, below 1 late, 1 is linear."""
+
+    name: ClassVar[str] = "polynomial"
+
+    temperature_init: float
+    temperature_final: float
+    power: float
+
+    def _at(self, progress: float) -> float:
+        return _mix(self.temperature_init, self.temperature_final, (1.0 - progress) ** self.power)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Schedule):
+    """a (b / a)^(min(floor(t N), N - 1) / (N - 1)) with N = ``num_steps``: a stair of N equal treads."""
+
+    name: ClassVar[str] = "step"
+
+    temperature_init: float
+    temperature_final: float
+    num_steps: int
+
+    def _at(self, progress: float) -> float:
+        last = self.num_steps - 1
+        tread = min(math.floor(progress * self.num_steps), last)
+        return _geometric(self.temperature_init, self.temperature_final, tread / last)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupAnneal(Schedule):
+    """From s = ``warmup_start`` to a at t = w = ``warmup_fraction``, then a cosine from a to b.
+
+    s (a / s)^(t / w) for t < w, then b + (a - b)(1 + cos pi u) / 2 with u = (t - w) / (1 - w).
+    Unlike the form found in tutorials it starts above zero, is continuous at w, and ends at b.
+    """
+
+    name: ClassVar[str] = "warmup_anneal"
+
+    temperature_init: float
+    temperature_final: float
+    warmup_start: float
+    warmup_fraction: float
+
+    def _at(self, progress: float) -> float:
+        if progress < self.warmup_fraction:
+            return _geometric(self.warmup_start, self.temperature_init, progress / self.warmup_fraction)
+        annealed = (progress - self.warmup_fraction) / (1.0 - self.warmup_fraction)
+        return _mix(self.temperature_init, self.temperature_final, _half_cosine(annealed))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cyclic(Schedule):
+    """b + (a - b)(1 + cos 2 pi N t) / 2 with N = ``cycles`` half-integer, so that it ends at b.
+
+    After Kukleva et al., "Temperature Schedules for Self-Supervised Contrastive Methods on
+    Long-Tail Data" (ICLR 2023).
+    """
+
+    name: ClassVar[str] = "cyclic"
+
+    temperature_init: float
+    temperature_final: float
+    cycles: float
+
+    def _at(self, progress: float) -> float:
+        # The remainder is exact, so the end is exactly half a cosine away from a, however many cycles.
+        phase = math.fmod(2.0 * self.cycles * progress, 2.0)
+        return _mix(self.temperature_init, self.temperature_final, _half_cosine(phase))
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    schedule.name: schedule
+    for schedule in (Constant, Linear, Cosine, Exponential, Polynomial, Step, WarmupAnneal, Cyclic)
+}
+
+
+def _half_cosine(phase: float) -> float:
+    return (1.0 + math.cos(math.pi * phase)) / 2.0
+
+
+def _mix(init: float, final: float, weight: float) -> float:
+    return _between(init, final, weight * init + (1.0 - weight) * final)
+
+
+def _geometric(init: float, final: float, fraction: float) -> float:
+    if fraction <= 0.0:
+        return init
+    if fraction >= 1.0:
+        return final
+    return _between(init, final, init * (final / init) ** fraction)
+
+
+def _between(init: float, final: float, value: float) -> float:
+    # Rounding may step an ulp outside; a schedule never does.
+    return min(max(value, min(init, final)), max(init, final))

@@ -1,0 +1,317 @@
+"""From a program and a parameter set to the module, the data and the Trainer's arguments of one run.
+
+Makes objects and checks what can be told without training; seeds nothing and trains nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tempopt.errors import SpecError, unknown
+from tempopt.temperature.plan import NEUTRAL, TEMPERATURE_PARAMETERS, effective
+from tempopt.training.arguments import Arguments, parameter
+from tempopt.training.class_paths import load_class, loaders
+from tempopt.training.messages import Program
+
+if TYPE_CHECKING:
+    import lightning as L
+
+# These act on the loss and on the logits: the plan does not hold them, so attaching cannot put them on.
+_BESIDE_THE_PLAN = ("entropy_lambda", "output_temperature")
+_PLAN = tuple(name for name in TEMPERATURE_PARAMETERS if name not in _BESIDE_THE_PLAN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What one run trains with.
+
+    Args:
+        module: The module, its temperature set if it is a TemperedModule.
+        datamodule: The data, or None if the module has its own loaders.
+        trainer_kwargs: Arguments of ``lightning.Trainer`` that the spec and the parameters give.
+        temperature: The plan's parameters that are given; for a TemperedModule they are in force already.
+        tempered: Whether the module is a TemperedModule; if not, ``temperature`` is to be attached.
+        layers: Layers to attach to: patterns, or ``auto``.
+    """
+
+    module: L.LightningModule
+    datamodule: L.LightningDataModule | None
+    trainer_kwargs: dict[str, Any]
+    temperature: dict[str, Any]
+    tempered: bool
+    layers: Sequence[str] | str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parts:
+    """Parameters by what they are arguments of, dotted prefixes taken off."""
+
+    model: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    attached: dict[str, Any] = field(default_factory=dict)
+
+
+class Prepared:
+    """A program whose classes are imported and whose arguments are checked; makes the objects of its runs.
+
+    Preparing runs a person's module and may draw random numbers; making draws them only in their
+    constructors. So prepare first, seed then, make last.
+
+    Raises:
+        SpecError: A class or an argument is wrong; there is a line for each.
+    """
+
+    def __init__(self, program: Program) -> None:
+        import lightning as L
+
+        from tempopt.training.module import TemperedModule
+
+        faults: list[str] = []
+        model = _section("model", program.model, L.LightningModule, faults)
+        data = _section("data", program.data, L.LightningDataModule, faults) if program.data else None
+        trainer = _section("trainer", {"init_args": program.trainer}, L.Trainer, faults)
+        if faults or model is None or trainer is None:
+            raise SpecError("\n".join(faults))
+        self._model, self._data, self._trainer = model, data, trainer
+        self._attach = program.attach
+        self.tempered = issubclass(model.cls, TemperedModule)
+        if self.tempered and self._attach is not None:
+            raise SpecError(
+                f"attach: is given, but {model.called} is a TemperedModule, which sets its own temperature. "
+                f"Take attach: out."
+            )
+
+    def module(self, parameters: Mapping[str, Any]) -> L.LightningModule:
+        """Return a new module with these parameters.
+
+        Raises:
+            SpecError: A parameter is unknown, of the wrong type, or cannot be put on this module.
+        """
+        values = self._model.values(self._split(parameters).model)
+        if self.tempered:
+            counted = effective({name: values[name] for name in _PLAN if name in values})
+            values = {name: each for name, each in values.items() if name not in _PLAN} | counted
+        module: L.LightningModule = _made(self._model, values)
+        return module
+
+    def datamodule(self, parameters: Mapping[str, Any]) -> L.LightningDataModule | None:
+        """Return a new data module with these parameters, or None if the module has its own loaders.
+
+        Raises:
+            SpecError: A parameter is unknown or of the wrong type.
+        """
+        overrides = self._split(parameters).data
+        if self._data is None:
+            return None
+        module: L.LightningDataModule = _made(self._data, self._data.values(overrides))
+        return module
+
+    def trainer(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the Trainer's keyword arguments that are given, with fresh callbacks and loggers.
+
+        Raises:
+            SpecError: A parameter is unknown or of the wrong type.
+        """
+        return self._trainer.values(self._split(parameters).trainer)
+
+    def temperature(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the plan's parameters: those given, and below them a TemperedModule's init arguments."""
+        merged = {**(self._model.given if self.tempered else {}), **parameters}
+        return effective({name: merged[name] for name in _PLAN if name in merged})
+
+    @property
+    def layers(self) -> Sequence[str] | str:
+        """Layers to attach to: patterns, or ``auto``."""
+        layers: Sequence[str] | str = (self._attach or {}).get("layers", "auto")
+        return layers
+
+    def check(self, search: Mapping[str, Sequence[Any]], *, test_data: bool, training: bool) -> list[str]:
+        """Return what is wrong with searching these names at these values, a line for each."""
+        faults = self._loader_faults(test_data=test_data, training=training)
+        faults += self._temperature_faults(search)
+        for name, values in search.items():
+            for value in values:
+                try:
+                    self._check_parameter(name, value)
+                except SpecError as error:
+                    faults.append(f"search.{name}: {error}")
+                    break
+        return faults
+
+    def _check_parameter(self, name: str, value: Any) -> None:
+        parts = self._split({name: value})
+        for arguments, overrides in (
+            (self._model, parts.model),
+            (self._data, parts.data),
+            (self._trainer, parts.trainer),
+        ):
+            for argument, each in overrides.items():
+                assert arguments is not None
+                arguments.check(argument, each)
+
+    def _split(self, parameters: Mapping[str, Any]) -> _Parts:
+        parts = _Parts()
+        for name, value in parameters.items():
+            prefix, dot, rest = name.partition(".")
+            if dot and prefix == "trainer":
+                parts.trainer[rest] = value
+            elif dot and prefix == "data":
+                if self._data is None:
+                    raise SpecError(f"{name} is given, but the spec has no data: section. Add one.")
+                parts.data[rest] = value
+            elif not self.tempered and name in TEMPERATURE_PARAMETERS:
+                self._place_outside(parts, name, value)
+            else:
+                self._check_name(prefix)
+                parts.model[name] = value
+        return parts
+
+    def _place_outside(self, parts: _Parts, name: str, value: Any) -> None:
+        """Put a temperature parameter of a module that is not ours where it belongs, or refuse it."""
+        own = name in self._model.names
+        called = self._model.called
+        if name == "length_scaling" and value != NEUTRAL[name]:
+            raise SpecError(
+                f'{name}="{value}" cannot be set from outside: attaching scales the rows of the query '
+                f"projection, which know nothing of the number of keys. Derive {called} from TemperedModule, "
+                f"or take it out."
+            )
+        if name in _PLAN:
+            if self._attach is None:
+                raise SpecError(
+                    f"{name} is a temperature parameter, but {called} is not a TemperedModule. Add attach: "
+                    f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
+                )
+            if own:
+                raise SpecError(
+                    f"{name} could mean what attach: sets, or the argument {name} of {called}. "
+                    f"Rename the argument."
+                )
+        elif own:
+            parts.model[name] = value
+        elif value != NEUTRAL[name]:
+            reason = {
+                "entropy_lambda": "attaching scales queries and does not see attention weights",
+                "output_temperature": "the temperature of its logits is the module's to apply",
+            }[name]
+            raise SpecError(
+                f"{name} cannot be set from outside: {reason}. Make it an init argument of {called}, or take "
+                f"it out."
+            )
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._model.names:
+            known = [*self._model.names, *(() if self.tempered or self._attach is None else _PLAN)]
+            remedy = "Arguments of the data and of the Trainer are written data.x and trainer.x."
+            raise SpecError(unknown(f"argument of {self._model.called}", name, known, remedy))
+
+    def _temperature_faults(self, search: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return what keeps the unit arm from being at temperature 1, or the others from leaving it."""
+        if not self.tempered and self._attach is None and not set(search) & set(_BESIDE_THE_PLAN):
+            return [
+                f"model: {self._model.called} is not a TemperedModule, so nothing would set its temperature. "
+                f"Add attach: {{layers: auto}} to the spec, or derive it from tempopt.TemperedModule."
+            ]
+        faults = []
+        for name in self._model.names if self.tempered else ():
+            found = parameter(self._model.cls, name)
+            if name not in TEMPERATURE_PARAMETERS or name in self._model.given or name in search:
+                continue
+            if found is not None and found.default != NEUTRAL[name]:
+                faults.append(
+                    f"model: {self._model.called} has {name}={found.default!r} by default, but temperature 1 "
+                    f"is {name}={NEUTRAL[name]!r}. Write it under model.init_args, so that the unit arm can "
+                    f"change it."
+                )
+        return faults
+
+    def _loader_faults(self, *, test_data: bool, training: bool) -> list[str]:
+        holder = self._data or self._model
+        there = loaders(holder.cls)
+        wanted = {"val"} | ({"train"} if training else set()) | ({"test"} if test_data else set())
+        remedies = {
+            "train": "Write one, or give another class.",
+            "val": "The search goes by validation: write one, or give another class.",
+            "test": "A gain is confirmed on data that no search has seen: write one, or set "
+            "study.confirm_on: validate, which the verdict then states.",
+        }
+        return [
+            f"{holder.section}: {holder.called} has no {kind}_dataloader. {remedy}"
+            for kind, remedy in remedies.items()
+            if kind in wanted - there
+        ]
+
+
+def build(program: Program, parameters: Mapping[str, Any]) -> Built:
+    """Make what one run trains with: the data first, then the module, then the Trainer's arguments.
+
+    Args:
+        program: What is trained; prepared once in a process, however many runs follow.
+        parameters: As in :class:`tempopt.training.messages.RunRequest`.
+
+    Raises:
+        SpecError: A class, an argument or a parameter is wrong; the message has a line for each.
+    """
+    prepared = prepare(program)
+    return Built(
+        datamodule=prepared.datamodule(parameters),
+        module=prepared.module(parameters),
+        trainer_kwargs=prepared.trainer(parameters),
+        temperature=prepared.temperature(parameters),
+        tempered=prepared.tempered,
+        layers=prepared.layers,
+    )
+
+
+def prepare(program: Program) -> Prepared:
+    """Import and check what a program names, once in a process.
+
+    Raises:
+        SpecError: As :class:`Prepared`.
+    """
+    return _prepared(json.dumps(asdict(program)))
+
+
+@functools.lru_cache(maxsize=8)
+def _prepared(program: str) -> Prepared:
+    return Prepared(Program(**json.loads(program)))
+
+
+def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_data: bool = False) -> None:
+    """Check a program and the names that are searched against the classes, without training.
+
+    Args:
+        program: What would be trained.
+        search: Searched name to values that stand for all: both ends of a range, every choice.
+        test_data: Whether the study needs a ``test_dataloader``.
+
+    Raises:
+        SpecError: Something does not fit; there is a line for each thing.
+    """
+    faults = prepare(program).check(search, test_data=test_data, training=program.weights is None)
+    if faults:
+        raise SpecError("\n".join(faults))
+
+
+def _section(section: str, given: Mapping[str, Any], base: type, faults: list[str]) -> Arguments | None:
+    """Return a section's class with its arguments; what is wrong is added to ``faults``."""
+    try:
+        path = given.get("class_path")
+        cls = base if path is None else load_class(path, base=base, where=f"{section}.class_path")
+        return Arguments(section, cls, given.get("init_args") or {})
+    except SpecError as error:
+        faults.append(str(error))
+        return None
+
+
+def _made(arguments: Arguments, values: Mapping[str, Any]) -> Any:
+    try:
+        return arguments.cls(**values)
+    except Exception as error:
+        error.add_note(f"while making {arguments.called} with {dict(values)!r}")
+        raise

@@ -1,0 +1,247 @@
+"""What Lightning calls while a run trains: temperature, entropy weight, randomness, reports and the end.
+
+Each callback does one thing; none of them knows where its reports go.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
+
+from tempopt.errors import SpecError, unknown
+from tempopt.temperature import TemperatureParameters, progress
+from tempopt.training.checkpoints import save
+from tempopt.training.seeds import derive
+
+
+class Tempered(Protocol):
+    """What has a temperature that follows training: a TemperedModule or an Attachment."""
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """Names of the tempered layers in depth order."""
+
+    def use(self, parameters: TemperatureParameters) -> None:
+        """Put another plan in force, at the progress that training has reached."""
+
+    def set_progress(self, progress: float) -> None:
+        """Set every layer's temperature to the plan's at ``progress`` in [0, 1]."""
+
+
+class TemperatureCallback(L.Callback):
+    """Move the temperature with the optimizer step; recomputed from the step, so a resume is exact.
+
+    Args:
+        validate_at: ``final``: validation and testing run under the plan's last temperature, which is
+            what is exported; ``current``: under the temperature that training has reached.
+        tempered: What to move; None for the LightningModule itself, a TemperedModule.
+    """
+
+    def __init__(self, *, validate_at: str = "final", tempered: Tempered | None = None) -> None:
+        self._final = validate_at == "final"
+        self._tempered = tempered
+        self._step = -1
+        self._total = 1
+
+    def _set(self, module: L.LightningModule, value: float) -> None:
+        tempered: Any = self._tempered or module
+        tempered.set_progress(value)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._step = -1
+        self._total = steps_of(trainer)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step != self._step:
+            self._step = trainer.global_step
+            self._set(pl_module, progress(self._step, self._total))
+
+    def _evaluate(self, pl_module: L.LightningModule) -> None:
+        if self._final:
+            self._set(pl_module, 1.0)
+
+    def _train_again(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._final and trainer.state.fn == "fit" and self._step >= 0:
+            self._set(pl_module, progress(self._step, self._total))
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._evaluate(pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._train_again(trainer, pl_module)
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._evaluate(pl_module)
+
+    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._evaluate(pl_module)
+
+
+class LossScaleCallback(L.Callback):
+    """Tell a module by what factor Lightning scales its loss, so that an auxiliary term keeps its weight.
+
+    Lightning divides the loss by ``accumulate_grad_batches`` and multiplies it by the gradient scaler's scale.
+    """
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        plugin = trainer.precision_plugin
+        scale = plugin.scaler.get_scale() if isinstance(plugin, MixedPrecision) and plugin.scaler else 1.0
+        auxiliary_weight: Any = pl_module.auxiliary_weight
+        auxiliary_weight.fill_(scale / trainer.accumulate_grad_batches)
+
+
+def steps_of(trainer: L.Trainer) -> int:
+    """Return the number of optimizer steps of a whole training.
+
+    Raises:
+        SpecError: The training has no end that is known beforehand.
+    """
+    total = trainer.estimated_stepping_batches
+    if not math.isfinite(total):
+        raise SpecError(
+            "The temperature follows the progress of training, and this training has no known end. "
+            "Give the trainer max_steps, or max_epochs with a dataloader that has a length."
+        )
+    return int(total)
+
+
+def seed_generators(*parts: int | str) -> None:
+    """Set Python's, NumPy's and torch's generators (CUDA's too, once in use) as a function of ``parts``."""
+    seed = derive(*parts)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    # torch.manual_seed would note down a stack trace each time for the devices that are not in use
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
+class SeedCallback(L.Callback):
+    """Set the generators from (seed, batch) at each batch, so that no generator state has to be saved.
+
+    Args:
+        seed: Seed of the run.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        seed_generators(self._seed, "batch", trainer.fit_loop.epoch_loop.total_batch_idx)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        seed_generators(self._seed, "validate")
+
+
+class StartCallback(L.Callback):
+    """Say when training begins.
+
+    Args:
+        started: Called with the optimizer step that it begins at and the steps of the whole training.
+    """
+
+    def __init__(self, started: Callable[[int, int], None]) -> None:
+        self._started = started
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._started(trainer.global_step, steps_of(trainer))
+
+
+class RunCallback(L.Callback):
+    """Report validations, notice divergence, obey the stop flag and keep the checkpoint.
+
+    Its state is the history of reports, which travels in the checkpoint.
+
+    Args:
+        metric: Name of the logged metric that counts.
+        report: Called with the optimizer step, the metric and all logged numbers after each validation.
+        beat: Called with the optimizer step after each batch.
+        stopped: Asked after each batch whether the run shall end.
+        checkpoint: File to keep the newest checkpoint in, or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        metric: str,
+        report: Callable[[int, float, dict[str, float]], None],
+        beat: Callable[[int], None],
+        stopped: Callable[[], bool],
+        checkpoint: Path | None,
+    ) -> None:
+        self._metric = metric
+        self._report = report
+        self._beat = beat
+        self._stopped = stopped
+        self._checkpoint = checkpoint
+        self.reports: list[list[float]] = []
+        self.metrics: dict[str, float] = {}
+        self.diverged_at: int | None = None
+
+    def _end(self, trainer: L.Trainer) -> None:
+        trainer.should_stop = True
+        # Lightning validates once more when it is told to stop; that number would count for nothing.
+        trainer.limit_val_batches = 0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        if loss is not None and not math.isfinite(loss):
+            self.diverged_at = trainer.global_step
+            self._end(trainer)
+        elif self._stopped():
+            self._end(trainer)
+        self._beat(trainer.global_step)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
+            return
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        value = metric_of(logged, self._metric)
+        if not math.isfinite(value):
+            self.diverged_at = trainer.global_step
+            self._end(trainer)
+            return
+        self.take(trainer.global_step, value, logged)
+        if self._checkpoint is not None and trainer.global_step < steps_of(trainer):
+            save(trainer, self._checkpoint)
+
+    def take(self, step: int, value: float, logged: dict[str, float]) -> None:
+        """Take one validation into the history, and report it."""
+        self.reports.append([step, value])
+        self.metrics = logged
+        self._report(step, value, logged)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reports": self.reports}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.reports = [list(report) for report in state_dict["reports"]]
+
+
+def metric_of(logged: dict[str, float], metric: str) -> float:
+    """Return the metric that counts from what a validation logged.
+
+    Raises:
+        SpecError: It was never logged.
+    """
+    if metric not in logged:
+        raise SpecError(
+            unknown("metric", metric, sorted(logged) or ["none"], "Log it in validation_step with self.log.")
+        )
+    return logged[metric]

@@ -1,0 +1,213 @@
+"""Dataloaders whose order and randomness are functions of (seed, epoch, batch), so that a resume is exact.
+
+It wraps the loaders that a person wrote; it makes no data itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from tempopt.training.callbacks import seed_generators
+
+
+class _Keyed(list[Any]):
+    """Indices of one batch with the key that their randomness comes from; travels to workers as it is."""
+
+    key: tuple[int | str, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _keyed, (list(self), self.key)
+
+
+def _keyed(indices: list[Any], key: tuple[int | str, ...]) -> _Keyed:
+    batch = _Keyed(indices)
+    batch.key = key
+    return batch
+
+
+class _KeyedDataset(Dataset[Any]):
+    """The same items, fetched with the generators set from the batch's key, in a worker or out of it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitems__(self, batch: _Keyed) -> Any:
+        seed_generators(*batch.key)
+        fetch = getattr(self._dataset, "__getitems__", None)
+        return fetch(list(batch)) if fetch else [self._dataset[index] for index in batch]
+
+    def __getitem__(self, batch: _Keyed) -> Any:
+        # a loader without automatic batching asks for one index at a time
+        seed_generators(*batch.key)
+        return self._dataset[batch[0]]
+
+
+class _SeededOrder:
+    """The batches (or indices) of a sampler, in an order that follows from (seed, epoch), from any batch on."""
+
+    def __init__(self, inner: Any, *, seed: int) -> None:
+        self._inner = inner
+        self._seed = seed
+        self.sampler = self  # where Lightning looks for set_epoch
+        self.epoch = 0
+        self.start = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        for sampler in (self._inner, getattr(self._inner, "sampler", None)):
+            if callable(forward := getattr(sampler, "set_epoch", None)):
+                forward(epoch)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[_Keyed]:
+        start, self.start = self.start, 0
+        seed_generators(self._seed, "order", self.epoch)
+        for owner in (self._inner, getattr(self._inner, "sampler", None)):
+            if isinstance(generator := getattr(owner, "generator", None), torch.Generator):
+                generator.manual_seed(torch.initial_seed())
+        # drawn to the end at once: the generators are set anew at every batch
+        batches = list(self._inner)
+        for number in range(start, len(batches)):
+            indices = batches[number]
+            yield _keyed(
+                list(indices) if isinstance(indices, list | tuple) else [indices],
+                (self._seed, "items", self.epoch, number),
+            )
+
+
+class SeededLoader(DataLoader[Any]):
+    """A DataLoader with the content of another whose position is part of a checkpoint.
+
+    Args:
+        loader: The loader of a map-style dataset.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
+        automatic = loader.batch_sampler is not None
+        self._order = _SeededOrder(loader.batch_sampler if automatic else loader.sampler, seed=seed)
+        self._given = 0
+        workers: dict[str, Any] = {}
+        if loader.num_workers:
+            workers = {
+                "prefetch_factor": loader.prefetch_factor,
+                "persistent_workers": loader.persistent_workers,
+                "multiprocessing_context": loader.multiprocessing_context,
+            }
+        super().__init__(
+            _KeyedDataset(loader.dataset),
+            **({"batch_sampler": self._order} if automatic else {"sampler": self._order, "batch_size": None}),
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            generator=torch.Generator(),
+            **workers,
+        )
+
+    def __iter__(self) -> Any:
+        self._given = self._order.start
+        for batch in super().__iter__():
+            self._given += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position: the epoch and the number of batches of it that were given out."""
+        if self._given >= len(self):
+            return {"epoch": self._order.epoch + 1, "batch": 0}
+        return {"epoch": self._order.epoch, "batch": self._given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from a position that :meth:`state_dict` returned."""
+        self._order.set_epoch(state["epoch"])
+        self._order.start = state["batch"]
+
+
+def _seeded(loaders: Any, seed: int) -> Any:
+    if isinstance(loaders, dict):
+        return {name: _seeded(loader, seed) for name, loader in loaders.items()}
+    if isinstance(loaders, list | tuple):
+        return type(loaders)(_seeded(loader, seed) for loader in loaders)
+    if not isinstance(loaders, DataLoader):
+        return loaders
+    if isinstance(loaders.dataset, IterableDataset):
+        if not callable(getattr(loaders, "state_dict", None)):
+            warnings.warn(
+                "The training data are an IterableDataset without state_dict: a run that is interrupted "
+                "starts again from step 0. Use a map-style dataset, or a loader with state_dict.",
+                stacklevel=2,
+            )
+        return loaders
+    return SeededLoader(loaders, seed=seed)
+
+
+def _wrap(owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    # on the instance, so that the person's class and ``trainer.datamodule`` stay what they are
+    method = getattr(owner, name)
+    setattr(owner, name, functools.wraps(method)(wrapper(method)))
+
+
+def seed_data(
+    module: L.LightningModule, datamodule: L.LightningDataModule | None, *, seed: int, data_seed: int
+) -> None:
+    """Make the data of a run a function of its seed, and its splits one of ``data_seed`` alone.
+
+    Args:
+        module: The module; its own dataloaders are wrapped if there is no data module.
+        datamodule: The data module, or None.
+        seed: Seed of the run: order, augmentation and freshly generated test data follow from it.
+        data_seed: Seed under which data are set up; one for all runs of a study, so that what one run
+            holds out for testing no other run trains on.
+    """
+    owner: Any = datamodule if datamodule is not None else module
+
+    def setup(method: Callable[..., Any]) -> Callable[..., Any]:
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            # the generators are put back: the module's initialisation must not depend on who sets up when
+            with torch.random.fork_rng(devices=[]):
+                seed_generators(data_seed, "setup")
+                return method(*args, **kwargs)
+
+        return seeded
+
+    def train(method: Callable[..., Any]) -> Callable[..., Any]:
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            seed_generators(seed, "train")
+            return _seeded(method(*args, **kwargs), seed)
+
+        return seeded
+
+    def evaluation(stage: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrapper(method: Callable[..., Any]) -> Callable[..., Any]:
+            def seeded(*args: Any, **kwargs: Any) -> Any:
+                seed_generators(seed, stage)
+                return method(*args, **kwargs)
+
+            return seeded
+
+        return wrapper
+
+    if datamodule is not None:
+        _wrap(datamodule, "setup", setup)
+        _wrap(datamodule, "prepare_data", setup)
+    _wrap(owner, "train_dataloader", train)
+    _wrap(owner, "val_dataloader", evaluation("validate"))
+    _wrap(owner, "test_dataloader", evaluation("test"))

@@ -1,0 +1,151 @@
+"""What can be seen of a person's LightningModule without making it; imports it, writes nothing about it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tempopt.temperature.plan import TEMPERATURE_PARAMETERS
+from tempopt.training.arguments import Arguments, parameter
+from tempopt.training.class_paths import load_class, loaders
+
+_GOVERNED = ("validate_at",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One init argument of a class.
+
+    Args:
+        name: Its name.
+        annotation: Its type as it is written, or an empty string.
+        required: Whether it has no default.
+        default: Its default if that is plain data, else its repr.
+    """
+
+    name: str
+    annotation: str
+    required: bool
+    default: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleInfo:
+    """A LightningModule from outside, and the data module beside it, as plain data.
+
+    Args:
+        class_path: Import path, dotted.
+        tempered: Whether it is a TemperedModule.
+        arguments: Its init arguments; the temperature parameters are left out.
+        metrics: Names that its validation seems to log, the likeliest first.
+        data: Import path of the data module in the same file, or None.
+        data_arguments: Init arguments of that.
+        loaders: Which of ``train``, ``val`` and ``test`` dataloaders there are, on either.
+    """
+
+    class_path: str
+    tempered: bool
+    arguments: list[Argument]
+    metrics: list[str]
+    data: str | None
+    data_arguments: list[Argument]
+    loaders: list[str]
+
+
+def inspect_module(import_path: str) -> ModuleInfo:
+    """Import a LightningModule and return what a spec for it needs.
+
+    Args:
+        import_path: ``package.module.Class`` or ``package.module:Class``.
+
+    Raises:
+        SpecError: There is no such class, or its module does not import.
+    """
+    import lightning as L
+
+    from tempopt.training.module import TemperedModule
+
+    cls = load_class(import_path.replace(":", "."), base=L.LightningModule, where="init")
+    beside = [
+        each
+        for each in vars(sys.modules[cls.__module__]).values()
+        if isinstance(each, type)
+        and issubclass(each, L.LightningDataModule)
+        and each.__module__ == cls.__module__
+    ]
+    named = [each for each in beside if each.__name__.startswith(cls.__name__)] or beside
+    data = named[0] if named else None
+    return ModuleInfo(
+        class_path=_path(cls),
+        tempered=issubclass(cls, TemperedModule),
+        arguments=_described(cls),
+        metrics=_metrics(cls, L.LightningModule),
+        data=_path(data) if data else None,
+        data_arguments=_described(data) if data else [],
+        loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
+    )
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _described(cls: type) -> list[Argument]:
+    result = []
+    for name in Arguments.names_of(cls):
+        found = parameter(cls, name)
+        if found is None or name in TEMPERATURE_PARAMETERS or name in _GOVERNED:
+            continue
+        annotation = found.annotation
+        if annotation is found.empty:
+            annotation = ""
+        elif not isinstance(annotation, str):
+            annotation = inspect.formatannotation(annotation)
+        required = found.default is found.empty
+        default = None if required else _plain(found.default)
+        result.append(Argument(name=name, annotation=annotation, required=required, default=default))
+    return result
+
+
+def _plain(value: object) -> Any:
+    try:
+        return json.loads(json.dumps(value))
+    except TypeError:
+        return repr(value)
+
+
+def _metrics(cls: type, base: type) -> list[str]:
+    """Return names that are logged, those of the validation methods first."""
+    inside, outside = [], []
+    for each in cls.__mro__[: cls.__mro__.index(base)]:
+        for method, name in _logged(each):
+            if "val" in method:
+                inside.append(name)
+            elif name.startswith("val"):
+                outside.append(name)
+    return list(dict.fromkeys([*inside, *outside]))
+
+
+def _logged(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield method and name of each ``self.log("name", ...)`` and ``self.log_dict({"name": ...})``."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return  # a class made at run time has no source to look into
+    for method in ast.walk(tree):
+        if not isinstance(method, ast.FunctionDef):
+            continue
+        for call in ast.walk(method):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args):
+                continue
+            first = call.args[0]
+            names = first.keys if call.func.attr == "log_dict" and isinstance(first, ast.Dict) else [first]
+            for name in names if call.func.attr in ("log", "log_dict") else ():
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    yield method.name, name.value

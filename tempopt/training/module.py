@@ -1,0 +1,193 @@
+"""TemperedModule, the LightningModule whose attention temperature is a set of init arguments.
+
+It owns the plan and the state of progress; callbacks.py moves the progress while a Trainer runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from tempopt.attention.entropy import entropy_regulariser
+from tempopt.attention.functional import tempered_attention
+from tempopt.errors import SpecError
+from tempopt.temperature import TemperatureParameters, TemperaturePlan, check_parameter, progress
+from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback, steps_of
+
+
+class TemperedModule(L.LightningModule):
+    """A LightningModule with the temperature of its attention as searchable init arguments.
+
+    A subclass takes its own arguments and hands on the rest, calls :meth:`attend` wherever it
+    attends, and is used with a plain ``lightning.Trainer``:
+
+    .. code-block:: python
+
+        class MyModule(TemperedModule):
+            def __init__(self, d_model: int = 64, lr: float = 1e-3, **temperature: Any) -> None:
+                super().__init__(num_layers=2, **temperature)
+
+    All arguments, the subclass's too, are saved as hyperparameters, so that
+    ``MyModule.load_from_checkpoint(path)`` and ``MyModule(**best)`` need no tempopt service.
+
+    Args:
+        num_layers: Number of attention layers, >= 1.
+        temperature_init: tau at the start of training, dimensionless, > 0.
+        temperature_final: tau at the end; None for ``temperature_init``.
+        schedule: Name of a schedule in :data:`tempopt.temperature.SCHEDULES`.
+        layer_pattern: Name of a pattern in :data:`tempopt.temperature.LAYER_PATTERNS`.
+        layer_ratio: Ratio between the pattern's ends, > 0.
+        length_scaling: ``none`` or ``log_n``: factor on 1/tau by the number of keys a query sees.
+        n0: Number of keys at which ``log_n`` has no effect, > 1.
+        entropy_lambda: Weight of the attention entropy in the loss: > 0 rewards entropy, < 0 punishes it.
+        warmup_start: tau at step 0 of ``warmup_anneal``, > 0.
+        warmup_fraction: Share of training that its warm-up takes, in (0, 1).
+        cycles: Number of cycles of ``cyclic``, half-integer.
+        power: Exponent of ``polynomial``, > 0.
+        num_steps: Number of plateaus of ``step``, >= 2.
+        validate_at: Temperature under which validation and testing run: the plan's ``final``
+            one (what is exported) or the ``current`` one.
+
+    Raises:
+        SpecError: A name is not known, or a value is out of its range.
+    """
+
+    inverse_temperature: Tensor
+    auxiliary_weight: Tensor
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        temperature_init: float = 1.0,
+        temperature_final: float | None = None,
+        schedule: str = "constant",
+        layer_pattern: str = "uniform",
+        layer_ratio: float = 1.0,
+        length_scaling: str = "none",
+        n0: float = 16.0,
+        entropy_lambda: float = 0.0,
+        warmup_start: float = 1.0,
+        warmup_fraction: float = 0.1,
+        cycles: float = 1.5,
+        power: float = 2.0,
+        num_steps: int = 4,
+        validate_at: str = "final",
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        if validate_at not in ("final", "current"):
+            raise SpecError(f'validate_at is "{validate_at}"; allowed are final and current.')
+        check_parameter("entropy_lambda", entropy_lambda)
+        self.num_layers = num_layers
+        self.entropy_lambda = entropy_lambda
+        self.validate_at = validate_at
+        self.progress = 0.0
+        self.register_buffer("inverse_temperature", torch.ones(num_layers), persistent=False)
+        self.register_buffer("auxiliary_weight", torch.ones(()), persistent=False)
+        self.use(
+            TemperatureParameters(
+                temperature_init=temperature_init,
+                temperature_final=temperature_final,
+                schedule=schedule,
+                layer_pattern=layer_pattern,
+                layer_ratio=layer_ratio,
+                length_scaling=length_scaling,
+                n0=n0,
+                warmup_start=warmup_start,
+                warmup_fraction=warmup_fraction,
+                cycles=cycles,
+                power=power,
+                num_steps=num_steps,
+            )
+        )
+
+    @property
+    def plan(self) -> TemperaturePlan:
+        """The temperature plan in force."""
+        return self._plan
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """Names of the tempered layers in depth order."""
+        return [f"layer {number}" for number in range(self.num_layers)]
+
+    def use(self, parameters: TemperatureParameters) -> None:
+        """Put another plan in force, at the progress that training has reached."""
+        self._plan = parameters.plan(self.num_layers)
+        self.set_progress(self.progress)
+
+    def set_progress(self, progress: float) -> None:
+        """Set every layer's temperature to the plan's at ``progress`` in [0, 1]."""
+        self.progress = progress
+        temperatures = self._plan.temperatures(progress)
+        self.inverse_temperature.copy_(torch.tensor([1.0 / t for t in temperatures], dtype=torch.float32))
+
+    def attend(
+        self,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        v_BHKD: Tensor,
+        *,
+        layer: int,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        dropout_p: float = 0.0,
+    ) -> Tensor:
+        """Return scaled dot-product attention at this layer's temperature.
+
+        Args:
+            q_BHQD: Queries, shape (batch, heads, queries, head dimension).
+            k_BHKD: Keys, shape (batch, heads, keys, head dimension).
+            v_BHKD: Values, shape (batch, heads, keys, head dimension).
+            layer: Depth of the layer, 0 <= layer < num_layers.
+            attn_mask: Boolean (True: may attend) or additive mask, broadcastable to
+                (batch, heads, queries, keys).
+            is_causal: Whether a query sees only keys up to its own position.
+            dropout_p: Dropout probability of the weights; 0 outside training.
+
+        Returns:
+            Shape (batch, heads, queries, head dimension). With ``entropy_lambda`` in training, the
+            gradient of the entropy term flows through it; the value is untouched.
+        """
+        inverse_temperature = self.inverse_temperature[layer]
+        scaling = self._plan.length_scaling
+        out_BHQD = tempered_attention(
+            q_BHQD,
+            k_BHKD,
+            v_BHKD,
+            inverse_temperature=inverse_temperature,
+            length_scaling=scaling,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            dropout_p=dropout_p if self.training else 0.0,
+        )
+        if self.entropy_lambda and self.training and torch.is_grad_enabled():
+            out_BHQD = entropy_regulariser(
+                out_BHQD,
+                q_BHQD,
+                k_BHKD,
+                weight=self.auxiliary_weight * (self.entropy_lambda / self.num_layers),
+                inverse_temperature=inverse_temperature,
+                length_scaling=scaling,
+                attn_mask=attn_mask,
+                is_causal=is_causal,
+            )
+        return out_BHQD
+
+    def configure_callbacks(self) -> list[L.Callback]:
+        """Add the callbacks that move the temperature and weigh the entropy term."""
+        callbacks: list[L.Callback] = [TemperatureCallback(validate_at=self.validate_at)]
+        return [*callbacks, LossScaleCallback()] if self.entropy_lambda else callbacks
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the progress, so that a reloaded module has the temperature it was saved with."""
+        checkpoint["tempopt_progress"] = progress(self.trainer.global_step, steps_of(self.trainer))
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take up the progress that :meth:`on_save_checkpoint` kept."""
+        self.set_progress(checkpoint["tempopt_progress"])

@@ -1,0 +1,77 @@
+"""An agent's handle on a trainer process; loads neither torch nor Lightning."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+
+from tempopt.training.messages import Message, Shutdown, decode, encode
+
+
+class TrainerProcess:
+    """A warm trainer in a process of its own, which takes nothing down with it when it dies.
+
+    Args:
+        slot: Which of the agent's trainers it is, from 0.
+        threads: CPU threads that its training may use, >= 1.
+    """
+
+    def __init__(self, *, slot: int, threads: int) -> None:
+        self.slot = slot
+        ours, theirs = socket.socketpair()
+        environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} | dict(os.environ)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tempopt.training.serve", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                # Ctrl-C in the terminal is the agent's to handle
+                start_new_session=True,
+            )
+        self.connection = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def send(self, message: Message) -> None:
+        """Send one message; a trainer that has died shows on the next :meth:`receive`."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send_bytes(encode(message))
+
+    def receive(self) -> Message | None:
+        """Return the next message, or None if the trainer has died."""
+        try:
+            return decode(self.connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            return None
+
+    def obituary(self) -> str:
+        """Return in words how the process ended."""
+        code = self._process.wait()
+        if code < 0:
+            return f"the trainer was killed by {signal.Signals(-code).name}"
+        return f"the trainer ended with exit code {code}"
+
+    def close(self, *, grace: float = 5.0) -> None:
+        """End the process: in good order if it does so within ``grace`` seconds."""
+        self.send(Shutdown())
+        try:
+            self._process.wait(timeout=grace)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.connection.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.wait()
+        self.connection.close()

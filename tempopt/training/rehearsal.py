@@ -1,0 +1,144 @@
+"""What is tried before a study is begun: the classes and arguments, two steps, one validation, each layer.
+
+Finds what can only be seen by running, so that no ticket is written for a study that cannot work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+import torch
+
+from tempopt.attention.attach import Attachment
+from tempopt.errors import AttachError, SpecError
+from tempopt.training.build import check_space
+from tempopt.training.callbacks import seed_generators
+from tempopt.training.messages import Finished, RunRequest
+from tempopt.training.module import TemperedModule
+from tempopt.training.run import Channel, Run
+
+# Two steps and one validation, whatever the spec's own numbers are.
+_SHORT: dict[str, Any] = {
+    "max_steps": -1,
+    "max_epochs": 1,
+    "max_time": None,
+    "min_steps": None,
+    "min_epochs": None,
+    "limit_train_batches": 2,
+    "limit_val_batches": 1,
+    "val_check_interval": 1.0,
+    "check_val_every_n_epoch": 1,
+    "accumulate_grad_batches": 1,
+    "logger": False,
+}
+
+
+def check(request: RunRequest) -> Finished:
+    """Build what the program names, and check each searched name at the values that stand for all.
+
+    Raises:
+        SpecError: Something is wrong; there is a line for each thing.
+    """
+    check_space(request.program, request.space, test_data=_tests(request))
+    return Finished(
+        ticket=request.ticket,
+        attempt=request.attempt,
+        state="complete",
+        step=0,
+        measurements={},
+        metrics={},
+        seconds=0.0,
+        reports=[],
+    )
+
+
+def rehearse(request: RunRequest, channel: Channel) -> Finished:
+    """Check, train two steps, validate once on each of the data that will be asked for.
+
+    Raises:
+        SpecError: The metric is never logged, there are no test data, ...
+        AttachError: A layer has no temperature, or does not follow it.
+    """
+    check(request)
+    if request.program.weights is not None:
+        return Run(request, channel, limit_val_batches=1).execute()
+    run = Run(request, channel, **_SHORT)
+    attended = _attended(run.module)
+    run.fit()
+    if not run.logged:
+        raise SpecError(
+            "The validation never ran. Give the data module a val_dataloader and the module a "
+            f'validation_step that logs "{request.program.metric}".'
+        )
+    if isinstance(run.module, TemperedModule):
+        _require_attention(run.module, attended)
+    else:
+        _self_test(run)
+    for evaluation in request.evaluations:
+        run.evaluate(evaluation)
+    return run.finished("complete", run.trainer.global_step, {"validate": run.logged})
+
+
+def _tests(request: RunRequest) -> bool:
+    return any(evaluation.on == "test" for evaluation in request.evaluations)
+
+
+def _attended(module: L.LightningModule) -> set[int]:
+    """Return a set that fills with the layers that attend, as a TemperedModule runs."""
+    layers: set[int] = set()
+    if isinstance(module, TemperedModule):
+        attend = module.attend
+
+        def recording(*args: Any, layer: int, **kwargs: Any) -> Any:
+            layers.add(layer)
+            return attend(*args, layer=layer, **kwargs)
+
+        module.attend = recording  # type: ignore[method-assign]
+    return layers
+
+
+def _require_attention(module: TemperedModule, attended: set[int]) -> None:
+    missing = sorted(set(range(module.num_layers)) - attended)
+    if missing:
+        raise AttachError(
+            f"{type(module).__name__} says num_layers={module.num_layers}, but layers {missing} never called "
+            "self.attend(..., layer=...), so they have no temperature. Call it for each layer, or correct "
+            "num_layers."
+        )
+
+
+def _self_test(run: Run) -> None:
+    assert isinstance(run.tempered, Attachment)
+    batch = next(iter(_first(run.owner.train_dataloader())))
+    batch = run.trainer.strategy.batch_to_device(batch)
+
+    def forward() -> torch.Tensor:
+        seed_generators(run.request.seed, "self-test")
+        with _silent(run.module):
+            loss = run.module.training_step(batch, 0)
+        value: torch.Tensor = loss["loss"] if isinstance(loss, dict) else loss
+        return value
+
+    run.tempered.self_test(forward)
+
+
+def _first(loaders: Any) -> Any:
+    if isinstance(loaders, dict):
+        return next(iter(loaders.values()))
+    return loaders[0] if isinstance(loaders, list | tuple) else loaders
+
+
+@contextlib.contextmanager
+def _silent(module: L.LightningModule) -> Iterator[None]:
+    """Let a step be called outside of a loop, where Lightning would not let it log."""
+    names = ("log", "log_dict")
+    for name in names:
+        module.__dict__[name] = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for name in names:
+            del module.__dict__[name]

@@ -1,0 +1,263 @@
+"""Tempered attention against the softmax written out in float64, with every kind of mask."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tempopt.attention.functional import temper_query, tempered_attention, visible_keys
+from tempopt.temperature import LogNScaling, NoLengthScaling
+
+B, H, Q, K, D, E = 2, 3, 6, 6, 8, 5
+INF = float("inf")
+
+
+def qkv(dtype: torch.dtype = torch.float64, q_len: int = Q, k_len: int = K) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(B, H, q_len, D), (B, H, k_len, D), (B, H, k_len, E)]
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def random_mask() -> Tensor:
+    mask = torch.rand(B, H, Q, K, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[..., 0] = True
+    return mask
+
+
+def padding_mask() -> Tensor:
+    """Keys after the fourth are padding in the second example."""
+    mask = torch.ones(B, 1, 1, K, dtype=torch.bool)
+    mask[1, :, :, 4:] = False
+    return mask
+
+
+def alibi() -> Tensor:
+    distance = torch.arange(Q)[:, None] - torch.arange(K)[None, :]
+    return -(2.0 ** -torch.arange(1, H + 1))[:, None, None] * distance.abs()
+
+
+def additive(mask: Tensor, hidden: float = -INF) -> Tensor:
+    return torch.zeros(mask.shape).masked_fill(~mask, hidden)
+
+
+LOWEST = torch.finfo(torch.float32).min
+MASKS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "causal": {"is_causal": True},
+    "boolean": {"attn_mask": random_mask()},
+    "boolean over keys": {"attn_mask": padding_mask()},
+    "boolean over queries and keys": {"attn_mask": random_mask()[0, 0]},
+    "boolean and causal": {"attn_mask": padding_mask(), "is_causal": True},
+    "minus infinity": {"attn_mask": additive(random_mask())},
+    "lowest number": {"attn_mask": additive(random_mask(), LOWEST)},
+    "bias": {"attn_mask": alibi()},
+    "bias and causal": {"attn_mask": alibi(), "is_causal": True},
+}
+
+
+def allowed(attn_mask: Tensor | None = None, is_causal: bool = False) -> np.ndarray:
+    """Who may see whom, key by key, as nobody would compute it."""
+    result = np.ones((B, H, Q, K), dtype=bool)
+    mask = None if attn_mask is None else attn_mask.expand(B, H, Q, K)
+    for b, h, i, j in itertools.product(range(B), range(H), range(Q), range(K)):
+        if is_causal and j > i:
+            result[b, h, i, j] = False
+        elif mask is not None:
+            entry = mask[b, h, i, j].item()
+            result[b, h, i, j] = entry if isinstance(entry, bool) else entry > -1e30
+    return result
+
+
+def by_definition(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: np.ndarray,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> np.ndarray:
+    """softmax(beta q k / sqrt(d) + mask) v in float64, one query at a time; ``beta`` broadcasts to BHQ."""
+    seen = allowed(attn_mask, is_causal)
+    bias = np.zeros((B, H, Q, K))
+    if attn_mask is not None and attn_mask.is_floating_point():
+        bias = attn_mask.double().expand(B, H, Q, K).numpy()
+    beta = np.broadcast_to(beta, (B, H, Q))
+    out = np.zeros((B, H, Q, v.shape[-1]))
+    for b, h, i in itertools.product(range(B), range(H), range(Q)):
+        keys = [j for j in range(K) if seen[b, h, i, j]]
+        logits = [
+            beta[b, h, i] * float(q[b, h, i].double() @ k[b, h, j].double()) / math.sqrt(D) + bias[b, h, i, j]
+            for j in keys
+        ]
+        weights = [math.exp(logit - max(logits)) for logit in logits]
+        for weight, j in zip(weights, keys, strict=True):
+            out[b, h, i] += weight / sum(weights) * v[b, h, j].double().numpy()
+    return out
+
+
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("tau", [0.25, 1.0, 3.0])
+def test_attention_is_the_softmax_of_the_logits_over_tau(tau: float, masking: dict[str, Any]) -> None:
+    q, k, v = qkv(torch.float32)
+    out = tempered_attention(q, k, v, inverse_temperature=torch.tensor(1 / tau), **masking)
+    expected = by_definition(q, k, v, np.array(1 / tau), **masking)
+    np.testing.assert_allclose(out.numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+def test_log_n_counts_the_keys_that_each_query_sees(masking: dict[str, Any]) -> None:
+    q, k, v = qkv(torch.float32)
+    seen = allowed(**masking).sum(axis=-1)
+    beta = 0.5 * np.log(np.maximum(seen, 2)) / np.log(4.0)
+    out = tempered_attention(
+        q, k, v, inverse_temperature=torch.tensor(0.5), length_scaling=LogNScaling(n0=4.0), **masking
+    )
+    np.testing.assert_allclose(out.numpy(), by_definition(q, k, v, beta, **masking), atol=2e-5)
+
+
+def test_causal_log_n_gives_each_query_its_own_temperature() -> None:
+    q, _, _ = qkv()
+    tempered = temper_query(
+        q, K, inverse_temperature=1.0, length_scaling=LogNScaling(n0=16.0), is_causal=True
+    )
+    factors = (tempered / q)[0, 0, :, 0].tolist()
+    assert factors == pytest.approx([math.log(n, 16) for n in (2, 2, 3, 4, 5, 6)], rel=1e-6)
+
+
+def test_log_n_depends_on_a_row_and_not_on_the_padding_beside_it() -> None:
+    q, k, v = qkv(torch.float32)
+    scaling = LogNScaling(n0=16.0)
+    mask = torch.arange(K) < 4
+    padded = tempered_attention(
+        q, k, v, inverse_temperature=2.0, length_scaling=scaling, attn_mask=mask[None, None, None]
+    )
+    short = tempered_attention(q, k[:, :, :4], v[:, :, :4], inverse_temperature=2.0, length_scaling=scaling)
+    torch.testing.assert_close(padded, short)
+
+
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+def test_visible_keys_are_counted_for_every_kind_of_mask(masking: dict[str, Any]) -> None:
+    counts = visible_keys(Q, K, **masking).expand(B, H, Q)
+    assert counts.tolist() == allowed(**masking).sum(axis=-1).tolist()
+
+
+def test_a_mask_that_is_broadcast_over_keys_counts_every_key() -> None:
+    mask = torch.tensor([True, False, True])[:, None]
+    assert visible_keys(3, 7, mask).tolist() == [7, 0, 7]
+
+
+def test_a_causal_query_beyond_the_last_key_sees_all_keys() -> None:
+    assert visible_keys(5, 3, is_causal=True).tolist() == [1, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("hidden", [-INF, torch.finfo(torch.float16).min])
+def test_a_half_precision_mask_hides_by_its_own_lowest_number(hidden: float) -> None:
+    mask = torch.tensor([[0.0, hidden, -4096.0]], dtype=torch.float16)
+    assert visible_keys(1, 3, mask).tolist() == [2]
+
+
+@pytest.mark.parametrize("scaling", [None, NoLengthScaling()])
+@pytest.mark.parametrize("masking", [{}, {"is_causal": True}, {"attn_mask": random_mask()}])
+def test_temperature_one_is_plain_attention_to_the_last_bit(scaling: Any, masking: dict[str, Any]) -> None:
+    q, k, v = qkv(torch.float32)
+    out = tempered_attention(
+        q, k, v, inverse_temperature=torch.tensor(1.0), length_scaling=scaling, **masking
+    )
+    assert torch.equal(out, F.scaled_dot_product_attention(q, k, v, **masking))
+
+
+def test_each_head_may_have_its_own_temperature() -> None:
+    q, k, v = qkv(torch.float32)
+    beta = torch.tensor([0.5, 1.0, 4.0])
+    out = tempered_attention(q, k, v, inverse_temperature=beta[:, None, None])
+    np.testing.assert_allclose(out.numpy(), by_definition(q, k, v, beta.numpy()[:, None]), atol=2e-5)
+
+
+def test_the_models_own_scale_is_kept() -> None:
+    q, k, v = qkv(torch.float32)
+    out = tempered_attention(q, k, v, inverse_temperature=2.0, scale=0.12)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, scale=0.24))
+
+
+def test_dropout_is_passed_on() -> None:
+    q, k, v = qkv(torch.float32)
+    torch.manual_seed(0)
+    dropped = tempered_attention(q, k, v, inverse_temperature=1.0, dropout_p=0.5)
+    assert not torch.equal(dropped, tempered_attention(q, k, v, inverse_temperature=1.0))
+
+
+@pytest.mark.parametrize("scaling", [None, LogNScaling(n0=16.0)])
+def test_a_query_that_sees_no_key_gets_zero_and_finite_gradients(scaling: Any) -> None:
+    mask = torch.ones(Q, K, dtype=torch.bool)
+    mask[2] = False
+    for attn_mask in (mask, additive(mask)):
+        q, k, v = (each.requires_grad_() for each in qkv(torch.float32))
+        out = tempered_attention(
+            q, k, v, inverse_temperature=2.0, length_scaling=scaling, attn_mask=attn_mask
+        )
+        assert torch.equal(out[:, :, 2], torch.zeros(B, H, E))
+        out.square().sum().backward()
+        assert all(each.grad is not None and bool(each.grad.isfinite().all()) for each in (q, k, v))
+
+
+def test_the_temperature_can_be_learned() -> None:
+    q, k, v = qkv()
+    beta = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+
+    def attend(beta: Tensor) -> Tensor:
+        return tempered_attention(
+            q, k, v, inverse_temperature=beta, length_scaling=LogNScaling(n0=4.0), is_causal=True
+        )
+
+    assert torch.autograd.gradcheck(attend, (beta,))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_queries_stay_so_and_keep_their_rows_temperature(dtype: torch.dtype) -> None:
+    q = torch.ones(1, 1, Q, D, dtype=dtype)
+    beta = torch.tensor([[[1.001]]])
+    tempered = temper_query(q, 1000, inverse_temperature=beta, length_scaling=LogNScaling(n0=16.0))
+    assert tempered.dtype == dtype
+    exact = torch.tensor(1.001 * math.log(1000, 16)).to(dtype)
+    assert torch.equal(tempered, exact.expand_as(tempered))
+
+
+@pytest.mark.parametrize("scaling", [None, LogNScaling(n0=16.0)])
+def test_one_graph_serves_every_temperature(scaling: Any) -> None:
+    q, k, v = qkv(torch.float32)
+    graphs = 0
+
+    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    @torch.compile(backend=count, fullgraph=True)
+    def attend(beta: Tensor) -> Tensor:
+        return tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, is_causal=True)
+
+    for tau in (0.5, 1.0, 1.5, 2.0, 4.0):
+        beta = torch.tensor(1 / tau)
+        eager = tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, is_causal=True)
+        torch.testing.assert_close(attend(beta), eager)
+    assert graphs == 1
+
+
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+def test_everything_is_made_on_the_device_of_the_queries(masking: dict[str, Any]) -> None:
+    """The meta device refuses to meet tensors of another one, as a GPU does."""
+    q, k, v = (each.to("meta") for each in qkv(torch.float32))
+    there = {name: each.to("meta") if isinstance(each, Tensor) else each for name, each in masking.items()}
+    beta = torch.ones(1, 1, 1, device="meta")
+    scaling = LogNScaling(n0=4.0)
+    out = tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, **there)
+    assert out.shape == (B, H, Q, E)
+    assert out.device.type == "meta"

@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn.functional import scaled_dot_product_attention
+
+from tempopt.attention.projection import Factors, TemperedProjection, place_of, restore, temper
+from tempopt.attention.query_rows import query_rows
+from tempopt.errors import AttachError
+
+WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7
+FACTORS = (1 / 3.0, 1 / 0.7)
+
+
+class Conv1D(nn.Module):
+    """As in transformers: the weight is (input, output)."""
+
+    def __init__(self, output: int, wide: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(wide, output) * 0.3)
+        self.bias = nn.Parameter(torch.randn(output))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class Block(nn.Module):
+    """Causal attention over one fused projection or three separate ones, with dropout."""
+
+    def __init__(self, projections: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.projections = nn.ModuleDict(projections)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.cat([projection(x) for projection in self.projections.values()], dim=-1).chunk(
+            3, dim=-1
+        )
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+        dropout = 0.2 if self.training else 0.0
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        return x + attended.transpose(1, 2).flatten(2)
+
+
+class Crossing(nn.Module):
+    """Multi-head attention whose keys and values have other sizes, so that its weights are separate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, kdim=5, vdim=9, batch_first=True, dropout=0.2)
+        nn.init.normal_(self.attention.in_proj_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = torch.arange(TOKENS).expand(BATCH, TOKENS) >= 5
+        return x + self.attention(x, x[..., :5], x[..., :9], key_padding_mask=padded)[0]
+
+
+def encoder(**options) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.2, batch_first=True, **options)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    for each in model.layers:
+        nn.init.xavier_uniform_(each.self_attn.in_proj_weight)
+        if each.self_attn.in_proj_bias is not None:
+            nn.init.normal_(each.self_attn.in_proj_bias)
+    return model
+
+
+MODELS = {
+    "encoder": encoder,
+    "encoder without bias": lambda: encoder(bias=False),
+    "separate": lambda: nn.Sequential(
+        *(Block({name: nn.Linear(WIDTH, WIDTH) for name in ("q_proj", "k_proj", "v_proj")}) for _ in range(2))
+    ),
+    "fused": lambda: nn.Sequential(*(Block({"qkv": nn.Linear(WIDTH, 3 * WIDTH)}) for _ in range(2))),
+    "fused Conv1D": lambda: nn.Sequential(*(Block({"c_attn": Conv1D(3 * WIDTH, WIDTH)}) for _ in range(2))),
+    "other key and value": lambda: nn.Sequential(Crossing(), Crossing()),
+}
+
+
+@pytest.fixture(params=MODELS.values(), ids=MODELS)
+def pair(request) -> tuple[nn.Module, nn.Module]:
+    """A tempered model, and the same with the temperatures baked in and nothing attached."""
+    torch.manual_seed(0)
+    model = request.param()
+    baked = copy.deepcopy(model)
+    for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
+        layer.scale_(factor)
+    tempered(model).set(FACTORS)
+    return model, baked
+
+
+def tempered(model: nn.Module) -> Factors:
+    layers = query_rows(model)
+    factors = Factors([place_of(layer) for layer in layers])
+    for index, layer in enumerate(layers):
+        temper(layer, index, factors)
+    return factors
+
+
+def batch() -> Tensor:
+    return torch.randn(BATCH, TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def outputs(model: nn.Module, x: Tensor | None = None) -> Tensor:
+    torch.manual_seed(2)
+    return model(batch() if x is None else x)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_it_is_the_baked_model(pair, training) -> None:
+    model, baked = (each.train(training) for each in pair)
+    assert torch.equal(outputs(model), outputs(baked))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_is_the_baked_model_without_gradients(pair, mode) -> None:
+    model, baked = (each.eval() for each in pair)
+    with mode():
+        assert torch.equal(outputs(model), outputs(baked))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_it_is_the_baked_model_under_autocast(pair, training) -> None:
+    model, baked = (each.train(training) for each in pair)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(outputs(model), outputs(baked))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_it_is_the_baked_model_in_other_types(pair, dtype) -> None:
+    model, baked = (each.eval().to(dtype) for each in pair)
+    # To bake and then to round is not to round and then to bake.
+    baked.load_state_dict(model.state_dict())
+    for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
+        layer.scale_(factor)
+    assert torch.equal(outputs(model, batch().to(dtype)), outputs(baked, batch().to(dtype)))
+
+
+def test_gradients_are_those_of_the_temperature_written_into_the_forward() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, WIDTH).double()
+    x = batch().double()
+    expected = (0.25 * model(x)).square().sum()
+    expected_grads = torch.autograd.grad(expected, list(model.parameters()))
+    holder = nn.ModuleDict({"q_proj": model})
+    tempered(holder).set([0.25])
+    grads = torch.autograd.grad(holder["q_proj"](x).square().sum(), list(model.parameters()))
+    torch.testing.assert_close(grads, expected_grads)
+
+
+def test_masks_act_as_in_the_baked_model() -> None:
+    torch.manual_seed(0)
+    model = encoder()
+    baked = copy.deepcopy(model)
+    for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
+        layer.scale_(factor)
+    tempered(model).set(FACTORS)
+    padded = torch.arange(TOKENS).expand(BATCH, TOKENS) >= torch.tensor([[7], [5], [3]])
+    causal = nn.Transformer.generate_square_subsequent_mask(TOKENS, dtype=torch.bool)
+    for options in ({"src_key_padding_mask": padded}, {"mask": causal}, {"mask": causal, "is_causal": True}):
+        torch.manual_seed(3)
+        expected = baked(batch(), **options)
+        torch.manual_seed(3)
+        assert torch.equal(model(batch(), **options), expected)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+def test_the_fast_path_of_the_encoder_gets_the_tempered_weights() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+    baked = copy.deepcopy(model)
+    plain = copy.deepcopy(model)
+    for rows, factor in zip(query_rows(baked), FACTORS, strict=True):
+        rows.scale_(factor)
+    tempered(model).set(FACTORS)
+    padded = torch.arange(TOKENS).expand(BATCH, TOKENS) >= torch.tensor([[7], [5], [3]])
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        result = model(batch(), src_key_padding_mask=padded)
+    assert "aten::_transformer_encoder_layer_fwd" in {event.name for event in profile.events()}
+    with torch.no_grad():
+        assert torch.equal(result, baked(batch(), src_key_padding_mask=padded))
+        assert not torch.allclose(result, plain(batch(), src_key_padding_mask=padded))
+
+
+def test_the_fast_path_of_multihead_attention_gets_the_tempered_weights() -> None:
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
+    baked = copy.deepcopy(model)
+    query_rows(baked)[0].scale_(0.3)
+    tempered(model).set([0.3])
+    x = batch()
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        result = model(x, x, x, need_weights=False)[0]
+    assert "aten::_native_multi_head_attention" in {event.name for event in profile.events()}
+    with torch.no_grad():
+        assert torch.equal(result, baked(x, x, x, need_weights=False)[0])
+
+
+def test_names_order_state_and_parameters_stay_as_they_are() -> None:
+    model = encoder()
+    names = [name for name, _ in model.named_parameters()]
+    identities = [id(parameter) for parameter in model.parameters()]
+    state = copy.deepcopy(model.state_dict())
+    tempered(model).set(FACTORS)
+    assert [name for name, _ in model.named_parameters()] == names
+    assert [id(parameter) for parameter in model.parameters()] == identities
+    assert list(model.named_buffers()) == []
+    assert list(model.state_dict()) == list(state)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_that_is_loaded_is_tempered_too(pair, assign) -> None:
+    model, baked = pair
+    state = {name: torch.randn_like(value) for name, value in model.state_dict().items()}
+    model.load_state_dict(state, assign=assign)
+    baked.load_state_dict(state)
+    for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
+        layer.scale_(factor)
+    assert torch.equal(outputs(model), outputs(baked))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_a_parameter_that_is_put_in_its_place_is_tempered_too() -> None:
+    holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
+    tempered(holder).set([0.5])
+    weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+    holder["q_proj"].weight = weight
+    assert dict(holder.named_parameters())["q_proj.weight"] is weight
+    assert torch.equal(holder["q_proj"].weight, 0.5 * weight)
+    holder["q_proj"].bias = None
+    assert holder["q_proj"].bias is None
+    del holder["q_proj"].bias
+    with pytest.raises(AttributeError, match="bias"):
+        _ = holder["q_proj"].bias
+
+
+def through_pickle(model: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(model))
+
+
+def through_torch_save(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle, through_torch_save])
+def test_a_copy_is_tempered_as_the_original_was_and_on_its_own(pair, copied) -> None:
+    model, baked = pair
+    twin = copied(model)
+    assert [type(each) for each in twin.modules()] == [type(each) for each in model.modules()]
+    model_factors(model).set([1.0, 1.0])
+    assert torch.equal(outputs(twin), outputs(baked))
+
+
+def test_conversion_keeps_the_factors_exact() -> None:
+    holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
+    factors = tempered(holder)
+    factors.set([1 / 3])
+    holder.to(torch.bfloat16).to(torch.float64)
+    projection = holder["q_proj"]
+    assert torch.equal(projection.weight, projection._parameters["weight"] * (1 / 3))
+
+
+def test_on_another_device_the_factors_are_there_too() -> None:
+    holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
+    tempered(holder).set([0.5])
+    assert holder.to("meta")["q_proj"].weight.device.type == "meta"
+    holder.to_empty(device="cpu")
+    nn.init.ones_(dict(holder.named_parameters())["q_proj.weight"])
+    assert torch.equal(holder["q_proj"].weight, torch.full((WIDTH, WIDTH), 0.5))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_it_compiles_to_one_graph_however_often_the_temperature_changes(pair, backend) -> None:
+    model, baked = (each.eval() for each in pair)
+    factors = model_factors(model)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for step in range(12):
+        factors.set([1 / (step + 1), step + 1.0])
+        torch.testing.assert_close(outputs(compiled), outputs(model))
+        outputs(compiled).sum().backward()
+    factors.set(FACTORS)
+    torch.testing.assert_close(outputs(compiled), outputs(baked))
+    assert counter.frame_count == 1
+
+
+def model_factors(model: nn.Module) -> Factors:
+    projection = next(each for each in model.modules() if isinstance(each, TemperedProjection))
+    return projection.__dict__["_tempopt_binding"].factors
+
+
+def test_functional_call_swaps_the_parameter_and_keeps_the_temperature(pair) -> None:
+    model, baked = (each.eval() for each in pair)
+    state = {name: torch.rand_like(value) for name, value in model.named_parameters()}
+    baked.load_state_dict(state)
+    for layer, factor in zip(query_rows(baked), FACTORS, strict=True):
+        layer.scale_(factor)
+    torch.testing.assert_close(functional_call(model, state, batch()), outputs(baked))
+
+
+def test_it_works_under_transforms_of_functions() -> None:
+    models = [nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)}) for _ in range(3)]
+    for model in models:
+        tempered(model).set([0.5])
+    parameters, _ = stack_module_state([model["q_proj"] for model in models])
+
+    x = batch()
+
+    def loss(state: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            functional_call(models[0]["q_proj"], state, x)
+        return functional_call(models[0]["q_proj"], state, x).square().sum()
+
+    grads = vmap(grad(loss))(parameters)
+    for index, model in enumerate(models):
+        model["q_proj"](x).square().sum().backward()
+        true = dict(model.named_parameters())["q_proj.weight"].grad
+        torch.testing.assert_close(grads["weight"][index], true)
+
+
+def test_reset_parameters_initialises_the_parameters() -> None:
+    model = nn.MultiheadAttention(WIDTH, HEADS)
+    plain = copy.deepcopy(model)
+    tempered(model).set([0.5])
+    for each in (model, plain):
+        torch.manual_seed(4)
+        each._reset_parameters()
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+
+
+@pytest.mark.parametrize(
+    "initialise", [lambda weight: nn.init.normal_(weight), lambda weight: weight.data.fill_(1)]
+)
+def test_apply_initialises_the_parameters(initialise) -> None:
+    def apply(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            initialise(module.weight)
+
+    model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH), "k_proj": nn.Linear(WIDTH, WIDTH)})
+    plain = copy.deepcopy(model)
+    tempered(model).set([0.5])
+    for each in (model, plain):
+        torch.manual_seed(4)
+        each.apply(apply)
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+
+
+def test_a_change_in_place_that_would_be_lost_is_refused_at_the_next_use() -> None:
+    model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
+    tempered(model)
+    nn.init.zeros_(model["q_proj"].weight)
+    with pytest.raises(AttachError, match='"q_proj.weight" was changed in place, but what is read there'):
+        model["q_proj"](batch())
+
+
+def test_changing_the_temperature_between_forward_and_backward_is_refused() -> None:
+    model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
+    factors = tempered(model)
+    loss = model["q_proj"](batch()).sum()
+    factors.set([0.5])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_restoring_gives_the_module_its_own_class_and_attributes() -> None:
+    model = nn.MultiheadAttention(WIDTH, HEADS)
+    attributes = set(vars(model))
+    tempered(model)
+    assert type(model).__name__ == "TemperedMultiheadAttention"
+    assert isinstance(model, nn.MultiheadAttention)
+    restore(model)
+    assert type(model) is nn.MultiheadAttention
+    assert set(vars(model)) == attributes

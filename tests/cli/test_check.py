@@ -1,0 +1,87 @@
+"""What a person is told before a search, about a module of their own in the current folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt import cli
+from tempopt.study import api
+
+MODULE = """
+import lightning as L
+
+print("being imported")
+
+
+class Mine(L.LightningModule):
+    def __init__(self, width: int, lr: float = 0.01) -> None:
+        super().__init__()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_accuracy", 0.5)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MODULE, encoding="utf-8")
+    return tmp_path
+
+
+def test_init_writes_a_spec_for_a_module_in_the_folder(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["init", "mine.Mine"]) == 0
+    captured = capfd.readouterr()
+    assert "class_path: mine.Mine" in captured.out
+    assert "being imported" not in captured.out
+    assert "being imported" in captured.err
+    assert cli.main(["init", "mine.Mine", "-o", "mine.yaml"]) == 0
+    assert (folder / "mine.yaml").read_text(encoding="utf-8") == captured.out
+    capfd.readouterr()
+    assert cli.main(["init", "mine.Mine", "-o", "mine.yaml"]) == 2
+    assert "is there already" in capfd.readouterr().err
+
+
+def test_a_module_that_ends_its_process_ends_nothing_else(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "deadly.py").write_text("import os\nos._exit(3)\n", encoding="utf-8")
+    assert cli.main(["init", "deadly.Module"]) == 2
+    assert 'Importing "deadly.Module" ended the process' in capfd.readouterr().err
+
+
+def test_init_of_a_class_that_is_not_there_tells_what_is(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", "mine.Mien"]) == 2
+    assert 'Did you mean "Mine"?' in capfd.readouterr().err
+
+
+def test_check_prints_what_it_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def checked(spec: Any, *, dry_run: bool) -> list[str]:
+        asked.update(trials=spec.study.trials, dry_run=dry_run)
+        return ["one thing", "another"]
+
+    monkeypatch.setattr(api, "check", checked)
+    (folder / "pairs.yaml").write_text(
+        "study: {name: pairs, metric: val_accuracy, direction: maximize}\n"
+        "search: {temperature_init: {low: 0.25, high: 4.0}}\n"
+        "model: {class_path: mine.Mine, init_args: {width: 3}}\n"
+        "trainer: {max_steps: 10}\n",
+        encoding="utf-8",
+    )
+    assert cli.main(["check", "pairs.yaml", "--dry-run", "--set", "study.trials=7"]) == 0
+    assert asked == {"trials": 7, "dry_run": True}
+    assert capsys.readouterr().out == "one thing\nanother\n"
+
+
+def test_a_spec_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "pears.yaml"]) == 2
+    assert "There is no file pears.yaml" in capsys.readouterr().err

@@ -1,0 +1,169 @@
+"""Names, flags, exit codes and the messages for what cannot be done as asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tempopt import __version__, cli
+from tempopt.errors import SpecError, StudyFailed
+
+FLAGS = {
+    "search": {"SPEC", "--storage", "--trials", "--workers", "--set", "--name", "--checkpoints"},
+    "resume": {"NAME", "--storage", "--workers", "--checkpoints"},
+    "list": {"--storage", "--json"},
+    "show": {"NAME", "--storage", "--json"},
+    "export": {"NAME", "--storage", "--format", "-o", "--output"},
+    "check": {"SPEC", "--set", "--dry-run"},
+    "init": {"IMPORT_PATH", "-o", "--output"},
+}
+
+
+def test_the_flags_are_frozen_and_new_science_goes_into_the_spec() -> None:
+    found = {
+        name: {
+            option if option.startswith("-") else argument.settings["metavar"]
+            for argument in command.arguments
+            for option in argument.names
+        }
+        for name, command in cli.COMMANDS.items()
+    }
+    assert found == FLAGS
+
+
+def test_every_command_and_every_argument_has_help() -> None:
+    for command in cli.COMMANDS.values():
+        assert command.summary
+        assert all(argument.settings["help"] for argument in command.arguments)
+
+
+@pytest.mark.parametrize("command", FLAGS)
+def test_help_of_a_command_names_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([command, "--help"])
+    assert exit_.value.code == 0
+    out = capsys.readouterr().out
+    assert all(flag in out for flag in FLAGS[command])
+
+
+def test_version_is_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tempopt {__version__}\n"
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "search" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serch", "x.yaml"], 'Unknown command "serch". Did you mean "search"?'),
+        (["search", "--trails", "3", "x.yaml"], 'Did you mean "--trials"?'),
+        (["show", "--jsn", "x"], 'Unknown option of tempopt show "--jsn". Did you mean "--json"?'),
+        (["--verison"], 'Unknown option "--verison". Did you mean "--version"?'),
+        (["list", "-x"], 'Unknown option of tempopt list "-x"'),
+        (["search"], "required: SPEC. See `tempopt search --help`."),
+        (["search", "x.yaml", "--trials", "0"], '"0" is not a number of 1 or more'),
+        (["search", "x.yaml", "--workers", "-1"], '"-1" is not a number of 1 or more'),
+        (["search", "x.yaml", "--trials", "many"], '"many" is not a number of 1 or more'),
+        (["export", "x", "--format", "toml"], "choose from 'yaml', 'python'"),
+        (["list", "x"], "unrecognized arguments: x"),
+    ],
+)
+def test_what_cannot_be_typed_is_told_in_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("tempopt: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_an_option_may_be_abbreviated_by_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "x", "--stor", "sqlite:///a.db"]) == 2
+    assert '"--storage"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["postgresql://me:hunter2@host/db"], ["list", "postgresql://me:hunter2@host/db"]]
+)
+def test_a_password_in_the_wrong_place_is_not_repeated(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert "hunter2" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(SpecError("so it is"), 2), (StudyFailed("so it is"), 1)])
+def test_errors_for_people_are_one_message_and_an_exit_code(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["list"]) == code
+    assert capsys.readouterr().err == "tempopt: error: so it is\n"
+    monkeypatch.setenv("TEMPOPT_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        cli.main(["list"])
+
+
+def test_storage_is_what_was_given_then_the_environment_then_the_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert cli.storage_url(None) == "sqlite:///tempopt.db"
+    monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
+    assert cli.storage_url(None) == "sqlite:///other.db"
+    assert cli.storage_url("sqlite:///given.db") == "sqlite:///given.db"
+
+
+_LOADED = """
+import json, sys
+from tempopt.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
+"""
+
+
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, "--help"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    loaded = set(json.loads(done.stderr))
+    heavy = {
+        "torch",
+        "lightning",
+        "optuna",
+        "sqlalchemy",
+        "pydantic",
+        "jsonargparse",
+        "numpy",
+        "scipy",
+        "rich",
+    }
+    assert not loaded & heavy
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"'{sys.executable}' -m tempopt search --help | true; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0

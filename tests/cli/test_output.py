@@ -1,0 +1,38 @@
+"""A file that a command writes is whole, or it is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tempopt.cli.output import write
+from tempopt.errors import UsageError
+
+
+def test_without_a_file_the_text_goes_to_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a: 1\n", None, overwrite=False)
+    assert capsys.readouterr().out == "a: 1\n"
+
+
+def test_a_file_is_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a b.yaml"
+    write("τ: 1\n", str(path), overwrite=False)
+    assert path.read_text(encoding="utf-8") == "τ: 1\n"
+    assert list(tmp_path.iterdir()) == [path]
+    assert str(path) in capsys.readouterr().out
+
+
+def test_a_file_that_is_there_is_replaced_only_where_that_was_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("mine\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"is there already and is left as it is\. Remove it, or give -o"):
+        write("theirs\n", str(path), overwrite=False)
+    assert path.read_text(encoding="utf-8") == "mine\n"
+    write("theirs\n", str(path), overwrite=True)
+    assert path.read_text(encoding="utf-8") == "theirs\n"
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory\. Give -o"):
+        write("a\n", str(tmp_path / "nowhere" / "a.yaml"), overwrite=True)

@@ -1,0 +1,156 @@
+"""What a person sees of a running study, on a terminal and in a log."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from tempopt.cli.progress import Lines, Screen, duration, observing, outcome
+from tempopt.store.rows import TicketRow
+from tempopt.study.progress import Snapshot
+
+MakeTicket = Callable[..., TicketRow]
+MakeSnapshot = Callable[..., Snapshot]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1.0, "0 s"), (41.6, "42 s"), (60, "1:00"), (187, "3:07"), (7387, "2:03:07")]
+)
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "0.7124"),
+        ({"outcome": "pruned", "steps": 200, "value": 0.5}, "pruned at step 200 of 500, 0.5"),
+        ({"outcome": "diverged", "diverged_at": 12, "value": None}, "diverged at step 12"),
+        ({"outcome": "failed", "state": "failed", "error": "out of memory"}, "failed: out of memory"),
+    ],
+)
+def test_every_outcome_is_said_in_words(
+    fields: dict[str, object], text: str, make_ticket: MakeTicket
+) -> None:
+    assert outcome(make_ticket(**fields)) == text
+
+
+class Flushed(io.StringIO):
+    """A stream that knows whether everything written was flushed."""
+
+    pending = False
+
+    def write(self, text: str) -> int:
+        self.pending = True
+        return super().write(text)
+
+    def flush(self) -> None:
+        self.pending = False
+
+
+def test_a_log_gets_one_flushed_line_per_finished_ticket(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = Flushed()
+    lines = Lines(stream)
+    lines.update(make_snapshot())
+    lines.update(make_snapshot())
+    lines.finished(make_ticket())
+    assert not stream.pending
+    head, line = stream.getvalue().splitlines()
+    assert head == "pairs: maximize val_accuracy; tickets: 3 unit, 20 constant, 40 search"
+    assert line == "[1:01, 40/63] search 7: 0.7124  temperature_init=2.5, schedule=cosine"
+
+
+def test_a_log_counts_tickets_that_finish_between_two_snapshots(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.update(make_snapshot())
+    lines.finished(make_ticket(number=7))
+    lines.finished(make_ticket(number=8))
+    assert "40/63] search 7" in stream.getvalue()
+    assert "41/63] search 8" in stream.getvalue()
+
+
+def test_notes_go_to_the_log_as_they_are() -> None:
+    stream = io.StringIO()
+    Lines(stream).note("trainer 1 was started again")
+    assert stream.getvalue() == "trainer 1 was started again\n"
+
+
+def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, color_system=None)
+    screen = Screen(console)
+    if snapshot is not None:
+        screen.update(snapshot)
+    console.print(screen.picture())
+    return stream.getvalue()
+
+
+def test_the_screen_shows_stages_best_trainers_and_time_left(make_snapshot: MakeSnapshot) -> None:
+    seen = _picture(make_snapshot())
+    assert "pairs  maximize val_accuracy" in seen
+    assert "1:01, about 2:05 left" in seen
+    assert "16/40" in seen
+    assert "choose" not in seen  # nothing of it has been asked for yet
+    assert "best so far 0.69 (+0.08 against τ = 1 at 0.61, not yet confirmed)" in seen
+    assert "schedule=cosine, temperature_init=2.5" in seen
+    assert "search 17" in seen
+    assert "100/500 steps" in seen
+    assert "idle" in seen
+
+
+def test_the_screen_has_something_to_say_before_the_first_run(make_snapshot: MakeSnapshot) -> None:
+    assert "starting the trainers" in _picture(None)
+    fresh = make_snapshot(
+        done={}, best=None, best_params={}, baseline_mean=None, trainers=[], elapsed=0.0, remaining=None
+    )
+    seen = _picture(fresh)
+    assert "best so far –" in seen
+    assert "left" not in seen
+    assert "0/40" in seen
+
+
+def test_the_screen_fits_a_narrow_terminal(make_snapshot: MakeSnapshot) -> None:
+    assert max(len(line) for line in _picture(make_snapshot(), width=40).splitlines()) <= 40
+
+
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_snapshot: MakeSnapshot) -> None:
+    assert "[bold]x[/nothing]" in _picture(make_snapshot(metric="[bold]x[/nothing]"))
+
+
+def test_what_is_no_terminal_gets_lines() -> None:
+    with observing(io.StringIO()) as observer:
+        assert isinstance(observer, Lines)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_the_screen_unless_it_cannot_be_drawn_on(
+    monkeypatch: pytest.MonkeyPatch, make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with observing(Terminal()) as observer:
+        assert isinstance(observer, Lines)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with observing(stream) as observer:
+        observer.update(make_snapshot())
+        observer.finished(make_ticket())
+        observer.finished(make_ticket(state="failed", outcome="failed", error="out of memory"))
+        observer.note("a note [with brackets]")
+    assert isinstance(observer, Screen)
+    assert "search 7: failed: out of memory" in stream.getvalue()
+    assert "a note [with brackets]" in stream.getvalue()
+    assert "16/40" in stream.getvalue()

@@ -1,0 +1,121 @@
+"""What a search says when it ends, however it ends; the search itself is replaced by its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tempopt import cli
+from tempopt.cli import search as command
+from tempopt.store.store import Store
+from tempopt.study import api
+
+Called = dict[str, Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
+    """Replace the search by one that notes what it was asked for and finds nothing."""
+    called: Called = {}
+
+    def load(spec: str, overrides: list[str]) -> SimpleNamespace:
+        called.update(spec=spec, overrides=overrides)
+        return SimpleNamespace(study=SimpleNamespace(name="pairs"))
+
+    def run(what: object, **settings: Any) -> None:
+        settings.pop("observer").note("a note")
+        called.update(settings)
+
+    monkeypatch.setattr(command, "load_spec", load)
+    monkeypatch.setattr(api, "search", run)
+    monkeypatch.setattr(api, "resume", run)
+    monkeypatch.setattr(command, "verdict_lines", lambda result: ["the verdict"])
+    return called
+
+
+def test_the_default_storage_is_that_of_the_python_function() -> None:
+    assert cli.DEFAULT_STORAGE == api.DEFAULT_STORAGE
+
+
+def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
+    carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["search", "a.yaml", "--trials", "5", "--workers", "2", "--name", "3", "--checkpoints", "runs"]
+    assert cli.main([*words, "--set", "data.root=/data", "--set", "study.seed=1"]) == 0
+    assert carried_out == {
+        "spec": "a.yaml",
+        "overrides": ["data.root=/data", "study.seed=1", 'study.name="3"'],
+        "storage": "sqlite:///tempopt.db",
+        "workers": 2,
+        "checkpoints": "runs",
+        "trials": 5,
+    }
+    assert capsys.readouterr().out == (
+        "a note\n"
+        "\n"
+        "the verdict\n"
+        "\n"
+        "Look again:       tempopt show pairs\n"
+        "Take the winner:  tempopt export pairs\n"
+    )
+
+
+def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["resume", "pairs"]) == 0
+    assert carried_out == {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
+    assert "the verdict" in capsys.readouterr().out
+
+
+def test_the_hints_lead_to_the_same_store_without_its_password(
+    carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["search", "a.yaml", "--storage", "postgresql://me:hunter2@host/db"]) == 0
+    out = capsys.readouterr().out
+    assert "tempopt show pairs --storage 'postgresql://me:***@host/db'" in out
+    assert "hunter2" not in out
+
+
+@pytest.fixture
+def interrupted(carried_out: Called, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Make the search end by Ctrl-C, after it has written its study or before."""
+
+    def arrange(begun: bool) -> None:
+        def interrupt(what: object, *, storage: str, **settings: Any) -> None:
+            with Store.open(storage, create=True) as store:
+                if begun:
+                    store.create_study("pairs", {"study": {"name": "pairs"}}, "0" * 64)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(api, "search", interrupt)
+
+    return arrange
+
+
+def test_an_interrupted_search_says_how_to_go_on(
+    interrupted: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted(True)
+    words = ["search", "a.yaml", "--storage", "sqlite:///a b.db", "--checkpoints", "my runs"]
+    assert cli.main(words) == 130
+    assert capsys.readouterr().out.endswith(
+        "Interrupted. Everything that was reported is saved. To go on:\n"
+        "  tempopt resume pairs --storage 'sqlite:///a b.db' --checkpoints 'my runs'\n"
+    )
+
+
+def test_a_search_that_was_interrupted_before_it_began_does_not_offer_to_resume(
+    interrupted: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted(False)
+    assert cli.main(["search", "a.yaml"]) == 130
+    assert "nothing was written" in capsys.readouterr().out

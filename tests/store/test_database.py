@@ -1,0 +1,226 @@
+"""What a person is told when a database cannot be had, and what is tried again."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import pytest
+from sqlalchemy import text
+
+from tempopt.errors import StorageError
+from tempopt.store import Store
+from tempopt.store.database import Database
+from tempopt.store.urls import parse
+
+# Where transactions meet and connections are lost: a file has neither.
+SERVERS = ("postgresql", "mariadb")
+PASSWORD = "p@ss:w/rd"
+ENCODED = quote(PASSWORD, safe="")
+
+
+@pytest.mark.parametrize(("package", "scheme"), [("psycopg", "postgresql"), ("pymysql", "mysql")])
+def test_a_driver_that_is_not_installed_is_named_with_the_extra(
+    package: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing: dict[str, ModuleType | None] = {package: None}
+    for name, module in missing.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(StorageError, match=rf'pip install "tempopt\[{scheme}\]"') as caught:
+        Store.open(f"{scheme}://me:{ENCODED}@host/d")
+    assert PASSWORD not in str(caught.value)
+    assert package in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "scheme", "said", "advised"),
+    [
+        (
+            "psycopg",
+            "postgresql",
+            f'password authentication failed for "me" ({PASSWORD})',
+            "Check the user name",
+        ),
+        ("psycopg", "postgresql", f'bad dsn "postgresql://me:{ENCODED}@h/d"', ""),
+        ("psycopg", "postgresql", 'FATAL: database "d" does not exist', "Create the database first"),
+        ("pymysql", "mysql", f"Access denied for user 'me' using {PASSWORD!r}", "Check the user name"),
+        ("pymysql", "mysql", "Unknown database 'd'", "Create the database first"),
+    ],
+)
+def test_what_a_driver_says_is_told_with_advice_and_without_the_password(
+    package: str, scheme: str, said: str, advised: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = pytest.importorskip(package)
+
+    def refuse(*arguments: object, **options: object) -> NoReturn:
+        raise driver.OperationalError(said)
+
+    monkeypatch.setattr(driver.Connection, "connect", refuse)
+    monkeypatch.setattr(driver, "connect", refuse)
+    with pytest.raises(StorageError, match=rf"{scheme}://me:\*\*\*@h/d failed") as caught:
+        Store.open(f"{scheme}://me:{ENCODED}@h/d")
+    told = "".join(traceback.format_exception(caught.value))
+    assert advised in told
+    assert PASSWORD not in told
+    assert ENCODED not in told
+
+
+def test_a_wrong_password_on_a_real_server_is_told(servers_that_answer: dict[str, str]) -> None:
+    if servers_that_answer["mariadb"]:
+        pytest.skip(servers_that_answer["mariadb"])
+    with pytest.raises(StorageError, match=r"Access denied.*Check the user name and the password") as caught:
+        Store.open(f"mysql://root:{ENCODED}@127.0.0.1:3306/test")
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_a_database_that_is_not_on_the_server_is_told(url: str) -> None:
+    with pytest.raises(StorageError, match="Create the database first"):
+        Store.open(url + "_that_is_not_there")
+
+
+def test_a_failing_statement_does_not_repeat_what_was_to_be_written(url: str) -> None:
+    """SQLAlchemy's own text lists the parameters of the statement: a whole spec, or worse."""
+    statement = text("INSERT INTO nowhere VALUES (:x)")
+    database, parameter = Database(parse(url)), " ".join(["do", "not", "repeat"])
+    with pytest.raises(StorageError, match="nowhere") as caught:
+        database.write(lambda c: c.execute(statement, {"x": parameter}))
+    database.close()
+    assert parameter not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_store_shows_its_url_without_the_password(url: str) -> None:
+    with Store.open(url) as store:
+        assert repr(store) == f"Store('{store.url_shown}')"
+        assert parse(store.url).url == parse(url).url
+
+
+# ---- SQLite's files
+
+
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    file.write_text("study:\n  name: example\n" * 100)
+    for create in (True, False):
+        with pytest.raises(StorageError, match=r"not a database.*Give another path"):
+            Store.open(str(file), create=create)
+    assert file.read_text().startswith("study:")
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="needs a folder that exists"):
+        Store.open(f"sqlite:///{tmp_path}/missing/x.db")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_missing_file_is_refused_and_not_made_where_a_store_must_be(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"There is no file .*x\.db.*--storage"):
+        Store.open(str(tmp_path / "x.db"), create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def locked_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that may be read and not written, with the rights of somebody for whom that holds."""
+    Store.open(str(tmp_path / "elsewhere.db")).close()  # loads what the powerless could not
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        Store.open(str(folder / "there.db")).close()
+        folder.chmod(0o555)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            folder.chmod(0o755)
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_told(locked_folder: Path) -> None:
+    for name in ("new.db", "there.db"):
+        with pytest.raises(StorageError, match="a folder that exists and in which files can be written"):
+            Store.open(str(locked_folder / name))
+
+
+def test_a_writer_waits_for_another_and_then_writes(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        thread = threading.Thread(target=store.create_study, args=("example", {}, ""))
+        thread.start()
+        thread.join(timeout=0.2)
+        assert thread.is_alive()
+        assert store.list_studies() == []
+        other.execute("COMMIT")
+        thread.join()
+        assert store.load_study("example").name == "example"
+
+
+def test_a_database_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempopt.store.database._BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("tempopt.store.database._PATIENCE_SECONDS", 0.05)
+    file = tmp_path / "x.db"
+    with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match=r"locked.*Another program holds the database"):
+            store.create_study("example", {}, "")
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_work_that_met_a_deadlock_is_done_again(url: str) -> None:
+    """Two transactions that lock two rows in opposite order: the server kills one, which then succeeds."""
+    database = Database(parse(url))
+    database.write(lambda c: c.execute(text("CREATE TABLE pair (id INTEGER PRIMARY KEY, n INTEGER)")))
+    database.write(lambda c: c.execute(text("INSERT INTO pair VALUES (1, 0), (2, 0)")))
+    meeting = threading.Barrier(2)
+    tries: list[int] = []
+
+    def both(first: int, second: int) -> None:
+        def work(connection: Any) -> None:
+            tries.append(first)
+            add = text("UPDATE pair SET n = n + 1 WHERE id = :id")
+            connection.execute(add, {"id": first})
+            if len(tries) <= 2:
+                meeting.wait(timeout=20)
+            connection.execute(add, {"id": second})
+
+        database.write(work)
+
+    threads = [threading.Thread(target=both, args=pair) for pair in ((1, 2), (2, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counted = database.read(lambda c: c.execute(text("SELECT n FROM pair ORDER BY id")).scalars().all())
+    database.close()
+    assert counted == [2, 2]
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_a_connection_that_the_server_cut_is_replaced(backend: str, url: str) -> None:
+    kill = {
+        "postgresql": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "mariadb": None,
+    }[backend]
+    other = Database(parse(url))
+    with Store.open(url) as store:
+        mine = store._database.read(
+            lambda c: c.scalar(text("SELECT pg_backend_pid()" if kill else "SELECT CONNECTION_ID()"))
+        )
+        other.write(lambda c: c.execute(text(kill or f"KILL {mine}")))
+        assert store.list_studies() == []
+    other.close()

@@ -1,0 +1,116 @@
+"""What may be given as a storage URL, and that its password is never seen."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt.errors import StorageError
+from tempopt.store import Store
+from tempopt.store.urls import parse
+
+PASSWORDS = ["s3cr3t", "p@ss:w/rd?#%&+ x", "%40", "ünï\\'\"", "a:b@c/d"]
+
+
+@pytest.mark.parametrize(
+    ("given", "driver", "shown"),
+    [
+        ("postgresql://u@h/d", "postgresql+psycopg", "postgresql://u@h/d"),
+        ("postgres://u@h:1/d", "postgresql+psycopg", "postgresql://u@h:1/d"),
+        ("postgresql+psycopg://h/d", "postgresql+psycopg", "postgresql://h/d"),
+        ("mysql://u@h/d", "mysql+pymysql", "mysql://u@h/d"),
+        ("mariadb+pymysql://u@h/d", "mysql+pymysql", "mysql://u@h/d"),
+        (" MySQL://u@h/d ", "mysql+pymysql", "mysql://u@h/d"),
+    ],
+)
+def test_a_url_is_given_its_driver(given: str, driver: str, shown: str) -> None:
+    address = parse(given)
+    assert (address.url.drivername, address.shown) == (driver, shown)
+
+
+@pytest.mark.parametrize("given", ["sqlite:///runs/x.db", "runs/x.db"])
+def test_a_path_to_sqlite_is_absolute_and_shown_as_it_was_given(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = parse(given)
+    assert address.url.database == str(tmp_path / "runs" / "x.db")
+    assert address.shown == "sqlite:///runs/x.db"
+
+
+def test_a_path_may_be_absolute_or_begin_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parse("sqlite:////data/x.db").url.database == parse("/data/x.db").url.database == "/data/x.db"
+    assert parse("~/x.db").url.database == "/home/me/x.db"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("postgrsql://h/d", r'Unknown database "postgrsql"\. Did you mean "postgresql"\? Known: sqlite,'),
+        ("postgresql+psycopg2://h/d", r'Unknown database "postgresql\+psycopg2"'),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file.*sqlite:///tempopt.db"),
+        ("sqlite://x.db", "names no file"),
+        ("", "names no file"),
+        ("postgresql://u@host", "names no database"),
+        ("postgresql://u@host:port/d", "cannot be read"),
+    ],
+)
+def test_what_is_no_url_of_ours_is_refused(given: str, said: str) -> None:
+    with pytest.raises(StorageError, match=said):
+        parse(given)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_password_reaches_the_driver_and_nobody_else(scheme: str, password: str) -> None:
+    url = f"{scheme}://me:{quote(password, safe='')}@host:1/d"
+    address = parse(url)
+    assert address.url.password == password
+    for shown in (address.shown, repr(address), str(address), str(address.url), repr(address.url)):
+        assert password not in shown
+        assert quote(password, safe="") not in shown
+    assert address.shown == f"{scheme}://me:***@host:1/d"
+
+
+@pytest.mark.parametrize("key", ["password", "passwd", "sslpassword"])
+def test_a_password_in_the_query_is_masked_too(key: str) -> None:
+    address = parse(f"postgresql://me@host/d?{key}=hunter%402&connect_timeout=3")
+    assert address.shown == f"postgresql://me@host/d?{key}=***&connect_timeout=3"
+    assert address.mask("no hunter@2 here, nor hunter%402") == "no *** here, nor ***"
+
+
+@given(password=st.text(min_size=4), before=st.text(), after=st.text())
+def test_whatever_a_driver_repeats_of_the_password_is_masked(password: str, before: str, after: str) -> None:
+    password = password.encode("utf-8", "ignore").decode() + "!end"
+    address = parse(f"mysql://me:{quote(password, safe='')}@host/d")
+    for spelling in (password, quote(password, safe=""), repr(password)[1:-1]):
+        assert spelling not in address.mask(f"{before}{spelling}{after}").replace("***", "")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:p@ss:w@host/d", "mysql://me:a@b/c@host:1/d", "mysql://u:p@:x@"]
+)
+def test_a_password_that_was_not_encoded_is_refused_and_hidden_whole(url: str) -> None:
+    with pytest.raises(StorageError, match=r"more than one @.*write @ as %40") as caught:
+        parse(url)
+    between = url.partition("://")[2].partition(":")[2].rpartition("@")[0]
+    assert between not in str(caught.value)
+    assert ":***@" in str(caught.value)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_server_that_is_not_there_is_told_without_the_password(scheme: str, password: str) -> None:
+    with pytest.raises(StorageError, match="See that the server is running") as caught:
+        Store.open(f"{scheme}://me:{quote(password, safe='')}@127.0.0.1:1/d")
+    told = "".join(traceback.format_exception(caught.value))
+    assert password not in told
+    assert quote(password, safe="") not in told
+    assert f"{scheme}://me:***@127.0.0.1:1/d" in str(caught.value)

@@ -1,0 +1,151 @@
+"""StudyResult at every stage of a study, and the data of ``tempopt show --json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import StudyNotFound
+from tempopt.store.rows import KINDS, NewTicket, Outcomes, TicketRow
+from tempopt.store.store import Store
+from tempopt.study.results import load
+
+DOCUMENTED: dict[str, Any] = {
+    "study": None,
+    "metric": None,
+    "direction": None,
+    "state": None,
+    "tickets": {kind: ("requested", "done", "running", "waiting", "failed") for kind in KINDS},
+    "trials": ("complete", "pruned", "diverged", "failed", "running"),
+    "baseline": ("mean", "sd", "n"),
+    "best": ("number", "value", "params"),
+    "verdict": {
+        **dict.fromkeys(("gain", "ci_low", "ci_high", "p_value", "n_pairs", "significant")),
+        **dict.fromkeys(("params", "test", "confirmed_on")),
+        "against_constant": ("gain", "ci_low", "ci_high", "p_value"),
+        "inference_only": ("gain", "ci_low", "ci_high", "p_value", "share"),
+        "init_only": ("gain", "ci_low", "ci_high", "p_value", "share"),
+    },
+    "cost": ("train_seconds", "pruned_saving"),
+}
+
+
+def keys_match(data: Any, documented: Any) -> bool:
+    if data is None or documented is None:
+        return True
+    if isinstance(documented, tuple):
+        return tuple(data) == documented
+    return tuple(data) == tuple(documented) and all(keys_match(data[k], documented[k]) for k in documented)
+
+
+def test_a_study_that_has_done_nothing_knows_nothing(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    waiting = [make_ticket(kind, 0, state="waiting") for kind in ("unit", "constant", "search")]
+    data = result_of(make_spec(), waiting).to_json()
+    assert keys_match(data, DOCUMENTED)
+    assert data["baseline"] is data["best"] is data["verdict"] is None
+    assert data["tickets"]["search"] == {"requested": 1, "done": 0, "running": 0, "waiting": 1, "failed": 0}
+    assert data["tickets"]["choose"]["requested"] is None
+    assert data["trials"] == {"complete": 0, "pruned": 0, "diverged": 0, "failed": 0, "running": 0}
+    assert data["cost"] == {"train_seconds": 6.0, "pruned_saving": 0.0}
+
+
+def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    search = [
+        make_ticket("search", 0, 0.7),
+        make_ticket("search", 1, 0.9, trial_number=5),
+        make_ticket("search", 2, 0.95, outcome="pruned", seconds=2.0, steps=4, total_steps=10),
+        make_ticket("search", 3, None, outcome="diverged"),
+        make_ticket("search", 4, None, state="failed", outcome="failed"),
+        make_ticket("search", 5, None, state="running"),
+        make_ticket("search", 6, None, state="waiting"),
+        make_ticket("search", 7, 0.1, outcome="pruned", steps=None),
+    ]
+    result = result_of(make_spec(), search)
+    assert result.trials == {"complete": 2, "pruned": 2, "diverged": 1, "failed": 1, "running": 1}
+    assert result.best is not None and (result.best.number, result.best.value) == (5, 0.9)
+    assert result.tickets["search"].requested == 8
+    assert result.cost.pruned_saving == pytest.approx(2.0 * 6 / 4)
+    loss = result_of(make_spec(direction="minimize"), search).best
+    assert loss is not None and loss.value == 0.7
+
+
+def test_the_baseline_is_the_arm_unit(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    unit = [make_ticket("unit", i, value) for i, value in enumerate([0.4, 0.6])]
+    assert result_of(make_spec(), unit).to_json()["baseline"] == {
+        "mean": pytest.approx(0.5),
+        "sd": pytest.approx(0.02**0.5),
+        "n": 2,
+    }
+    assert result_of(make_spec(), unit[:1]).to_json()["baseline"] == {"mean": 0.4, "sd": None, "n": 1}
+
+
+def test_a_finished_study_has_all_four_answers(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any, measure_unit: Any
+) -> None:
+    spec = make_spec()
+    result = result_of(spec, whole_study, measure_unit(whole_study), state="done")
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert keys_match(data, DOCUMENTED)
+    verdict = data["verdict"]
+    assert verdict["significant"] is True
+    assert verdict["gain"] == pytest.approx(0.1 * 1.035)
+    assert verdict["params"] == result.winner == {"temperature_init": 4.0}
+    assert (verdict["n_pairs"], verdict["test"], verdict["confirmed_on"]) == (8, "t", "test")
+    assert verdict["against_constant"]["gain"] == pytest.approx(0.05 * 1.035)
+    assert verdict["inference_only"]["share"] == pytest.approx(0.03 / 0.1035)
+    assert verdict["init_only"]["share"] == pytest.approx(0.2)
+    assert data["tickets"]["confirm"]["requested"] == 24
+
+
+def test_an_interval_without_an_end_is_null(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    seeds = {"choose": 4, "confirm": 2}
+    few = [t for t in whole_study if t.kind not in ("confirm", "init_only") or t.pair == 0]
+    data = result_of(make_spec(seeds=seeds), few).to_json()["verdict"]
+    assert data["ci_low"] is None and data["ci_high"] is None
+    assert data["p_value"] == 1.0
+    assert data["inference_only"] is None
+
+
+def test_the_winner_is_known_once_choosing_is_over(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    searched = [t for t in whole_study if t.kind not in ("choose", "confirm", "init_only")]
+    chosen = [t for t in whole_study if t.kind == "choose"]
+    spec = make_spec()
+    assert result_of(spec, searched).winner is None
+    assert result_of(spec, [*searched, *chosen]).winner == {"temperature_init": 4.0}
+    assert result_of(spec, [*searched, *chosen]).verdict is None
+
+
+def test_an_evaluation_of_a_trained_model_has_no_verdict(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    data = result_of(
+        make_spec(evaluate_only="m.ckpt"), [make_ticket("search", 0, 0.5)], state="done"
+    ).to_json()
+    assert data["verdict"] is None
+    assert data["tickets"]["confirm"]["requested"] == 0
+
+
+def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> None:
+    spec = make_spec()
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        row = store.create_study("pairs", spec.to_json(), spec.identity())
+        store.add_tickets(row.id, [NewTicket(kind="unit", arm="unit", number=0, seed=3)])
+        ticket = store.take_ticket(row.id, "here")
+        assert ticket is not None
+        store.set_parameters(ticket.id, ticket.attempt, {"temperature_init": 1.0})
+        ended = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5)
+        store.finish(ticket.id, ticket.attempt, ended)
+        result = load(store, "pairs")
+        assert result.baseline is not None and result.baseline.mean == 0.25
+        assert result.cost.train_seconds == 1.5
+        with pytest.raises(StudyNotFound, match='Unknown study "pair"'):
+            load(store, "pair")

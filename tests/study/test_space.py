@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from tempopt.study.document import FaultsError
+from tempopt.study.space import (
+    Choices,
+    Range,
+    arm_parameters,
+    arm_space,
+    constant_grid,
+    distinct,
+    distributions,
+    idle,
+    other_parameters,
+    parse_search,
+)
+from tempopt.temperature.plan import NEUTRAL
+
+
+def _parse(search: object, **model_args: Any) -> dict[str, Any]:
+    return dict(parse_search(search, model_args=model_args))
+
+
+def _space(search: object) -> dict[str, Any]:
+    return dict(distributions(parse_search(search, model_args={})))
+
+
+def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
+    space = _space(
+        {
+            "temperature_init": {"low": 1, "high": 4},
+            "layer_ratio": {"low": 0.5, "high": 2.0, "log": False},
+            "temperature_final": {"low": 1, "high": 4, "step": 0.5},
+            "schedule": ["constant", "cosine"],
+            "num_steps": {"low": 2, "high": 6},
+            "data.batch_size": {"low": 16, "high": 64, "step": 16},
+            "trainer.gradient_clip_val": {"choices": [None, 1.0]},
+            "lr": {"low": 1e-4, "high": 1e-1, "log": True},
+            "width": {"low": 1, "high": 64, "log": True},
+            "mixed": {"low": 0, "high": 1.5},
+        }
+    )
+    assert space == {
+        "temperature_init": FloatDistribution(1.0, 4.0, log=True),
+        "layer_ratio": FloatDistribution(0.5, 2.0),
+        "temperature_final": FloatDistribution(1.0, 4.0, step=0.5),
+        "schedule": CategoricalDistribution(("constant", "cosine")),
+        "num_steps": IntDistribution(2, 6),
+        "data.batch_size": IntDistribution(16, 64, step=16),
+        "trainer.gradient_clip_val": CategoricalDistribution((None, 1.0)),
+        "lr": FloatDistribution(1e-4, 1e-1, log=True),
+        "width": IntDistribution(1, 64, log=True),
+        "mixed": FloatDistribution(0.0, 1.5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "said"),
+    [
+        ("lr", {"low": 2, "high": 1}, "low is 2 and high is 1. Give a low that is less than high."),
+        ("lr", {"low": 1, "high": 1}, "less than high"),
+        ("lr", {"low": 0, "high": 1, "log": True}, "the range is logarithmic. Give a low above 0, or log: false"),
+        ("lr", {"low": "1e-3", "high": 1}, "low is '1e-3'. Give a number, without quotes."),
+        ("lr", {"low": True, "high": 2}, "low is True. Give a number."),
+        ("lr", {"low": 0, "high": math.inf}, "high is inf. Give a finite number."),
+        ("lr", {"low": 0.1}, "high is missing."),
+        ("lr", {"low": 0.1, "high": 1, "stpe": 0.1}, 'Unknown key "stpe". Did you mean "step"?'),
+        ("lr", {"low": 0.1, "high": 1, "log": "yes"}, "log is 'yes'. Give true or false."),
+        ("lr", {"low": 1, "high": 2, "log": True, "step": 1}, "given log and step"),
+        ("lr", {"low": 0, "high": 1, "step": 0.3}, "do not meet the high 1.0. Give a high of 0.9 or 1.2."),
+        ("lr", {"low": 0, "high": 1, "step": 0}, "step is 0. Give a step above 0."),
+        ("lr", 0.1, "given 0.1, but a searched name needs more than one value"),
+        ("lr", [], "Give a list with at least one value."),
+        ("lr", {"choices": [1], "low": 0}, "given choices together with low"),
+        ("lr", [0.1, 0.1], "given 0.1 more than once"),
+        ("lr", [[1, 2]], "given the choice [1, 2]. A choice is text, a number, true, false or null."),
+        ("lr", [math.nan], "Give finite numbers."),
+        ("temperature_init", {"low": 0, "high": 4}, "Give a low above 0, or log: false."),
+        ("temperature_init", {"low": -1, "high": 4, "log": False}, "temperature_init=-1.0 is out of range."),
+        ("temperature_init", [0.0, 1.0], "temperature_init=0.0 is out of range."),
+        ("schedule", ["cosin"], 'Unknown schedule "cosin". Did you mean "cosine"?'),
+        ("schedule", {"low": 0, "high": 1}, "a schedule has a name. Give a list of names."),
+        ("layer_pattern", ["uniform", "v"], 'Unknown layer_pattern "v".'),
+        ("length_scaling", ["logn"], 'Unknown length_scaling "logn". Did you mean "log_n"?'),
+        ("cycles", {"low": 0.5, "high": 2.5}, "Give choices, or a step."),
+        ("n0", {"low": 1, "high": 64}, "n0=1.0 is out of range. Give a finite number above 1."),
+        ("num_steps", {"low": 2.0, "high": 4.0}, "Give a whole number of at least 2."),
+        ("model.lr", [1, 2], 'write "lr", not "model.lr"'),
+        ("model.init_args.lr", [1, 2], 'write "lr", not "model.init_args.lr"'),
+        ("dta.x", [1, 2], 'Unknown prefix "dta.". Did you mean "data."? Known: data., trainer..'),
+        ("data.init_args.x", [1, 2], 'leave init_args out: write "data.x"'),
+        ("trainer.max_time", [1, 2], "max_time cannot be searched"),
+        ("2fast", [1, 2], '"2fast" is no name of an argument'),
+    ],
+)
+def test_a_wrong_domain_is_refused_with_what_to_do(name: str, domain: object, said: str) -> None:
+    with pytest.raises(FaultsError) as caught:
+        _parse({name: domain})
+    [(path, message)] = caught.value.lines
+    assert path == f"search.{name}"
+    assert said in message
+
+
+def test_all_faults_are_found_at_once() -> None:
+    with pytest.raises(FaultsError) as caught:
+        _parse({"a": 1, "b": [], "c": [1, 2]})
+    assert [path for path, _ in caught.value.lines] == ["search.a", "search.b"]
+
+
+@pytest.mark.parametrize("search", [None, {}, ["lr"]])
+def test_a_search_of_nothing_is_refused(search: object) -> None:
+    with pytest.raises(FaultsError, match="Say what is searched, as in"):
+        _parse(search)
+
+
+def test_a_name_below_an_argument_of_the_model_is_allowed() -> None:
+    search = {"encoder.depth": [1, 2]}
+    assert _parse(search, encoder={"class_path": "a.B"}) == {"encoder.depth": Choices(choices=(1, 2))}
+
+
+def test_a_prefix_that_could_mean_two_things_is_refused() -> None:
+    with pytest.raises(FaultsError, match="could mean the data: section, or the init argument"):
+        _parse({"data.x": [1, 2]}, data={"x": 3})
+
+
+def test_half_cycles_can_be_searched_in_steps() -> None:
+    assert _parse({"cycles": {"low": 0.5, "high": 2.5, "step": 1}})["cycles"] == Range(
+        low=0.5, high=2.5, step=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "fixed", "names"),
+    [
+        ({"temperature_final": {"low": 1, "high": 4}}, {}, ["temperature_final"]),
+        ({"temperature_final": {"low": 1, "high": 4}}, {"schedule": "cosine"}, []),
+        ({"schedule": ["linear", "cosine"]}, {}, ["schedule"]),
+        ({"schedule": ["linear", "cosine"]}, {"temperature_final": 4.0}, []),
+        ({"schedule": ["linear"], "temperature_final": {"low": 1, "high": 4}}, {}, []),
+        ({"layer_pattern": ["u", "linear"]}, {}, ["layer_pattern"]),
+        ({"layer_pattern": ["u", "linear"], "layer_ratio": {"low": 0.5, "high": 2}}, {}, []),
+        ({"layer_ratio": {"low": 1, "high": 2}}, {}, ["layer_ratio"]),
+        ({"n0": {"low": 2, "high": 64}}, {}, ["n0"]),
+        ({"n0": {"low": 2, "high": 64}, "length_scaling": ["none", "log_n"]}, {}, []),
+        ({"entropy_lambda": {"low": -0.1, "high": 0.1}}, {}, []),
+        ({"temperature_init": {"low": 0.25, "high": 4}, "lr": [1, 2]}, {}, []),
+        ({"schedule": ["constant", "warmup_anneal"], "warmup_start": {"low": 1, "high": 2}}, {}, []),
+    ],
+)
+def test_a_parameter_that_cannot_matter_is_found(
+    search: dict[str, Any], fixed: dict[str, Any], names: list[str]
+) -> None:
+    assert idle(parse_search(search, model_args={}), fixed) == names
+
+
+SEARCH = {
+    "temperature_init": {"low": 0.5, "high": 8},
+    "temperature_final": {"low": 0.5, "high": 8},
+    "schedule": ["constant", "cosine"],
+    "lr": {"low": 1e-3, "high": 1e-1, "log": True},
+    "data.batch_size": [16, 32],
+}
+
+
+def test_every_arm_samples_what_is_no_temperature() -> None:
+    space = _space(SEARCH)
+    others = {name: space[name] for name in ("lr", "data.batch_size")}
+    assert other_parameters(space) == others
+    assert arm_space(space, "search") == space
+    assert arm_space(space, "unit") == others
+    constant = {"temperature_init": FloatDistribution(0.5, 8.0, log=True), **others}
+    assert arm_space(space, "constant") == constant
+
+
+def test_the_unit_arm_makes_neutral_all_that_the_study_touches() -> None:
+    parameters = arm_parameters(
+        "unit", {"lr": 0.1}, searched=_space(SEARCH), fixed={"layer_pattern": "u", "output_temperature": 2.0}
+    )
+    assert parameters == {
+        "temperature_init": 1.0,
+        "schedule": "constant",
+        "layer_pattern": "uniform",
+        "output_temperature": 1.0,
+        "lr": 0.1,
+    }
+
+
+def test_the_constant_arm_changes_only_the_level() -> None:
+    parameters = arm_parameters("constant", {"temperature_init": 2.0}, searched=_space(SEARCH), fixed={})
+    assert parameters == {"temperature_init": 2.0, "schedule": "constant"}
+
+
+def test_the_search_arm_keeps_what_the_model_fixes() -> None:
+    sampled = {"temperature_init": 4.0, "temperature_final": 1.0}
+    parameters = arm_parameters("search", sampled, searched=sampled, fixed={"schedule": "cosine"})
+    assert parameters == {**sampled, "schedule": "cosine"}
+
+
+def test_sets_of_equal_effect_are_not_distinct() -> None:
+    flat = {"schedule": "cosine", "temperature_init": 2.0, "temperature_final": 2.0, "lr": 0.1}
+    constant = {"lr": 0.1, "temperature_init": 2.0, "schedule": "constant", "temperature_final": None}
+    assert distinct(flat) == distinct(constant)
+    assert distinct(flat) != distinct({**flat, "lr": 0.2})
+
+
+@given(st.integers(0, 100), st.floats(1e-3, 10), st.floats(1.5, 1000))
+def test_constants_are_distinct_in_range_and_begin_alike(count: int, low: float, ratio: float) -> None:
+    space = {"temperature_init": FloatDistribution(low, low * ratio, log=True)}
+    grid = constant_grid(space, count)
+    assert len(set(grid)) == len(grid) == count
+    assert all(low <= value <= low * ratio for value in grid)
+    assert constant_grid(space, count + 5)[:count] == grid
+
+
+@pytest.mark.parametrize("count", [3, 5, 9, 17, 33])
+def test_constants_cover_the_range_evenly_in_ratio(count: int) -> None:
+    grid = sorted(constant_grid({"temperature_init": FloatDistribution(0.25, 4.0, log=True)}, count))
+    positions = [math.log2(value / 0.25) / 4 for value in grid]
+    assert positions == pytest.approx([i / (count - 1) for i in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("space", "ends"),
+    [
+        ({}, (0.25, 4.0)),
+        ({"temperature_final": FloatDistribution(1, 9, log=True)}, (0.25, 4.0)),
+        ({"temperature_init": CategoricalDistribution((2.0, 0.5, 1.0))}, (0.5, 2.0)),
+        ({"temperature_init": CategoricalDistribution((2.0,))}, (0.25, 4.0)),
+    ],
+)
+def test_constants_have_a_range_where_none_is_searched(
+    space: dict[str, Any], ends: tuple[float, float]
+) -> None:
+    grid = constant_grid(space, 5)
+    assert (min(grid), max(grid)) == ends
+
+
+def test_neutral_parameters_are_plain_data() -> None:
+    assert json.loads(json.dumps(NEUTRAL)) == NEUTRAL

@@ -1,0 +1,256 @@
+"""Plans: how schedule, depth and length combine, and which parameters count."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt import temperature
+from tempopt.errors import SpecError
+from tempopt.temperature import (
+    LAYER_PATTERNS,
+    LENGTH_SCALINGS,
+    NEUTRAL,
+    SCHEDULES,
+    TEMPERATURE_PARAMETERS,
+    TemperatureParameters,
+    check_parameter,
+    effective,
+    progress,
+)
+
+levels = st.sampled_from([0.25, 1.0, 1.7, 4.0])
+
+
+@st.composite
+def flat(draw: st.DrawFn) -> dict[str, Any]:
+    """A complete flat parameter set, as a search may draw it."""
+    schedule = draw(st.sampled_from(sorted(SCHEDULES)))
+    final = st.none() if schedule == "constant" else st.none() | levels
+    return {
+        "temperature_init": draw(levels),
+        "temperature_final": draw(final),
+        "schedule": schedule,
+        "layer_pattern": draw(st.sampled_from(sorted(LAYER_PATTERNS))),
+        "layer_ratio": draw(st.sampled_from([0.5, 1.0, 3.0])),
+        "length_scaling": draw(st.sampled_from(sorted(LENGTH_SCALINGS))),
+        "n0": draw(st.sampled_from([16.0, 64.0])),
+        "warmup_start": draw(levels),
+        "warmup_fraction": draw(st.sampled_from([0.1, 0.3])),
+        "cycles": draw(st.sampled_from([0.5, 1.5])),
+        "power": draw(st.sampled_from([0.5, 2.0])),
+        "num_steps": draw(st.sampled_from([2, 4])),
+    }
+
+
+GRID = [k / 20 for k in range(21)]
+
+
+def behaviour(parameters: dict[str, Any]) -> tuple[Any, ...]:
+    plan = TemperatureParameters.from_mapping(parameters).plan(5)
+    return (
+        [plan.temperatures(t) for t in GRID],
+        [plan.length_scaling.factor(n) for n in (1, 2, 16, 1000)],
+    )
+
+
+def test_the_neutral_parameters_are_temperature_one_to_the_last_bit() -> None:
+    plan = TemperatureParameters().plan(3)
+    assert {plan.temperatures(t) for t in GRID} == {(1.0, 1.0, 1.0)}
+    assert plan.length_scaling.factor(1000) == 1.0
+
+
+def test_every_parameter_has_a_neutral_value_that_it_may_have() -> None:
+    assert tuple(NEUTRAL) == TEMPERATURE_PARAMETERS
+    assert {each.name for each in fields(TemperatureParameters)} == set(TEMPERATURE_PARAMETERS) - {
+        "entropy_lambda",
+        "output_temperature",
+    }
+    for name, value in NEUTRAL.items():
+        check_parameter(name, value)
+
+
+def test_a_temperature_is_the_schedule_times_the_layers_factor() -> None:
+    plan = TemperatureParameters(
+        temperature_init=4.0,
+        temperature_final=1.0,
+        schedule="exponential",
+        layer_pattern="exp",
+        layer_ratio=4.0,
+    ).plan(3)
+    assert plan.temperatures(0.0) == pytest.approx((2.0, 4.0, 8.0))
+    assert plan.temperatures(0.5) == pytest.approx((1.0, 2.0, 4.0))
+    assert plan.temperatures(1.0) == pytest.approx((0.5, 1.0, 2.0))
+
+
+@given(flat(), st.integers(1, 20), st.sampled_from(GRID))
+def test_every_plan_is_positive_and_its_level_is_the_schedules(
+    parameters: dict[str, Any], num_layers: int, at: float
+) -> None:
+    plan = TemperatureParameters.from_mapping(parameters).plan(num_layers)
+    temperatures = plan.temperatures(at)
+    assert len(temperatures) == num_layers
+    assert all(0.0 < each < math.inf for each in temperatures)
+    level = math.exp(math.fsum(math.log(each) for each in temperatures) / num_layers)
+    assert level == pytest.approx(plan.schedule(at), rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", sorted(set(SCHEDULES) - {"constant"}))
+def test_no_final_temperature_means_the_initial_one(schedule: str) -> None:
+    plan = TemperatureParameters(temperature_init=2.0, schedule=schedule, warmup_start=2.0).plan(1)
+    assert {plan.temperatures(t) for t in GRID} == {(2.0,)}
+
+
+def test_a_constant_schedule_refuses_a_final_temperature_it_would_never_reach() -> None:
+    with pytest.raises(SpecError, match=r"temperature_final=2.0 has no effect.*Leave .* out, or choose"):
+        TemperatureParameters(temperature_final=2.0)
+    assert TemperatureParameters(temperature_init=2.0, temperature_final=2.0).plan(1).temperatures(1.0) == (
+        2.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"schedule": "cosin"}, 'Unknown schedule "cosin". Did you mean "cosine"\\? Known: constant, linear'),
+        ({"layer_pattern": "uniforn"}, 'Unknown layer_pattern "uniforn". Did you mean "uniform"'),
+        ({"length_scaling": "logn"}, 'Unknown length_scaling "logn". Did you mean "log_n"'),
+        ({"schedule": None}, 'Unknown schedule "None"'),
+        ({"schedule": ["linear"]}, "Unknown schedule"),
+        ({"temperature_init": None}, "temperature_init=None is not set"),
+        ({"layer_ratio": -1.0}, "layer_ratio=-1.0 is out of range"),
+        ({"num_steps": True}, "num_steps=True is a bool"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_even_where_it_would_not_be_read(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        TemperatureParameters(**given)
+
+
+@pytest.mark.parametrize("num_layers", [0, -1, 2.0, True])
+def test_a_plan_needs_a_layer(num_layers: Any) -> None:
+    with pytest.raises(SpecError, match="num_layers="):
+        TemperatureParameters().plan(num_layers)
+
+
+def test_parameters_are_picked_out_of_a_flat_mapping() -> None:
+    parameters = TemperatureParameters.from_mapping(
+        {"temperature_init": 2.0, "lr": 0.1, "data.x": 3, "entropy_lambda": 0.1, "output_temperature": 2.0}
+    )
+    assert parameters == TemperatureParameters(temperature_init=2.0)
+
+
+def test_parameters_and_plans_are_values() -> None:
+    one, other = TemperatureParameters(n0=8.0), TemperatureParameters(n0=8.0)
+    assert hash(one.plan(2)) == hash(other.plan(2))
+    assert one.plan(2) == other.plan(2) != one.plan(3)
+    for twin in (copy.deepcopy(one.plan(2)), pickle.loads(pickle.dumps(one.plan(2)))):
+        assert twin == one.plan(2)
+        assert twin.temperatures(0.5) == one.plan(2).temperatures(0.5)
+    with pytest.raises(FrozenInstanceError):
+        one.n0 = 2.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"schedule": "constant", "temperature_init": 2.0, "temperature_final": 3.0, "power": 2.0},
+            {"schedule": "constant", "temperature_init": 2.0},
+        ),
+        (
+            {"schedule": "cyclic", "temperature_final": 3.0, "cycles": 1.5, "power": 2.0, "num_steps": 4},
+            {"schedule": "cyclic", "temperature_final": 3.0, "cycles": 1.5},
+        ),
+        (
+            {"schedule": "warmup_anneal", "warmup_start": 1.0, "warmup_fraction": 0.1, "cycles": 0.5},
+            {"schedule": "warmup_anneal", "warmup_start": 1.0, "warmup_fraction": 0.1},
+        ),
+        ({"layer_pattern": "uniform", "layer_ratio": 3.0}, {"layer_pattern": "uniform"}),
+        ({"layer_pattern": "u", "layer_ratio": 3.0}, {"layer_pattern": "u", "layer_ratio": 3.0}),
+        ({"layer_pattern": "u", "layer_ratio": 1.0}, {"layer_pattern": "uniform"}),
+        ({"length_scaling": "none", "n0": 16.0}, {"length_scaling": "none"}),
+        ({"length_scaling": "log_n", "n0": 16.0}, {"length_scaling": "log_n", "n0": 16.0}),
+        (
+            {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 2.0},
+            {"schedule": "constant", "temperature_init": 2.0},
+        ),
+        (
+            {
+                "schedule": "warmup_anneal",
+                "temperature_init": 2.0,
+                "temperature_final": 2.0,
+                "warmup_start": 1.0,
+            },
+            {
+                "schedule": "warmup_anneal",
+                "temperature_init": 2.0,
+                "temperature_final": 2.0,
+                "warmup_start": 1.0,
+            },
+        ),
+        ({"lr": 0.1, "data.x": 1, "entropy_lambda": 0.0}, {"lr": 0.1, "data.x": 1, "entropy_lambda": 0.0}),
+    ],
+)
+def test_what_has_no_effect_is_dropped(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert effective(given) == expected
+
+
+def test_a_parameter_is_kept_where_its_strategy_is_not_known() -> None:
+    given = {"temperature_init": 1.0, "temperature_final": 4.0, "layer_ratio": 1.0, "n0": 8.0}
+    assert effective(given) == given
+    assert effective({"schedule": "cosine", "temperature_init": 1.0})["schedule"] == "cosine"
+
+
+def test_an_unknown_strategy_is_not_passed_on() -> None:
+    with pytest.raises(SpecError, match='Unknown schedule "cosin"'):
+        effective({"schedule": "cosin", "temperature_init": 1.0})
+
+
+@given(flat())
+def test_dropping_what_has_no_effect_changes_nothing(parameters: dict[str, Any]) -> None:
+    kept = effective(parameters)
+    assert behaviour(kept) == behaviour(parameters)
+    assert effective(kept) == kept
+
+
+@given(flat(), flat())
+def test_parameter_sets_that_agree_on_what_counts_make_equal_plans(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    if effective(one) == effective(other):
+        assert behaviour(one) == behaviour(other)
+
+
+@pytest.mark.parametrize(
+    ("step", "total_steps", "expected"),
+    [(0, 500, 0.0), (499, 500, 1.0), (500, 500, 1.0), (250, 501, 0.5), (0, 1, 0.0), (7, 1, 0.0), (0, 0, 0.0)],
+)
+def test_progress_reaches_one_at_the_last_step(step: int, total_steps: int, expected: float) -> None:
+    assert progress(step, total_steps) == expected
+
+
+@given(st.integers(-5, 10**9), st.integers(-5, 10**9))
+def test_progress_is_never_outside_training(step: int, total_steps: int) -> None:
+    assert 0.0 <= progress(step, total_steps) <= 1.0
+
+
+def test_the_public_names_are_sorted_and_there() -> None:
+    assert temperature.__all__ == sorted(temperature.__all__, key=lambda name: (not name.isupper(), name))
+    assert all(getattr(temperature, name) is not None for name in temperature.__all__)
+
+
+def test_the_mathematics_of_temperature_loads_no_torch() -> None:
+    code = "import sys, tempopt.temperature; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

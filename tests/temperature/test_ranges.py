@@ -1,0 +1,69 @@
+"""Messages about numbers: they name what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.temperature.ranges import RANGES, check_number
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "temperature_init",
+            0.0,
+            r"temperature_init=0.0 is out of range. Give a number from 1e-06 to 1e\+06.",
+        ),
+        ("temperature_init", math.nan, "temperature_init=nan is out of range."),
+        ("temperature_init", True, "temperature_init=True is a bool. Give a number"),
+        ("temperature_init", None, "temperature_init=None is not set. Give a number"),
+        ("temperature_init", "1e-3", "is a str.* write it without quotes, and in YAML with a dot"),
+        ("layer_ratio", [1], r"layer_ratio=\[1\] is a list"),
+        ("cycles", 2, r"cycles=2 is out of range. Give an odd number of half cycles \(0.5, 1.5"),
+        ("cycles", math.inf, "cycles=inf"),
+        ("num_steps", 4.0, "num_steps=4.0 is a float. Give a whole number of at least 2"),
+        ("num_steps", 1, "num_steps=1 is out of range"),
+        ("n0", 1, "n0=1 is out of range. Give a finite number above 1"),
+        ("warmup_fraction", 1.0, "warmup_fraction=1.0 is out of range"),
+        ("warmup_fraction", 0, "warmup_fraction=0 is out of range"),
+        ("entropy_lambda", math.inf, "entropy_lambda=inf is out of range. Give a finite number"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_with_its_range(name: str, value: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        check_number(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature_init", 2),
+        ("temperature_final", 1e-6),
+        ("layer_ratio", 1e6),
+        ("n0", 1.5),
+        ("warmup_fraction", 0.999),
+        ("cycles", 0.5),
+        ("power", 0.5),
+        ("num_steps", 2),
+        ("num_layers", 1),
+        ("entropy_lambda", -0.01),
+        ("output_temperature", 0.5),
+    ],
+)
+def test_a_number_within_its_range_passes(name: str, value: float) -> None:
+    check_number(name, value)
+
+
+def test_a_text_that_is_no_number_gets_no_advice_on_writing_numbers() -> None:
+    with pytest.raises(SpecError) as caught:
+        check_number("power", "high")
+    assert "quotes" not in str(caught.value)
+
+
+def test_every_range_says_what_it_allows() -> None:
+    assert all(each.allowed for each in RANGES.values())

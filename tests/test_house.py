@@ -1,0 +1,246 @@
+"""The habits of the house, held to by machine: floors, sizes, words, README and what is built from it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tempopt
+from tempopt import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PACKAGES = ("tempopt", "lightning_modules")
+MAX_FILE = 500
+MAX_FUNCTION = 50
+
+
+def _kept() -> list[Path]:
+    """Return every file that is committed or would be, relative to the root."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("This is no git clone, so it cannot be told what belongs to it.")
+    return sorted({Path(name) for name in done.stdout.split("\0") if name and (ROOT / name).is_file()})
+
+
+def _sources() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def _tool(*command: str) -> str:
+    """Run ``python -m`` with the words of a command and return what it printed; it has to end well."""
+    words = [sys.executable, "-m", *command]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_ruff_finds_nothing() -> None:
+    _tool("ruff", "check")
+
+
+def test_ruff_would_format_nothing() -> None:
+    _tool("ruff", "format", "--check")
+
+
+def test_types_hold() -> None:
+    assert "no issues found" in _tool("mypy")
+
+
+def test_imports_go_down_only() -> None:
+    script = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([script, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert tempopt.__all__ == sorted(tempopt.__all__)
+    assert set(tempopt.__all__) <= set(dir(tempopt))
+    for name in tempopt.__all__:
+        assert getattr(tempopt, name).__name__ == name
+
+
+def test_a_public_name_that_is_not_there_is_told_what_is() -> None:
+    with pytest.raises(AttributeError, match=r"serch.*StudyResult"):
+        tempopt.serch  # noqa: B018
+
+
+def test_the_version_is_said_once_more_only() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == tempopt.__version__
+
+
+def test_every_module_begins_with_what_it_owns() -> None:
+    silent = [
+        path for path in _sources() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not silent
+
+
+def test_files_are_short_enough_to_read() -> None:
+    paths = [ROOT / path for path in _kept() if path.suffix == ".py"]
+    long = {
+        str(path): n for path in paths if (n := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE
+    }
+    assert not long
+
+
+def _functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield name and number of lines of every function, its docstring not counted."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                length -= (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+            yield f"{path.relative_to(ROOT)}:{node.name}", length
+
+
+def test_functions_are_short_enough_to_read() -> None:
+    lengths = [found for path in _sources() for found in _functions(path)]
+    assert not {name: length for name, length in lengths if length > MAX_FUNCTION}
+
+
+def test_nothing_kept_names_somebodys_machine() -> None:
+    somebodys = re.compile(r"(?<![\w.-])/(?:work|farm|root|opt|Users|tmp/venv)/")
+    found = []
+    for path in _kept():
+        if path.suffix not in (".md", ".py", ".toml", ".yaml", ".txt", ".mako", "") or path.name == "LICENSE":
+            continue
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):
+            found += [f"{path}:{number}: {line}"] if somebodys.search(line) else []
+    assert not found
+
+
+def test_every_command_is_in_the_readmes_table() -> None:
+    told = re.findall(r"^\| `tempopt ([a-z]+)", README, flags=re.MULTILINE)
+    assert told == list(cli.COMMANDS)
+
+
+def test_messages_and_documents_name_only_commands_that_there_are() -> None:
+    named = re.compile(r"[`(]tempopt ([a-z]+)\b")
+    documents = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    unknown = {
+        f"{path.relative_to(ROOT)}: tempopt {word}"
+        for path in [*_sources(), *documents, *(ROOT / "studies").glob("*.yaml")]
+        for word in named.findall(path.read_text(encoding="utf-8"))
+        if word not in cli.COMMANDS
+    }
+    assert not unknown
+
+
+def _block(marker: str) -> list[str]:
+    """Return the lines of the fenced block after a marker in the README."""
+    _, found, rest = README.partition(f"<!-- {marker} -->\n```\n")
+    assert found, marker
+    return rest.partition("\n```")[0].splitlines()
+
+
+@pytest.mark.parametrize("marker", ["main-command", "test-command"])
+def test_a_command_of_the_readme_is_one_line(marker: str) -> None:
+    assert len(_block(marker)) == 1
+
+
+def test_ci_runs_the_line_of_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (extract,) = re.findall(r"^command=\$\((.*)\)$", script, flags=re.MULTILINE)
+    done = subprocess.run(["bash", "-c", extract], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == _block("test-command")
+
+
+def _drawn() -> dict[Path, str]:
+    """Return the README's tree: path and what is said of it."""
+    found: dict[Path, str] = {}
+    above: list[str] = []
+    for line in _block("tree"):
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, _, said = line.strip().partition(" ")
+        above[depth:] = [name.rstrip("/")]
+        found[Path(*above)] = said.strip()
+    return found
+
+
+def test_the_readmes_tree_is_the_real_tree() -> None:
+    drawn = _drawn()
+    opened = {path.parent for path in drawn}
+    kept = [
+        path for path in _kept() if path.name not in ("__init__.py", "py.typed") and path.parts[0][0] != "."
+    ]
+    real = set()
+    for path in kept:
+        parts = path.parts
+        real |= {Path(*parts[:end]) for end in range(1, len(parts) + 1) if Path(*parts[: end - 1]) in opened}
+    assert {str(path) for path in drawn} == {str(path) for path in real}
+    assert all(drawn.values())
+
+
+_RUN_AND_LIST = """
+import json, sys
+from tempopt.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+print(json.dumps({"code": code, "loaded": sorted({name.partition(".")[0] for name in sys.modules})}))
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["list"], ["show", "nobody"], ["show", "nobody", "--json"], ["export", "nobody"]]
+)
+def test_light_doors_load_neither_torch_nor_lightning(words: list[str], tmp_path: Path) -> None:
+    storage = [] if words == ["--help"] else ["--storage", f"sqlite:///{tmp_path}/tempopt.db"]
+    prepared = [
+        sys.executable,
+        "-c",
+        f"from tempopt.store.store import Store; Store.open({storage[-1:]!r}[0])",
+    ]
+    if storage:
+        subprocess.run(prepared, check=True, cwd=tmp_path)
+    runner = [sys.executable, "-c", _RUN_AND_LIST, *words, *storage]
+    done = subprocess.run(runner, capture_output=True, text=True, cwd=tmp_path, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["code"] == (2 if "nobody" in words else 0), done.stderr
+    assert not {"torch", "lightning", "torchmetrics"} & set(told["loaded"])
+
+
+def test_importing_tempopt_loads_nothing() -> None:
+    code = "import sys, tempopt; print(sorted({n.partition('.')[0] for n in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "lightning", "optuna", "sqlalchemy", "numpy"} & set(ast.literal_eval(done.stdout))
+
+
+def test_the_wheel_holds_everything_that_a_search_needs(tmp_path: Path) -> None:
+    _tool("build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {str(path.relative_to(ROOT)) for path in _sources()}
+    wanted |= {f"tempopt/_studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml")}
+    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tempopt" / "store").rglob("*.mako")}
+    assert wanted <= held
+    assert not [name for name in held if name.startswith("tests")]
+
+
+def test_the_constraints_pin_every_requirement_and_no_local_build() -> None:
+    pins = [
+        line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"
+    ]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    names = {re.split(r"[\[<>=]", each)[0].lower().replace("_", "-") for each in asked}
+    assert names <= {pin.partition("==")[0].lower().replace("_", "-") for pin in pins}
