@@ -77,7 +77,7 @@ class AssociativeRecall(TemperedModule):
 
     def __init__(
         self,
-        vocabulary: int = 256,
+        vocabulary: int = 128,
         d_model: int = 64,
         num_layers: int = 2,
         num_heads: int = 2,
@@ -89,6 +89,7 @@ class AssociativeRecall(TemperedModule):
         self.lr = lr
         self.weight_decay = weight_decay
         self.embed = nn.Embedding(vocabulary, d_model)
+        nn.init.normal_(self.embed.weight, std=0.02)
         self.embed_previous = nn.Linear(d_model, d_model)
         self.body = nn.ModuleList(
             TransformerLayer(d_model, num_heads, rotary=False) for _ in range(num_layers)
@@ -145,7 +146,7 @@ class AssociativeRecallData(L.LightningDataModule):
     def __init__(
         self,
         num_pairs: int = 8,
-        vocabulary: int = 256,
+        vocabulary: int = 128,
         batch_size: int = 32,
         epoch_batches: int = 150,
         pairs: Sequence[int] = (16, 32, 64),

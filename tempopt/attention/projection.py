@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -197,12 +197,15 @@ def _reading(name: str) -> property:
         binding: _Binding = self.__dict__[_BINDING]
         if binding.overwritten:
             raise AttachError(_lost_change(binding, binding.overwritten.pop()))
-        product = _multiply(parameter, binding.factors.rows[binding.layer], binding.rows[name])
-        if not torch.compiler.is_compiling():
-            # Matrix products choose their way by this flag, also without gradients, and round differently.
-            if parameter.requires_grad and not product.requires_grad:
-                product.requires_grad_()
-            _watch(product, name, binding)
+        factor, rows = binding.factors.rows[binding.layer], binding.rows[name]
+        if torch.compiler.is_compiling():
+            return _multiply(parameter, factor, rows)
+        # Like the parameter, the product requires gradients also where none are taken: matrix products
+        # choose their way by that, and round differently.
+        lost = parameter.requires_grad and not torch.is_grad_enabled()
+        with torch.inference_mode(False) if lost else nullcontext():
+            product = _multiply(parameter, factor, rows)
+        _watch(product, name, binding)
         return product
 
     return property(read)

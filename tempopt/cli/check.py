@@ -1,4 +1,4 @@
-"""``tempopt check`` and ``tempopt init``: what comes before a search. The person's module is imported elsewhere."""
+"""``tempopt check`` and ``tempopt init``, before a search; a person's module is imported in another process."""
 
 from __future__ import annotations
 

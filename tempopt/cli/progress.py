@@ -49,6 +49,12 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
 
 
+def called(ticket: TicketRow) -> str:
+    """Return what a ticket is called: its kind and number, and whose candidate it trains if that is another."""
+    arm = "" if ticket.arm == ticket.kind else f" ({ticket.arm})"
+    return f"{ticket.kind} {ticket.number}{arm}"
+
+
 def outcome(ticket: TicketRow) -> str:
     """Return in words how a ticket ended."""
     if ticket.outcome == "complete":
@@ -88,7 +94,7 @@ class Lines:
 
     def finished(self, ticket: TicketRow) -> None:
         self._since += 1
-        line = f"{ticket.kind} {ticket.number}: {outcome(ticket)}"
+        line = f"{called(ticket)}: {outcome(ticket)}"
         if ticket.parameters:
             line += f"  {parameters_text(ticket.parameters)}"
         if self._snapshot is not None:
@@ -124,7 +130,7 @@ class Screen:
 
     def finished(self, ticket: TicketRow) -> None:
         if ticket.state == "failed":
-            self.note(f"{ticket.kind} {ticket.number}: {outcome(ticket)}")
+            self.note(f"{called(ticket)}: {outcome(ticket)}")
 
     def note(self, text: str) -> None:
         self._console.print(Text(text))

@@ -95,8 +95,10 @@ def _load(arguments: argparse.Namespace) -> StudyResult:
 
 def _tickets(result: StudyResult) -> Table:
     table = _table("tickets", "asked", "done", "running", "waiting", "failed")
+    for column in table.columns[1:]:
+        column.justify = "right"
     for kind, count in result.tickets.items():
-        asked = "not yet known" if count.requested is None else str(count.requested)
+        asked = "not known yet" if count.requested is None else str(count.requested)
         numbers = (count.done, count.running, count.waiting, count.failed)
         table.add_row(LABELS[kind], asked, *(str(value) for value in numbers))
     return table

@@ -180,13 +180,14 @@ class _Code:
 
     def call(self, path: str, arguments: Mapping[str, Any]) -> str:
         """Return the call of the object of that import path, an argument a line where there are many."""
+        callee = self.name(path)
         if not all(name.isidentifier() for name in arguments):
-            return f"{self.name(path)}(**{self._mapping(arguments)})"
+            return f"{callee}(**{self._mapping(arguments)})"
         given = [f"{name}={self.expression(value)}" for name, value in arguments.items()]
         if sum(map(len, given)) <= _WIDTH:
-            return f"{self.name(path)}({', '.join(given)})"
+            return f"{callee}({', '.join(given)})"
         lines = "".join(f"{argument},\n" for argument in given)
-        return f"{self.name(path)}(\n{textwrap.indent(lines, '    ')})"
+        return f"{callee}(\n{textwrap.indent(lines, '    ')})"
 
     def expression(self, value: Any) -> str:
         """Return the expression of plain data; ``{class_path, init_args}`` becomes the call it stands for."""

@@ -70,10 +70,14 @@ class StudySpec(Section):
     """
 
     study: StudySection
-    model: dict[str, Any]
+    model: Annotated[
+        dict[str, Any], Field(description="the LightningModule, as in {class_path: package.module.Class}")
+    ]
     data: dict[str, Any] | None = None
     trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
-    search: Annotated[dict[str, Any], Field(description="name to domain")]
+    search: Annotated[
+        dict[str, Any], Field(description="what is searched, as in {temperature_init: {low: 0.25, high: 4}}")
+    ]
     attach: AttachSection | None = None
     resources: Resources = Resources()
 

@@ -79,7 +79,7 @@ def _caveats(verdict: Verdict) -> list[str]:
         end = "" if total.significant or not total.paired.significant else "; so the gain does not count"
         lines.append(f"  the winner diverged on {counts} (counted with the worst value reached){end}.")
     if total.dropped:
-        lines.append(f"  {total.dropped} pairs are missing: a run of theirs was lost on every attempt.")
+        lines.append(f"  pairs left out, a run of theirs having failed on every attempt: {total.dropped}.")
     if math.isinf(total.paired.ci_low):
         lines.append("  so few pairs bound no interval; give study.seeds.confirm more.")
     return lines

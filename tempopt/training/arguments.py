@@ -94,9 +94,11 @@ class Arguments:
         return {name: made[name] for name in given}
 
     def _parse(self, given: Mapping[str, Any]) -> Namespace:
-        from jsonargparse import ArgumentError
+        from jsonargparse import ArgumentError, Namespace
 
         try:
+            if not self.names and not given:
+                return Namespace()  # type: ignore[no-untyped-call]
             parsed: Namespace = self._parser.parse_object({_KEY: dict(given)}, env=False)[_KEY]
         except (ArgumentError, TypeError, ValueError, KeyError) as error:
             lines = self._faults(given)
@@ -124,7 +126,8 @@ class Arguments:
                 )
         for name, value in given.items():
             if name not in self.names:
-                lines.append(f"{self.section}: {unknown(f'argument of {self.called}', name, self.names)}")
+                known = self.names or ["none; it takes no arguments"]
+                lines.append(f"{self.section}: {unknown(f'argument of {self.called}', name, known)}")
                 continue
             parser, _ = _parser(self.cls, only=name)
             try:

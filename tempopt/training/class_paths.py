@@ -111,7 +111,10 @@ def _is_source(filename: str) -> bool:
 
 
 def _classes(module: object, base: type) -> list[str]:
-    return [name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)]
+    """Return the names of the classes of that kind: the module's own, or those it imports if it has none."""
+    found = {n: each for n, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
+    own = [name for name, each in found.items() if each.__module__ == vars(module)["__name__"]]
+    return own or [name for name, each in found.items() if each is not base]
 
 
 def _other_kind(found: type, module: object, base: type) -> str:
@@ -120,7 +123,7 @@ def _other_kind(found: type, module: object, base: type) -> str:
             "It is built on the package pytorch_lightning, which is another one than lightning: "
             "write import lightning as L, and L.LightningModule or L.LightningDataModule."
         )
-    names = [name for name in _classes(module, base) if name != base.__name__]
+    names = _classes(module, base)
     return f"Give one of {', '.join(names)}." if names else f"Give a subclass of {_public(base)}."
 
 

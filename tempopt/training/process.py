@@ -41,6 +41,11 @@ class TrainerProcess:
         """The process id."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is no more."""
+        return self._process.poll() is not None
+
     def send(self, message: Message) -> None:
         """Send one message; a trainer that has died shows on the next :meth:`receive`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -244,9 +244,10 @@ class Run:
             key = (evaluation.on, repr(evaluation.temperature) if evaluation.temperature else "null")
             if key not in known:
                 known[key] = self.evaluate(evaluation)
-            if not math.isfinite(known[key][self.request.program.metric]):
+            if math.isfinite(known[key][self.request.program.metric]):
+                measured[evaluation.name] = known[key]
+            elif evaluation.temperature is None:
                 return self.finished("diverged", step)
-            measured[evaluation.name] = known[key]
         return self.finished("complete", step, measured)
 
     @contextlib.contextmanager

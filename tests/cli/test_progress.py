@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from tempopt.cli.progress import Lines, Screen, duration, observing, outcome
+from tempopt.cli.progress import Lines, Screen, called, duration, observing, outcome
 from tempopt.store.rows import TicketRow
 from tempopt.study.progress import Snapshot
 
@@ -36,6 +36,11 @@ def test_every_outcome_is_said_in_words(
     fields: dict[str, object], text: str, make_ticket: MakeTicket
 ) -> None:
     assert outcome(make_ticket(**fields)) == text
+
+
+def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
+    assert called(make_ticket()) == "search 7"
+    assert called(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
 
 
 class Flushed(io.StringIO):

@@ -67,7 +67,11 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
     [
         ("lr", {"low": 2, "high": 1}, "low is 2 and high is 1. Give a low that is less than high."),
         ("lr", {"low": 1, "high": 1}, "less than high"),
-        ("lr", {"low": 0, "high": 1, "log": True}, "the range is logarithmic. Give a low above 0, or log: false"),
+        (
+            "lr",
+            {"low": 0, "high": 1, "log": True},
+            "the range is logarithmic. Give a low above 0, or log: false",
+        ),
         ("lr", {"low": "1e-3", "high": 1}, "low is '1e-3'. Give a number, without quotes."),
         ("lr", {"low": True, "high": 2}, "low is True. Give a number."),
         ("lr", {"low": 0, "high": math.inf}, "high is inf. Give a finite number."),

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tempopt.attention.attach import Attachment, attach, detach
+from tempopt.attention.query_rows import query_rows
+from tempopt.errors import AttachError
+from tempopt.temperature import TemperatureParameters
+
+WIDTH, HEADS, BATCH, TOKENS = 16, 4, 6, 5
+NEUTRAL = TemperatureParameters()
+LINEAR = TemperatureParameters(
+    temperature_init=4.0, temperature_final=0.5, schedule="linear", layer_pattern="exp", layer_ratio=4.0
+)
+
+
+class Classifier(L.LightningModule):
+    """A module that knows nothing of temperatures, with a name-grouped optimizer."""
+
+    def __init__(self, num_layers: int = 2) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x).mean(dim=1))
+
+    def training_step(self, batch: list[Tensor]) -> Tensor:
+        x, y = batch
+        return nn.functional.cross_entropy(self(x), y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        decayed, kept = [], []
+        for name, parameter in self.named_parameters():
+            (kept if name.endswith("bias") or "norm" in name else decayed).append(parameter)
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": kept, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+
+def classifier() -> Classifier:
+    torch.manual_seed(0)
+    return Classifier()
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(BATCH, TOKENS, WIDTH, generator=generator),
+            torch.randint(3, (BATCH,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def train(model: Classifier, optimizer: torch.optim.Optimizer, steps: list[tuple[Tensor, Tensor]]) -> None:
+    model.train()
+    for step, batch in enumerate(steps):
+        torch.manual_seed(100 + step)
+        optimizer.zero_grad()
+        model.training_step(batch).backward()
+        optimizer.step()
+
+
+def equal_states(model: nn.Module, other: nn.Module) -> bool:
+    ours, theirs = model.state_dict(), other.state_dict()
+    return list(ours) == list(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_training_at_temperature_1_is_training_without_to_the_last_bit() -> None:
+    plain, attached = classifier(), classifier()
+    attach(attached, NEUTRAL)
+    for model in (plain, attached):
+        train(model, model.configure_optimizers(), batches(12))
+    assert equal_states(attached, plain)
+
+
+def test_a_run_that_was_saved_and_resumed_at_temperature_1_is_training_without() -> None:
+    plain, attached, resumed = classifier(), classifier(), classifier()
+    plain_optimizer = plain.configure_optimizers()
+    train(plain, plain_optimizer, batches(6))
+    attach(attached, NEUTRAL)
+    optimizer = attached.configure_optimizers()
+    train(attached, optimizer, batches(6))
+    file = io.BytesIO()
+    torch.save({"model": attached.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+
+    attach(resumed, NEUTRAL)
+    resumed_optimizer = resumed.configure_optimizers()
+    resumed.load_state_dict(saved["model"])
+    resumed_optimizer.load_state_dict(saved["optimizer"])
+    for model, each in ((plain, plain_optimizer), (resumed, resumed_optimizer)):
+        train(model, each, batches(6))
+    assert equal_states(resumed, plain)
+
+
+def test_validation_at_temperature_1_is_validation_without_to_the_last_bit() -> None:
+    plain, attached = classifier().eval(), classifier().eval()
+    attach(attached, NEUTRAL)
+    x = batches(1)[0][0]
+    with torch.no_grad():
+        assert torch.equal(attached(x), plain(x))
+    with torch.inference_mode():
+        assert torch.equal(attached(x), plain(x))
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
+def test_each_layer_gets_the_temperature_of_the_plan(progress) -> None:
+    model, baked = classifier().eval(), classifier().eval()
+    attachment = attach(model, LINEAR)
+    attachment.set_progress(progress)
+    level = 4.0 + (0.5 - 4.0) * progress
+    for layer, temperature in zip(query_rows(baked), (level / 2, level * 2), strict=True):
+        layer.scale_(1 / temperature)
+    x = batches(1)[0][0]
+    torch.testing.assert_close(model(x), baked(x), rtol=1e-6, atol=1e-6)
+
+
+def test_an_attachment_starts_at_the_first_step_and_names_its_layers() -> None:
+    attachment = attach(classifier(), LINEAR)
+    assert attachment.progress == 0.0
+    assert attachment.layers == ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]
+    assert attachment.plan == LINEAR.plan(2)
+
+
+def test_another_plan_is_used_at_the_same_progress() -> None:
+    model, other = classifier().eval(), classifier().eval()
+    attachment = attach(model, NEUTRAL)
+    attachment.set_progress(0.3)
+    attachment.use(LINEAR)
+    attach(other, LINEAR).set_progress(0.3)
+    x = batches(1)[0][0]
+    assert torch.equal(model(x), other(x))
+    assert attachment.plan == LINEAR.plan(2)
+
+
+def test_layers_that_were_not_chosen_stay_as_they_are() -> None:
+    model, baked = classifier().eval(), classifier().eval()
+    attachment = attach(model, TemperatureParameters(temperature_init=0.5), layers=["encoder.layers.1"])
+    assert attachment.layers == ["encoder.layers.1.self_attn"]
+    query_rows(baked)[1].scale_(2.0)
+    x = batches(1)[0][0]
+    assert torch.equal(model(x), baked(x))
+
+
+def test_detaching_leaves_the_model_as_it_was() -> None:
+    model, plain = classifier(), classifier()
+    attachment = attach(model, LINEAR)
+    attachment.detach()
+    assert [type(each) for each in model.modules()] == [type(each) for each in plain.modules()]
+    assert equal_states(model, plain)
+    assert [vars(each).keys() for each in model.modules()] == [vars(each).keys() for each in plain.modules()]
+    x = batches(1)[0][0]
+    assert torch.equal(model.eval()(x), plain.eval()(x))
+
+
+def test_a_temperature_cannot_be_set_on_a_detached_model() -> None:
+    model = classifier()
+    attachment = attach(model, LINEAR)
+    detach(model)
+    attachment.detach()
+    with pytest.raises(AttachError, match="detached"):
+        attachment.set_progress(0.5)
+
+
+def test_a_second_attachment_is_refused() -> None:
+    model = classifier()
+    attach(model, LINEAR)
+    with pytest.raises(
+        AttachError, match=r'already, on "encoder.layers.0.self_attn". Change it with use\(\)'
+    ):
+        attach(model, NEUTRAL)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            TemperatureParameters(length_scaling="log_n"),
+            "length_scaling='log_n' cannot be attached from outside, only length_scaling='none': the query "
+            "rows are the same for every token",
+        ),
+        (
+            {"entropy_lambda": 0.1},
+            "entropy_lambda=0.1 cannot be attached from outside, only entropy_lambda=0.0",
+        ),
+        ({"output_temperature": 2.0}, "the logits of the loss are computed by the module itself"),
+        ({"temperatur_init": 2.0}, 'Unknown temperature parameter "temperatur_init". Did you mean'),
+    ],
+)
+def test_what_query_rows_cannot_deliver_is_refused_with_the_reason(parameters, message) -> None:
+    model = classifier()
+    for refused in (lambda: attach(model, parameters), lambda: attach(classifier(), {}).use(parameters)):
+        with pytest.raises(AttachError) as error:
+            refused()
+        assert message in str(error.value)
+    assert type(model.encoder.layers[0].self_attn) is nn.MultiheadAttention
+
+
+def test_what_is_refused_says_to_write_a_tempered_module() -> None:
+    with pytest.raises(AttachError, match=r"write the module as a tempopt\.TemperedModule"):
+        attach(classifier(), {"entropy_lambda": 0.1})
+
+
+def test_parameters_may_be_a_mapping() -> None:
+    neutral = {"entropy_lambda": 0.0, "output_temperature": 1.0, "length_scaling": "none"}
+    attachment = attach(classifier(), {"temperature_init": 2.0, **neutral})
+    assert attachment.plan == TemperatureParameters(temperature_init=2.0).plan(2)
+
+
+def test_an_example_is_tested_and_a_model_that_fails_is_given_back_untouched() -> None:
+    model = classifier()
+    x = batches(1)[0][0]
+    attach(model, LINEAR, example=lambda: model(x)).detach()
+    with pytest.raises(AttachError, match="did not move the output"):
+        attach(model, LINEAR, example=lambda: model(x[:, :1]))
+    assert type(model.encoder.layers[0].self_attn) is nn.MultiheadAttention
+
+
+def through_pickle(pair: tuple[Classifier, Attachment]) -> tuple[Classifier, Attachment]:
+    return pickle.loads(pickle.dumps(pair))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
+def test_an_attachment_that_is_copied_with_its_model_sets_the_copy(copied) -> None:
+    model = classifier().eval()
+    attachment = attach(model, LINEAR)
+    x = batches(1)[0][0]
+    attachment.set_progress(0.7)
+    expected = model(x)
+    attachment.set_progress(0.1)
+    before = model(x)
+    twin, twin_attachment = copied((model, attachment))
+    assert torch.equal(twin(x), before)
+    twin_attachment.set_progress(0.7)
+    assert torch.equal(twin(x), expected)
+    assert torch.equal(model(x), before)
+    twin_attachment.detach()
+    assert type(twin.encoder.layers[0].self_attn) is nn.MultiheadAttention
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*:FutureWarning")
+def test_lightning_trains_and_reloads_an_attached_module(tmp_path) -> None:
+    def fit(model: Classifier) -> L.Trainer:
+        trainer = L.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        x, y = (torch.cat(part) for part in zip(*batches(4), strict=True))
+        torch.manual_seed(5)
+        trainer.fit(model, DataLoader(TensorDataset(x, y), batch_size=BATCH))
+        return trainer
+
+    plain, attached = classifier(), classifier()
+    attach(attached, NEUTRAL)
+    fit(plain)
+    fit(attached).save_checkpoint(tmp_path / "attached.ckpt")
+    assert equal_states(attached, plain)
+    reloaded = Classifier.load_from_checkpoint(tmp_path / "attached.ckpt", weights_only=True)
+    assert equal_states(reloaded, plain)
+    assert type(reloaded.encoder.layers[0].self_attn) is nn.MultiheadAttention
+
+
+def test_it_goes_through_ddp(tmp_path) -> None:
+    plain, attached = classifier(), classifier()
+    attach(attached, TemperatureParameters(temperature_init=0.5))
+    for layer in query_rows(plain):
+        layer.scale_(2.0)
+    x = batches(1)[0][0]
+    meeting = f"file://{tmp_path}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        replicated = nn.parallel.DistributedDataParallel(attached.eval())
+        loss = replicated(x).square().sum()
+        loss.backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    expected = plain.eval()(x).square().sum()
+    expected.backward()
+    assert torch.equal(loss, expected)
+    assert torch.equal(attached.head.weight.grad, plain.head.weight.grad)

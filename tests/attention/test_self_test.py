@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, scaled_dot_product_attention
+
+from tempopt.attention.attach import attach
+from tempopt.errors import AttachError
+from tempopt.temperature import TemperatureParameters
+
+WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7
+HOT = TemperatureParameters(temperature_init=2.0)
+
+
+class Block(nn.Module):
+    """A residual block of attention whose query may be treated further."""
+
+    def __init__(self, treat: nn.Module | None = None, query: nn.Module | None = None) -> None:
+        super().__init__()
+        self.q_proj = query or nn.Linear(WIDTH, WIDTH)
+        self.k_proj = nn.Linear(WIDTH, WIDTH)
+        self.v_proj = nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.treat = treat or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            projection(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        attended = scaled_dot_product_attention(self.treat(q), k, v)
+        return x + self.out(attended.transpose(1, 2).flatten(2))
+
+
+class Fused(nn.Module):
+    """Fused attention that may keep query, key and value head by head."""
+
+    def __init__(self, *, interleaved: bool) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.interleaved = interleaved
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.interleaved:
+            parts = self.qkv(x).unflatten(-1, (HEADS, 3, -1)).transpose(1, 2).unbind(3)
+        else:
+            parts = self.qkv(x).unflatten(-1, (3, HEADS, -1)).transpose(1, 3).unbind(2)
+        q, k, v = parts
+        return x + scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def batch() -> Tensor:
+    return torch.randn(BATCH, TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def prove(model: nn.Module, x: Tensor | None = None) -> None:
+    given = batch() if x is None else x
+    attach(model, HOT).self_test(lambda: model(given))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+MODELS = {
+    "encoder": lambda: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 3, enable_nested_tensor=False
+    ),
+    "separate": lambda: nn.Sequential(Block(), Block()),
+    "fused": lambda: nn.Sequential(Fused(interleaved=False), Fused(interleaved=False)),
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_model_whose_temperature_acts_passes(make) -> None:
+    prove(make())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_of_another_type_passes(dtype) -> None:
+    prove(nn.Sequential(Block(), Block()).to(dtype), batch().to(dtype))
+
+
+def test_a_small_initialisation_passes() -> None:
+    model = nn.Sequential(Block(), Block())
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    prove(model)
+
+
+def test_a_sharp_attention_passes() -> None:
+    model = Block()
+    with torch.no_grad():
+        model.q_proj.weight.mul_(30)
+    prove(model)
+
+
+def test_a_branch_that_starts_closed_passes_and_stays_closed() -> None:
+    model = nn.Sequential(Block(), Block())
+    for block in model:
+        nn.init.zeros_(block.out.weight)
+        nn.init.zeros_(block.out.bias)
+        nn.init.zeros_(block.q_proj.weight)
+    prove(model)
+    assert all(not block.out.weight.any() and not block.out.bias.any() for block in model)
+
+
+class Normalise(nn.Module):
+    def forward(self, q: Tensor) -> Tensor:
+        return normalize(q, dim=-1)
+
+
+@pytest.mark.parametrize(
+    "normalisation",
+    [
+        lambda: nn.RMSNorm(WIDTH // HEADS, eps=1e-6),
+        lambda: nn.LayerNorm(WIDTH // HEADS),
+        lambda: nn.RMSNorm(WIDTH // HEADS, eps=0.0),
+        Normalise,
+    ],
+    ids=["rms", "layer", "rms without epsilon", "length 1"],
+)
+def test_a_query_that_is_normalised_after_its_projection_is_refused_with_its_name(normalisation) -> None:
+    model = nn.Sequential(Block(), Block(normalisation()))
+    with pytest.raises(AttachError, match=r'"1.q_proj" did not move the output.*\(QK-norm\)'):
+        prove(model)
+
+
+def test_a_layer_that_the_forward_does_not_use_is_refused_with_its_name() -> None:
+    model = nn.ModuleList([Block(), Block()])
+    attachment = attach(model, HOT)
+    x = batch()
+    with pytest.raises(AttachError, match=r'"1.q_proj" did not move the output'):
+        attachment.self_test(lambda: model[0](x))
+
+
+def test_a_layer_that_reads_a_copy_of_its_weights_is_refused_with_its_name() -> None:
+    class Cached(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            # What is kept from the first call on is neither tempered nor baked later.
+            if "kept" not in vars(self):
+                self.kept = 3.0 * self.weight.detach()
+            return x @ (self.kept + 0.1 * self._parameters["weight"]).T
+
+    with pytest.raises(AttachError, match=r'"0.q_proj" does not act as it should'):
+        prove(nn.Sequential(Block(query=Cached(WIDTH, WIDTH))))
+
+
+def test_fused_projections_that_are_interleaved_are_found_out() -> None:
+    with pytest.raises(AttachError, match=r'layer "qkv" are not the three equal blocks'):
+        prove(Fused(interleaved=True))
+
+
+def test_a_forward_that_does_not_repeat_itself_is_refused() -> None:
+    model, draws = Block(), torch.Generator().manual_seed(2)
+    attachment = attach(model, HOT)
+    with pytest.raises(AttachError, match="different outputs for the same model"):
+        attachment.self_test(lambda: model(torch.randn(BATCH, TOKENS, WIDTH, generator=draws)))
+
+
+def test_a_forward_that_returns_no_tensor_is_refused() -> None:
+    attachment = attach(Block(), HOT)
+    with pytest.raises(AttachError, match="returned no tensor"):
+        attachment.self_test(lambda: None)
+
+
+def test_outputs_may_be_nested_and_infinite() -> None:
+    @dataclass
+    class Output:
+        logits: Tensor
+        rest: dict[str, object]
+
+    model = Block()
+
+    def forward() -> Output:
+        logits = model(batch())
+        masked = logits.masked_fill(torch.eye(TOKENS, WIDTH, dtype=torch.bool), float("-inf"))
+        return Output(masked, {"classes": logits.argmax(-1), "more": [None, (logits > 0,)]})
+
+    attach(model, HOT).self_test(forward)
+
+
+def test_a_compiled_model_passes() -> None:
+    model = Block()
+    compiled = torch.compile(model, backend="eager")
+    x = batch()
+    attach(model, HOT).self_test(lambda: compiled(x))
+
+
+class Busy(nn.Module):
+    """Changes whatever a forward can change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.count = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        self.count += 1
+        noise = torch.rand(1).item() + random.random() + np.random.rand()
+        return self.norm((self.block(x) + noise).transpose(1, 2))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(training) -> None:
+    model = Busy().train(training)
+    model.norm.train(not training)
+    x = batch()
+    attachment = attach(model, HOT)
+    attachment.set_progress(0.5)
+    model(x).sum().backward()
+    before = copy.deepcopy(model)
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+
+    attachment.self_test(lambda: model(x))
+
+    assert all(map(torch.equal, model.parameters(), before.parameters()))
+    assert all(map(torch.equal, model.buffers(), before.buffers()))
+    assert all(map(torch.equal, (parameter.grad for parameter in model.parameters()), grads))
+    assert [each.training for each in model.modules()] == [each.training for each in before.modules()]
+    assert model.count == before.count
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert (np.random.get_state()[1] == states[2]).all()
+    assert torch.equal(model.block(x), before.block(x))
+
+
+def test_the_model_is_left_as_it_was_when_the_test_fails() -> None:
+    model = nn.Sequential(Block(), Block(Normalise()))
+    before = copy.deepcopy(model.state_dict())
+    attachment = attach(model, HOT)
+    with pytest.raises(AttachError):
+        attachment.self_test(lambda: model(batch()))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert torch.equal(model[0].q_proj.weight, 0.5 * before["0.q_proj.weight"])

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.study.document import parse
+from tempopt.study.spec import StudySpec
+from tempopt.study.template import Argument, ModuleInfo, inspect_module, render
+
+THEIRS = """
+import lightning as L
+from typing import Any
+from tempopt.training.module import TemperedModule
+
+class Classifier(L.LightningModule):
+    def __init__(self, classes: int, width: int = 8, lr: float = 0.02, sizes=(1, 2), act=print):
+        super().__init__()
+
+    def training_step(self, batch, batch_idx):
+        self.log("train_loss", 0.0)
+        self.log("val_strange", 0.0)
+
+    def validation_step(self, batch, batch_idx):
+        name = "x"
+        self.log(name, 0.0)
+        self.log("speed", 0.0)
+        self.log_dict({"val_accuracy": 0.0, "val_loss": 0.0})
+
+class ClassifierData(L.LightningDataModule):
+    def __init__(self, root: str, batch_size: int = 4):
+        super().__init__()
+
+    def train_dataloader(self): ...
+    def val_dataloader(self): ...
+    def test_dataloader(self): ...
+
+class Silent(TemperedModule):
+    def __init__(self, width: int = 8, **temperature: Any):
+        super().__init__(num_layers=1, **temperature)
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "their_classes.py").write_text(THEIRS)
+    importlib.invalidate_caches()
+    yield
+    del sys.modules["their_classes"]
+
+
+@pytest.fixture
+def info() -> Callable[..., ModuleInfo]:
+    def make(**changes: Any) -> ModuleInfo:
+        values: dict[str, Any] = {
+            "class_path": "theirs.MyModule",
+            "tempered": True,
+            "arguments": [],
+            "metrics": ["val_loss"],
+            "data": "theirs.MyData",
+            "data_arguments": [],
+            "loaders": ["test", "train", "val"],
+        }
+        return ModuleInfo(**{**values, **changes})
+
+    return make
+
+
+def _load(text: str) -> StudySpec:
+    written = parse(text, source="mine.yaml")
+    return StudySpec.parse(written.data, source=written)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_module_is_seen_from_outside() -> None:
+    found = inspect_module("their_classes:Classifier")
+    assert found.class_path == "their_classes.Classifier"
+    assert not found.tempered
+    assert found.arguments == [
+        Argument(name="classes", annotation="int", required=True, default=None),
+        Argument(name="width", annotation="int", required=False, default=8),
+        Argument(name="lr", annotation="float", required=False, default=0.02),
+        Argument(name="sizes", annotation="", required=False, default=[1, 2]),
+        Argument(name="act", annotation="", required=False, default=repr(print)),
+    ]
+    assert found.metrics == ["speed", "val_accuracy", "val_loss", "val_strange"]
+    assert found.data == "their_classes.ClassifierData"
+    assert [each.name for each in found.data_arguments] == ["root", "batch_size"]
+    assert found.loaders == ["test", "train", "val"]
+    assert json.loads(json.dumps(asdict(found))) == asdict(found)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_temperature_parameters_are_no_arguments_to_fill_in() -> None:
+    found = inspect_module("their_classes.Silent")
+    assert found.tempered
+    assert [each.name for each in found.arguments] == ["width"]
+    assert found.metrics == []
+
+
+@pytest.mark.usefixtures("theirs")
+def test_what_is_no_lightning_module_is_refused() -> None:
+    with pytest.raises(SpecError, match="not a LightningModule. Give one of Classifier, "):
+        inspect_module("their_classes.ClassifierData")
+
+
+def test_a_template_with_nothing_to_fill_in_is_a_spec(info: Callable[..., ModuleInfo]) -> None:
+    text = render(info())
+    assert "It can be run as it is:" in text
+    spec = _load(text)
+    assert spec.study.name == "my_module"
+    assert (spec.study.metric, spec.study.direction, spec.study.confirm_on) == (
+        "val_loss",
+        "minimize",
+        "test",
+    )
+    assert list(spec.search) == ["temperature_init", "temperature_final", "schedule"]
+    assert spec.data == {"class_path": "theirs.MyData", "init_args": {}}
+    assert spec.attach is None
+    assert spec.notes == []
+
+
+def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleInfo]) -> None:
+    rate = Argument(name="lr", annotation="float", required=False, default=0.02)
+    text = render(info(arguments=[rate]))
+    section = text[text.index("search:\n") : text.index("model:\n")]
+    spec = _load(text.replace(section, re.sub("(?m)^  # ", "  ", section)))
+    assert {"layer_pattern", "layer_ratio", "length_scaling", "entropy_lambda", "lr"} <= set(spec.search)
+
+
+def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo]) -> None:
+    text = render(info(tempered=False))
+    spec = _load(text)
+    assert spec.attach is not None
+    assert spec.attach.layers == "auto"
+    assert "entropy_lambda" not in text
+    assert "length_scaling" not in text
+
+
+def test_blanks_are_marked_and_named_when_left(info: Callable[..., ModuleInfo]) -> None:
+    needed = Argument(name="classes", annotation="int", required=True, default=None)
+    text = render(info(arguments=[needed], metrics=[], data=None, loaders=[]))
+    assert 'Fill in what is marked "<-- fill in"' in text
+    assert "classes: ???  # <-- fill in: int" in text
+    with pytest.raises(SpecError) as caught:
+        _load(text)
+    named = [line.split(": ")[1] for line in str(caught.value).splitlines()[1:]]
+    assert named == ["study.metric", "study.direction", "model.init_args.classes", "data.class_path"]
+    marked = [number for number, line in enumerate(text.splitlines(), 1) if "???" in line]
+    assert [f"mine.yaml:{number}: " in str(caught.value) for number in marked] == [True] * 4
+
+
+def test_without_test_data_confirmation_is_on_validation(info: Callable[..., ModuleInfo]) -> None:
+    spec = _load(render(info(data=None, loaders=["train", "val"])))
+    assert spec.study.confirm_on == "validate"
+    assert spec.data is None
+
+
+def test_the_likeliest_metric_is_taken_and_the_others_are_named(info: Callable[..., ModuleInfo]) -> None:
+    text = render(info(metrics=["speed", "val_accuracy", "val_loss"]))
+    assert "metric: val_accuracy  # also logged: speed, val_loss" in text
+    assert _load(text).study.direction == "maximize"

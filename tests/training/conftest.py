@@ -1,0 +1,79 @@
+"""Requests for runs of the toy modules, and a channel that listens to them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.training.messages import Message, Program, RunRequest
+
+HERE = Path(__file__).parent
+NAMES = {"class": "toy_modules"}
+
+
+class Listener:
+    """A channel that keeps what it hears, and may stop the run or end the process's part in it."""
+
+    def __init__(self, *, die_at: int | None = None, stop_at: int | None = None) -> None:
+        self.heard: list[Message] = []
+        self.die_at = die_at
+        self.stop_at = stop_at
+        self.step = 0
+
+    def send(self, message: Message) -> None:
+        self.heard.append(message)
+        self.step = getattr(message, "step", self.step)
+        if type(message).__name__ == "Progress" and self.die_at is not None and self.step >= self.die_at:
+            raise SystemExit
+
+    def stopped(self, request: RunRequest) -> bool:
+        return self.stop_at is not None and self.step >= self.stop_at
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+
+@pytest.fixture
+def listener() -> type[Listener]:
+    return Listener
+
+
+@pytest.fixture
+def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
+    """Return a function that makes a request; its keyword arguments go to the program or the request."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 0.0)
+
+    def make(
+        module: str = "Toy",
+        *,
+        init: dict[str, Any] | None = None,
+        data: dict[str, Any] | None = None,
+        trainer: dict[str, Any] | None = None,
+        attach: dict[str, Any] | None = None,
+        metric: str = "val_loss",
+        validate_at: Any = "final",
+        weights: str | None = None,
+        parameters: dict[str, Any] | None = None,
+        **request: Any,
+    ) -> RunRequest:
+        length = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": None}
+        program = Program(
+            model={"class_path": f"toy_modules.{module}", "init_args": init or {}},
+            data={"class_path": "toy_modules.ToyData", "init_args": data or {}},
+            trainer={**length, "accelerator": "cpu", **(trainer or {})},
+            attach=attach,
+            metric=metric,
+            validate_at=validate_at,
+            data_seed=0,
+            weights=weights,
+        )
+        given = {"ticket": 1, "attempt": 1, "seed": 5, **request}
+        return RunRequest(program=program, parameters=parameters or {}, **given)
+
+    yield make
+    sys.modules.pop("toy_modules", None)
