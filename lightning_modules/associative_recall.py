@@ -60,10 +60,10 @@ def draw_recall(
 class AssociativeRecall(TemperedModule):
     """A causal transformer that has to name the value of each key it is asked for.
 
-    A token is joined with the one before it on its way in (the short convolution of Zoology), and there are no
-    positions otherwise, so that sequences may be longer than in training. Logs ``val_accuracy``, the mean
-    over the numbers of pairs, ``val_accuracy_<pairs>`` for each of them, and ``val_success``, 1 if the
-    accuracy is above one half: a run that has learned.
+    A token is joined with the one before it on its way in (the short convolution of Zoology), and there
+    are no positions otherwise, so that sequences may be longer than in training. Logs ``val_accuracy``,
+    the mean over the numbers of pairs, ``val_accuracy_<pairs>`` for each of them, and ``val_success``, 1
+    if the accuracy is above one half: a run that has learned.
 
     Args:
         vocabulary: Number of tokens, even; as in the data.
@@ -106,7 +106,7 @@ class AssociativeRecall(TemperedModule):
         x_BNM = token_BNM + self.embed_previous(previous_BNM)
         for number, layer in enumerate(self.body):
             x_BNM = layer(x_BNM, partial(self.attend, layer=number, is_causal=True))
-        logits_BQV = self.read(x_BNM[:, -recall.values_BQ.shape[1] :])
+        logits_BQV: Tensor = self.read(x_BNM[:, -recall.values_BQ.shape[1] :])
         return logits_BQV.transpose(1, 2)
 
     def training_step(self, batch: Recall, batch_idx: int) -> Tensor:

@@ -55,8 +55,9 @@ class Stored(Dataset[Batch], Generic[Batch]):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         chosen = torch.tensor(indices)
-        fields = [None if field is None else field[chosen] for field in self._everything]
-        return type(self._everything)(*fields)
+        kind: Any = type(self._everything)
+        batch: Batch = kind(*(None if field is None else field[chosen] for field in self._everything))
+        return batch
 
 
 def _as_it_is(batch: Batch) -> Batch:

@@ -61,7 +61,9 @@ class DigitsViT(TemperedModule):
     ) -> None:
         super().__init__(num_layers=num_layers, **temperature)
         if not output_temperature > 0.0:
-            raise SpecError(f"output_temperature is {output_temperature}; it divides logits, so give a number > 0.")
+            raise SpecError(
+                f"output_temperature is {output_temperature}; it divides logits: give a number > 0."
+            )
         self.lr = lr
         self.weight_decay = weight_decay
         self.output_temperature = output_temperature

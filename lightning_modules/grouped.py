@@ -1,4 +1,4 @@
-"""One metric for each group of a validation set, such as each length; what is measured is not decided here."""
+"""One metric for each group of a validation set, such as each length; what is measured is said elsewhere."""
 
 from __future__ import annotations
 

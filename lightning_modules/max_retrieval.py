@@ -44,7 +44,12 @@ class Sets(NamedTuple):
 
 
 def draw_sets(
-    num_sets: int, min_items: int, max_items: int, *, num_classes: int, generator: torch.Generator | None = None
+    num_sets: int,
+    min_items: int,
+    max_items: int,
+    *,
+    num_classes: int,
+    generator: torch.Generator | None = None,
 ) -> Sets:
     """Draw sets whose sizes, priorities and classes are uniform.
 

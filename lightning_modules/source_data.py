@@ -25,7 +25,7 @@ from lightning_modules.batches import Drawn, Stored, batches
 
 SPLITS = ("train", "train", "train", "train", "train", "train", "train", "train", "val", "test")
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
-# Tokens that validation sees at once: larger batches take no less time per token.
+# Bytes that validation sees at once: larger batches take no less time per byte.
 BYTES_AT_ONCE = 8192
 
 
@@ -80,7 +80,8 @@ def read_sources(root: Path, *, max_bytes: int) -> dict[str, Tensor]:
             f"{root} holds {len(names)} Python files, which is not enough to train, validate and test on. "
             "Give data.root a folder with Python source files."
         )
-    return {split: torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) for split, parts in texts.items()}
+    joined = {split: bytearray(b"".join(parts)) for split, parts in texts.items()}
+    return {split: torch.frombuffer(text, dtype=torch.uint8) for split, text in joined.items()}
 
 
 def draw_windows(

@@ -1,4 +1,4 @@
-"""A byte-level language model of source text, masked or causal, trained on short windows and asked of long ones.
+"""A byte-level language model of source text, masked or causal, trained on short windows, used on long ones.
 
 It asks Su's question (2021, "entropy invariance", and 2023 on log-n scaling): does attention whose logits
 grow with the logarithm of the length extrapolate better? Trained at 64 bytes, validated up to 1024.
@@ -71,7 +71,9 @@ class SourceLM(TemperedModule):
         self.weight_decay = weight_decay
         self.embed = nn.Embedding(NUM_BYTES + 1, d_model)
         nn.init.normal_(self.embed.weight, std=0.02)
-        self.body = nn.ModuleList(TransformerLayer(d_model, num_heads, rotary=True) for _ in range(num_layers))
+        self.body = nn.ModuleList(
+            TransformerLayer(d_model, num_heads, rotary=True) for _ in range(num_layers)
+        )
         self.read = nn.Sequential(nn.LayerNorm(d_model), nn.Linear(d_model, NUM_BYTES))
         self.accuracy = Grouped(
             partial(MulticlassAccuracy, num_classes=NUM_BYTES, average="micro", validate_args=False)
@@ -86,7 +88,7 @@ class SourceLM(TemperedModule):
         return x_BNM
 
     def _guesses(self, windows: Windows) -> tuple[Tensor, Tensor]:
-        # only what has to be guessed is read out: the last layer over bytes costs as much as a layer of attention
+        # only what has to be guessed is read out: logits over 256 bytes are the widest tensor of all
         if self.causal:
             x_BNM = self(windows.bytes_BN[:, :-1])
             return self.read(x_BNM).flatten(0, 1), windows.bytes_BN[:, 1:].flatten()

@@ -24,7 +24,7 @@ def rotate(x_BHND: Tensor, *, base: float = 10_000.0) -> Tensor:
         base: Ratio of the slowest to the fastest wavelength, > 1.
     """
     num_tokens, half = x_BHND.shape[-2], x_BHND.shape[-1] // 2
-    speed_D = base ** (-torch.arange(half, device=x_BHND.device) / half)
+    speed_D = torch.pow(base, -torch.arange(half, device=x_BHND.device) / half)
     angle_ND = torch.arange(num_tokens, device=x_BHND.device)[:, None] * speed_D
     cos_ND, sin_ND = angle_ND.cos().to(x_BHND.dtype), angle_ND.sin().to(x_BHND.dtype)
     first, second = x_BHND[..., :half], x_BHND[..., half:]
@@ -54,7 +54,8 @@ class TransformerLayer(nn.Module):
         )
 
     def _heads(self, x_BNM: Tensor) -> Tensor:
-        return x_BNM.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        heads_BHND: Tensor = x_BNM.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return heads_BHND
 
     def forward(self, x_BNM: Tensor, attend: Attend) -> Tensor:
         """Return the tokens after this layer, in the shape they came in.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from tempopt.attention.projection import Factors, TemperedProjection, place_of, restore, temper
+from tempopt.attention.projection import Factors, TemperedProjection, restore, temper
 from tempopt.attention.query_rows import AS_TEMPERED_MODULE, Layers, QueryRows, query_rows
 from tempopt.attention.self_test import Forward, self_test
 from tempopt.errors import AttachError, unknown
@@ -50,7 +50,7 @@ class Attachment:
         self.plan = parameters.plan(len(rows))
         self._model = model
         self._rows = list(rows)
-        self._factors = Factors([place_of(layer) for layer in rows])
+        self._factors = Factors(rows)
         self.set_progress(0.0)
         for index, layer in enumerate(rows):
             temper(layer, index, self._factors)
@@ -130,7 +130,7 @@ def attach(
     if already:
         raise AttachError(
             f'The model has a temperature attached already, on "{already[0]}". Change it with use() of the '
-            "attachment that was returned, or take it off first with tempopt.attention.detach(model)."
+            "attachment that was returned, or take it off first: tempopt.attention.attach.detach(model)."
         )
     attachment = Attachment(model, query_rows(model, layers), wanted)
     if example is not None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.query_rows import QueryRows, Rows
+from tempopt.attention.query_rows import QueryRows
 from tempopt.errors import AttachError
 
 _BINDING = "_tempopt_binding"
@@ -26,21 +26,20 @@ Place = tuple[torch.device, torch.dtype]
 
 
 class Factors:
-    """The factor of every layer, in one tensor for each place, of which each layer reads a view.
+    """What the rows of every projection are multiplied by: a factor for each layer's query, 1 for the rest.
 
-    To set all of them is one copy in place, so that compiled graphs go on and views stay valid.
+    All lie in one tensor for each place, of which each layer reads views. To set them is one copy in place,
+    so that views stay valid and compiled graphs go on.
 
     Args:
-        places: Device and type of the projection of each layer.
+        layers: The projections, first layer first.
     """
 
-    # A row is (factor, 1, 1): query, key and value of a fused projection; a separate one reads the first.
-    PARTS = 3
-
-    def __init__(self, places: Sequence[Place]) -> None:
-        self.values: tuple[float, ...] = (1.0,) * len(places)
+    def __init__(self, layers: Sequence[QueryRows]) -> None:
+        self.values: tuple[float, ...] = (1.0,) * len(layers)
         self.attached = True
-        self._places = [_factor_place(place) for place in places]
+        self._shapes = [_shapes(layer) for layer in layers]
+        self._places = [_factor_place(*place_of(layer)) for layer in layers]
         self._build()
 
     def set(self, values: Sequence[float]) -> None:
@@ -51,41 +50,61 @@ class Factors:
 
     def move(self, layer: int, place: Place) -> None:
         """Follow the projection of one layer to another device or type."""
-        place = _factor_place(place)
+        place = _factor_place(*place)
         if self._places[layer] != place:
             self._places[layer] = place
             self._build()
 
     def _build(self) -> None:
+        sizes = [max(shape.numel() for shape, _ in shapes.values()) for shapes in self._shapes]
+        # Which value each row takes; past the last layer's comes a 1.
+        which = torch.full((sum(sizes),), len(sizes))
+        for layer, rows in enumerate(which.split(sizes)):
+            rows[: min(query for _, query in self._shapes[layer].values())] = layer
         # A tensor that is born in inference mode could never take part in training.
         with torch.inference_mode(False), torch.no_grad():
-            size = (len(self.values), self.PARTS)
-            self._tables = {
-                (device, dtype): torch.ones(size, device=device, dtype=dtype)
+            self._flat = {
+                (device, dtype): (torch.ones(len(which), device=device, dtype=dtype), which.to(device))
                 for device, dtype in dict.fromkeys(self._places)
             }
-            self._columns = [table[:, 0] for table in self._tables.values()]
-            self.rows = [self._tables[place][layer] for layer, place in enumerate(self._places)]
+            self.views = [
+                {name: rows[: shape.numel()].view(shape) for name, (shape, _) in shapes.items()}
+                for shapes, rows in zip(self._shapes, self._rows(sizes), strict=True)
+            ]
         self._write()
+
+    def _rows(self, sizes: Sequence[int]) -> list[Tensor]:
+        return [self._flat[place][0].split(list(sizes))[layer] for layer, place in enumerate(self._places)]
 
     def _write(self) -> None:
         with torch.no_grad():
-            values = torch.tensor(self.values, dtype=torch.float64)
-            for column in self._columns:
+            values = torch.tensor((*self.values, 1.0), dtype=torch.float64)
+            for flat, which in self._flat.values():
                 # Waiting for the device at each step would cost more than the copy.
-                column.copy_(values.to(column.dtype), non_blocking=True)
+                flat.copy_(values.to(flat.dtype).to(flat.device, non_blocking=True)[which])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"values": self.values, "attached": self.attached, "_places": self._places}
+        return {"values": self.values, "attached": self.attached, "_shapes": self._shapes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Where the projections are now is theirs to say, as soon as they are back themselves.
         self.__dict__.update(state)
+        self._places = [(torch.device("cpu"), torch.float32)] * len(self.values)
         self._build()
 
 
-def _factor_place(place: Place) -> Place:
+def _shapes(layer: QueryRows) -> dict[str, tuple[torch.Size, int]]:
+    """Return, by parameter, the shape of one factor for each row, and how many of those are the query's."""
+    shapes = {}
+    for rows, parameter in layer.parameters():
+        shape = [1] * parameter.ndim
+        shape[rows.axis] = parameter.shape[rows.axis]
+        shapes[rows.parameter] = torch.Size(shape), parameter.shape[rows.axis] // rows.parts
+    return shapes
+
+
+def _factor_place(device: torch.device, dtype: torch.dtype) -> Place:
     """Return where the factor lies: narrow types are multiplied in float32, as by a Python number."""
-    device, dtype = place
     return device, torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -97,12 +116,11 @@ def place_of(layer: QueryRows) -> Place:
 
 @dataclass(slots=True)
 class _Binding:
-    """What a tempered module knows: its layer, the factors of all, and its rows by parameter name."""
+    """What a tempered module knows: where it is in the model, and the factors of all layers."""
 
     name: str
     layer: int
     factors: Factors
-    rows: dict[str, Rows]
     overwritten: list[str] = field(default_factory=list)
 
 
@@ -115,6 +133,7 @@ class TemperedProjection(nn.Module):
     """
 
     _untempered: type[nn.Module]
+    _tempered_names: tuple[str, ...]
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Self:
         """Apply ``fn`` with weight and bias being the parameters, so that it can initialise them."""
@@ -123,25 +142,32 @@ class TemperedProjection(nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._follow()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._follow()
+
+    def _follow(self) -> None:
+        """Have the factors where the weight is."""
         binding = _binding(self)
-        weight = self._parameters[next(iter(binding.rows))]
+        weight = self._parameters[self._tempered_names[0]]
         assert weight is not None
         binding.factors.move(binding.layer, (weight.device, weight.dtype))
-        return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class exists only here: say how to make it again from one that can be imported.
         with untempered(self):
             make, arguments, *state = self.__reduce_ex__(protocol)
-        return _remake, (make, arguments, tuple(_binding(self).rows)), *state
+        return _remake, (make, arguments, self._tempered_names), *state
 
 
 def temper(layer: QueryRows, index: int, factors: Factors) -> None:
     """Make the module read its query rows times ``factors``' row ``index``, from now on."""
-    rows = {each.parameter: each for each in layer.rows}
-    layer.module.__dict__[_BINDING] = _Binding(name=layer.name, layer=index, factors=factors, rows=rows)
+    layer.module.__dict__[_BINDING] = _Binding(name=layer.name, layer=index, factors=factors)
     kind: Any = type(layer.module)
-    _become(layer.module, _tempered_class(kind, tuple(rows)))
+    _become(layer.module, _tempered_class(kind, tuple(rows.parameter for rows in layer.rows)))
 
 
 def restore(module: TemperedProjection) -> None:
@@ -175,7 +201,11 @@ def _tempered_class(untempered_class: Any, names: tuple[str, ...]) -> type[Tempe
         for name in _INITIALISERS
         if name in dir(untempered_class)
     }
-    members |= {"_untempered": untempered_class, "__module__": untempered_class.__module__}
+    members |= {
+        "_untempered": untempered_class,
+        "_tempered_names": names,
+        "__module__": untempered_class.__module__,
+    }
     members["__doc__"] = f"{untempered_class.__qualname__} whose query rows are divided by a temperature."
     return type(f"Tempered{untempered_class.__name__}", (TemperedProjection, untempered_class), members)
 
@@ -197,28 +227,23 @@ def _reading(name: str) -> property:
         binding: _Binding = self.__dict__[_BINDING]
         if binding.overwritten:
             raise AttachError(_lost_change(binding, binding.overwritten.pop()))
-        factor, rows = binding.factors.rows[binding.layer], binding.rows[name]
+        factor = binding.factors.views[binding.layer][name]
         if torch.compiler.is_compiling():
-            return _multiply(parameter, factor, rows)
+            return _multiply(parameter, factor)
         # Like the parameter, the product requires gradients also where none are taken: matrix products
         # choose their way by that, and round differently.
         lost = parameter.requires_grad and not torch.is_grad_enabled()
         with torch.inference_mode(False) if lost else nullcontext():
-            product = _multiply(parameter, factor, rows)
+            product = _multiply(parameter, factor)
         _watch(product, name, binding)
         return product
 
     return property(read)
 
 
-def _multiply(parameter: Tensor, factor: Tensor, rows: Rows) -> Tensor:
-    """Return the parameter with its query rows times ``factor[0]``; exact where that is 1."""
-    if rows.parts == 1:
-        product = parameter * factor[:1]
-    else:
-        parts = torch.unflatten(parameter, rows.axis, (rows.parts, -1))
-        behind = parts.ndim - rows.axis - 1
-        product = (parts * factor.view(-1, *(1,) * behind)).flatten(rows.axis, rows.axis + 1)
+def _multiply(parameter: Tensor, factor: Tensor) -> Tensor:
+    """Return the product in the parameter's type; exact where the factor is 1."""
+    product = parameter * factor
     return product if product.dtype == parameter.dtype else product.to(parameter.dtype)
 
 

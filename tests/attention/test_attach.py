@@ -116,6 +116,20 @@ def test_validation_at_temperature_1_is_validation_without_to_the_last_bit() -> 
         assert torch.equal(attached(x), plain(x))
 
 
+def test_a_temperature_that_is_set_for_validation_and_back_leaves_training_as_it_was() -> None:
+    plain, attached = classifier(), classifier()
+    attachment = attach(attached, TemperatureParameters(temperature_final=0.25, schedule="linear"))
+    for model in (plain, attached):
+        train(model, model.configure_optimizers(), batches(2))
+    with torch.inference_mode():
+        attachment.set_progress(1.0)
+        attached.to(torch.float32).eval()(batches(1)[0][0])
+        attachment.set_progress(0.0)
+    for model in (plain, attached):
+        train(model, model.configure_optimizers(), batches(2))
+    assert equal_states(attached, plain)
+
+
 @pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
 def test_each_layer_gets_the_temperature_of_the_plan(progress) -> None:
     model, baked = classifier().eval(), classifier().eval()

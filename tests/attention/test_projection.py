@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import scaled_dot_product_attention
 
-from tempopt.attention.projection import Factors, TemperedProjection, place_of, restore, temper
+from tempopt.attention.projection import Factors, TemperedProjection, restore, temper
 from tempopt.attention.query_rows import query_rows
 from tempopt.errors import AttachError
 
@@ -97,7 +97,7 @@ def pair(request) -> tuple[nn.Module, nn.Module]:
 
 def tempered(model: nn.Module) -> Factors:
     layers = query_rows(model)
-    factors = Factors([place_of(layer) for layer in layers])
+    factors = Factors(layers)
     for index, layer in enumerate(layers):
         temper(layer, index, factors)
     return factors
@@ -260,6 +260,13 @@ def test_a_copy_is_tempered_as_the_original_was_and_on_its_own(pair, copied) -> 
     assert [type(each) for each in twin.modules()] == [type(each) for each in model.modules()]
     model_factors(model).set([1.0, 1.0])
     assert torch.equal(outputs(twin), outputs(baked))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
+def test_a_copy_keeps_the_factors_exact(copied) -> None:
+    holder = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)}).double()
+    tempered(holder).set([1 / 3])
+    assert torch.equal(copied(holder)["q_proj"].weight, holder["q_proj"]._parameters["weight"] * (1 / 3))
 
 
 def test_conversion_keeps_the_factors_exact() -> None:

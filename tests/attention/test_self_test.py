@@ -203,12 +203,14 @@ class Busy(nn.Module):
         self.norm = nn.BatchNorm1d(WIDTH)
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("mean", torch.zeros(WIDTH))
+        self.total = torch.zeros(())
         self.count = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
         self.count += 1
+        self.total.add_(1)
         noise = torch.rand(1).item() + random.random() + np.random.rand()
         return self.norm((self.block(x) + noise).transpose(1, 2))
 
@@ -232,6 +234,7 @@ def test_the_model_is_left_as_it_was(training) -> None:
     assert all(map(torch.equal, (parameter.grad for parameter in model.parameters()), grads))
     assert [each.training for each in model.modules()] == [each.training for each in before.modules()]
     assert model.count == before.count
+    assert torch.equal(model.total, before.total)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert (np.random.get_state()[1] == states[2]).all()

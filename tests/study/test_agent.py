@@ -1,0 +1,300 @@
+"""A whole search, with real trainers on toy modules: exact, repeatable, and not lost to any death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
+from tempopt.store.rows import TicketRow
+from tempopt.store.store import Store
+from tempopt.study.api import load_study, resume, search
+from tempopt.study.progress import Unobserved
+
+TOYS = Path(__file__).parents[1] / "training"
+REPOSITORY = Path(__file__).parents[2]
+URL = "sqlite:///tempopt.db"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{TOYS}{os.pathsep}{REPOSITORY}")
+
+
+@pytest.fixture
+def spec() -> Callable[..., dict[str, Any]]:
+    def make(
+        *,
+        init: dict[str, Any] | None = None,
+        space: dict[str, Any] | None = None,
+        trainer: dict[str, Any] | None = None,
+        **study: Any,
+    ) -> dict[str, Any]:
+        return {
+            "study": {
+                "name": "toy",
+                "metric": "val_loss",
+                "direction": "minimize",
+                "trials": 8,
+                "arms": {"unit": 2, "constant": 3},
+                "candidates": 2,
+                "seeds": {"choose": 2, "confirm": 2},
+                "pruner": {"name": "median", "n_startup_trials": 2},
+                **study,
+            },
+            "search": space
+            or {
+                "temperature_init": {"low": 0.25, "high": 4.0},
+                "temperature_final": {"low": 0.25, "high": 4.0},
+                "schedule": ["constant", "linear", "cosine"],
+            },
+            "model": {"class_path": "toy_modules.Toy", "init_args": init or {}},
+            "data": {"class_path": "toy_modules.ToyData"},
+            "trainer": {
+                "max_steps": 24,
+                "val_check_interval": 4,
+                "check_val_every_n_epoch": None,
+                "accelerator": "cpu",
+                **(trainer or {}),
+            },
+        }
+
+    return make
+
+
+def tickets() -> list[TicketRow]:
+    with Store.open(URL, create=False) as store:
+        return store.tickets(store.load_study("toy").id)
+
+
+def facts() -> list[tuple[Any, ...]]:
+    """Return everything about the tickets that may not depend on the clock or on who did them."""
+    return [
+        (t.kind, t.arm, t.number, t.seed, t.parameters, t.outcome, t.value, t.diverged_at, t.trial_number)
+        for t in tickets()
+    ]
+
+
+def reports() -> list[tuple[int, str, float]]:
+    with Store.open(URL, create=False) as store:
+        study = store.load_study("toy")
+        number = {t.id: (t.kind, t.number) for t in store.tickets(study.id)}
+        return sorted(
+            (number[m.ticket_id], m.step, m.name, m.value)
+            for m in store.measurements(study.id)
+            if m.name != "report" or True
+        )
+
+
+def test_a_study_is_the_same_however_often_and_with_however_many_trainers_it_is_run(
+    spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        result = search(spec(), storage=URL, workers=workers)
+        seen.append((facts(), result.winner, result.verdict))
+    assert seen[0] == seen[1]
+    assert seen[0][2] is not None
+
+
+def test_a_study_has_exactly_the_tickets_that_were_asked_and_optuna_one_trial_for_each_search_ticket(
+    spec: Any,
+) -> None:
+    result = search(spec(), storage=URL, workers=2)
+    counts = {kind: count.done for kind, count in result.tickets.items()}
+    assert counts == {"unit": 2, "constant": 3, "search": 8, "choose": 8, "confirm": 6, "init_only": 2}
+    study = optuna.load_study(study_name="toy", storage=URL)
+    rows = [t for t in tickets() if t.kind == "search"]
+    assert [t.number for t in study.trials] == [t.trial_number for t in rows] == list(range(8))
+    for trial, row in zip(study.trials, rows, strict=True):
+        expected = TrialState.COMPLETE if row.outcome == "complete" else TrialState.PRUNED
+        assert trial.state == expected
+        assert trial.params["schedule"] in ("constant", "linear", "cosine")
+        if row.outcome == "complete":
+            assert trial.value == row.value
+            assert sorted(trial.intermediate_values) == [4, 8, 12, 16, 20, 24]
+    assert any(row.outcome == "pruned" for row in rows)
+    assert result.state == "done"
+
+
+def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(spec: Any) -> None:
+    search(spec(), storage=URL)
+    rows = tickets()
+    stages = [{t.seed for t in rows if t.kind in kinds} for kinds in (
+        ("unit", "constant", "search"), ("choose",), ("confirm", "init_only"),
+    )]
+    assert not stages[0] & stages[1] and not stages[0] & stages[2] and not stages[1] & stages[2]
+    for pair in range(2):
+        paired = {t.seed for t in rows if t.kind in ("confirm", "init_only") and t.pair == pair}
+        assert len(paired) == 1
+
+
+def _start(spec: dict[str, Any], tmp_path: Path) -> subprocess.Popen[str]:
+    import json
+
+    program = (
+        "import json, sys\n"
+        "from tempopt.study.api import search\n"
+        f"search(json.loads(sys.stdin.read()), storage={URL!r}, workers=2)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, text=True, cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(spec))
+    process.stdin.close()
+    return process
+
+
+def _wait_until(done: Callable[[list[TicketRow]], bool]) -> None:
+    for _ in range(600):
+        time.sleep(0.1)
+        if Path("tempopt.db").exists():
+            try:
+                if done(tickets()):
+                    return
+            except UsageError:
+                pass
+    raise AssertionError("the study never got so far")
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
+    spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+) -> None:
+    process = _start(spec(), tmp_path)
+    _wait_until(lambda rows: sum(t.kind == "search" and t.state == "done" for t in rows) >= 2)
+    process.send_signal(blow)
+    process.wait(timeout=60)
+    cut = tickets()
+    assert any(t.state == "waiting" for t in cut)
+    if blow != signal.SIGKILL:
+        assert not any(t.state == "running" for t in cut)
+    result = resume("toy", storage=URL)
+    ended = (facts(), reports(), result.verdict)
+
+    other = tmp_path / "undisturbed"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    result = search(spec(), storage=URL)
+    assert ended == (facts(), reports(), result.verdict)
+
+
+def test_a_killed_trainer_takes_no_agent_and_no_ticket_with_it(spec: Any) -> None:
+    class Killer(Unobserved):
+        kills = 0
+        notes: list[str] = []
+
+        def update(self, snapshot: Any) -> None:
+            busy = [view for view in snapshot.trainers if view.step]
+            if self.kills < 2 and busy and snapshot.stage == "search":
+                self.kills += 1
+                children = subprocess.run(
+                    ["pgrep", "-P", str(os.getpid()), "-f", "tempopt.training.serve"],
+                    capture_output=True,
+                    text=True,
+                )
+                os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    killer = Killer()
+    result = search(spec(trainer={"max_steps": 40}), storage=URL, workers=2, observer=killer)
+    assert killer.kills == 2
+    assert result.tickets["search"].done == 8
+    assert any("SIGKILL" in note for note in killer.notes)
+    assert result.verdict is not None
+
+
+def test_a_diverging_run_is_final_counted_apart_and_never_a_value(spec: Any) -> None:
+    space = {"temperature_init": {"low": 0.25, "high": 4.0}, "diverge_at": [-1, 9]}
+    result = search(spec(space=space, trials=10), storage=URL)
+    diverged = [t for t in tickets() if t.kind == "search" and t.outcome == "diverged"]
+    assert diverged and result.trials["diverged"] == len(diverged)
+    assert all((t.value, t.diverged_at, t.attempt) == (None, 10, 1) for t in diverged)
+    study = optuna.load_study(study_name="toy", storage=URL)
+    for ticket in diverged:
+        trial = study.trials[ticket.trial_number or 0]
+        assert trial.state == TrialState.PRUNED
+        assert trial.user_attrs["diverged_at"] == 10
+    assert result.winner is not None and result.winner["diverge_at"] == -1
+
+
+def test_a_module_that_raises_in_training_ends_the_study_with_its_message(spec: Any) -> None:
+    with pytest.raises(StudyFailed, match=r"the toy breaks(.|\n)*log\.txt"):
+        search(spec(init={"raise_at": 3}, max_attempts=2), storage=URL)
+    failed = [t for t in tickets() if t.state == "failed"]
+    assert failed and all("the toy breaks" in (t.error or "") for t in failed)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"metric": "val_accuracy"}, 'Unknown metric "val_accuracy".*val_loss'),
+        ({"init": {"attends": False}}, "never called"),
+        ({"init": {"raise_at": 0}}, "the toy breaks"),
+        ({"space": {"temperature": {"low": 1.0, "high": 2.0}}}, '"temperature".*Did you mean "temperature_'),
+        ({"sampler": {"name": "tpe", "startup": 3}}, 'option of tpe "startup"'),
+        ({"pruner": {"name": "median", "n_startup_trials": -1}}, "median does not take"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_ticket_is_written(
+    spec: Any, change: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(SpecError, match=complaint):
+        search(spec(**change), storage=URL)
+    with Store.open(URL) as store:
+        assert store.list_studies() == []
+
+
+def test_the_same_name_with_another_spec_is_refused_with_what_changed(spec: Any) -> None:
+    small = {"trials": 2, "arms": {"unit": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
+    search(spec(**small), storage=URL)
+    with pytest.raises(StudyChanged, match=r"trainer\.max_steps: was 24, now 20"):
+        search(spec(trainer={"max_steps": 20}, **small), storage=URL)
+
+
+def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing(spec: Any) -> None:
+    small = {"trials": 2, "arms": {"unit": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
+    first = search(spec(**small), storage=URL)
+    before = tickets()
+    again = search(spec(**small), storage=URL)
+    assert again == first == load_study(URL, "toy")
+    assert tickets() == before
+
+
+def test_a_study_at_work_is_not_taken_over_by_a_second_search(spec: Any, tmp_path: Path) -> None:
+    process = _start(spec(trainer={"max_steps": 4000}), tmp_path)
+    try:
+        _wait_until(lambda rows: any(t.state == "running" for t in rows))
+        with pytest.raises(UsageError, match=f"process {process.pid}"):
+            resume("toy", storage=URL)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_optuna_study_of_somebody_else_is_left_alone(spec: Any) -> None:
+    optuna.create_study(study_name="toy", storage=URL)
+    with pytest.raises(UsageError, match="tempopt did not make"):
+        search(spec(), storage=URL)
+
+
+def test_more_workers_than_may_be_in_flight_are_refused(spec: Any) -> None:
+    with pytest.raises(UsageError, match=r"study\.parallel"):
+        search(spec(), storage=URL, workers=5)
