@@ -22,6 +22,7 @@ from tempopt.store.store import Store
 from tempopt.study.arms import Arms
 from tempopt.study.assignment import Assignment
 from tempopt.study.confirm import choose_tickets, confirm_tickets, counted, evaluations, finished, winner_of
+from tempopt.study.interrupt import Interrupt, interruptible
 from tempopt.study.progress import Observer, Snapshot
 from tempopt.study.spec import StudySpec
 from tempopt.study.trials import Trials
@@ -99,19 +100,18 @@ class Agent:
             StudyFailed: Nothing can be trained, or trainers die before they begin.
             KeyboardInterrupt: Passed on, after the tickets in work were given back.
         """
-        try:
-            while True:
-                self._open_stage()
-                self._assign()
-                if not any(work.ticket for work in self._work):
-                    break
-                self._look()
-                self._listen()
-            self._store.set_state(self._study.id, "done")
-        finally:
-            for work in self._work:
-                if work.ticket is not None:
-                    self._store.give_back(work.ticket.id, work.ticket.attempt)
+        with interruptible() as interrupt:
+            try:
+                while True:
+                    self._open_stage()
+                    self._assign()
+                    if not any(work.ticket for work in self._work):
+                        break
+                    self._look()
+                    self._listen(interrupt)
+                self._store.set_state(self._study.id, "done")
+            finally:
+                self._store.release_agent(self._study.id, self._name)
         self._look()
 
     @property
@@ -189,9 +189,11 @@ class Agent:
     def _folder_of(self, ticket: TicketRow) -> Path:
         return self._folder / f"{ticket.kind}-{ticket.number:04d}"
 
-    def _listen(self) -> None:
+    def _listen(self, interrupt: Interrupt) -> None:
         by_connection = {work.trainer.connection: work for work in self._work}
-        for ready in wait(list(by_connection), timeout=1.0):
+        for ready in wait([interrupt.wake, *by_connection], timeout=1.0):
+            if interrupt.asked:
+                raise KeyboardInterrupt
             work = by_connection[ready]  # type: ignore[index]
             message = work.trainer.receive()
             if message is None:
@@ -210,7 +212,7 @@ class Agent:
             case Progress():
                 work.step = message.step
             case Report():
-                self._reported(work, message)
+                self._reported(work, message.step, message.value)
             case Finished():
                 self._finished(work, message)
             case Failed():
@@ -218,24 +220,29 @@ class Agent:
 
     def _started(self, work: Assignment, message: Started) -> None:
         work.step, work.total_steps = message.step, message.total_steps
-        # a run that starts again before its last report will report those steps once more
-        work.reports = {step: value for step, value in work.reports.items() if step <= message.step}
         self._store.set_run(
             message.ticket, message.attempt, total_steps=message.total_steps, code=message.code
         )
+        # a run that starts again before its last report will report those steps once more
+        known, work.reports = work.reports, {}
+        for step, value in message.reports:
+            if int(step) in known:
+                work.reports[int(step)] = value
+            else:
+                self._reported(work, int(step), value)
 
-    def _reported(self, work: Assignment, message: Report) -> None:
+    def _reported(self, work: Assignment, step: int, value: float) -> None:
         ticket = work.ticket
         assert ticket is not None
         if work.pruned:
             return
-        work.step = message.step
-        work.reports[message.step] = message.value
-        report = Measurement(ticket_id=ticket.id, step=message.step, name="report", value=message.value)
+        work.step = step
+        work.reports[step] = value
+        report = Measurement(ticket_id=ticket.id, step=step, name="report", value=value)
         self._store.record(ticket.id, ticket.attempt, [report])
         if ticket.kind == "search":
-            self._trials.report(ticket.id, message.step, message.value)
-        if message.step != work.total_steps and self._arms.prune(ticket, work.reports):
+            self._trials.report(ticket.id, step, value)
+        if step != work.total_steps and self._arms.prune(ticket, work.reports):
             work.pruned = True
             work.trainer.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
 

@@ -92,7 +92,12 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The run has begun: where, and from which optimizer step of how many."""
+    """The run has begun: where, and from which optimizer step of how many.
+
+    Args:
+        reports: History that the checkpoint carries, ``[[step, value], ...]``; an agent that died
+            may have missed the newest.
+    """
 
     ticket: int
     attempt: int
@@ -102,6 +107,7 @@ class Started:
     precision: str
     layers: list[str]
     code: str
+    reports: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,7 @@ class Run:
                 precision=str(trainer.precision),
                 layers=list(self.tempered.layers),
                 code=code_identity(self.module, self.datamodule),
+                reports=self._callback.reports,
             )
         )
 

@@ -133,6 +133,16 @@ def test_a_query_that_is_normalised_after_its_projection_is_refused_with_its_nam
         prove(model)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_loss_alone_tells_a_temperature_that_acts_from_one_that_is_undone(seed) -> None:
+    torch.manual_seed(seed)
+    acting, undone = Block(), Block(nn.RMSNorm(WIDTH // HEADS, eps=1e-6))
+    attach(acting, HOT).self_test(lambda: acting(batch()).square().mean())
+    attachment = attach(undone, HOT)
+    with pytest.raises(AttachError, match="did not move the output"):
+        attachment.self_test(lambda: undone(batch()).square().mean())
+
+
 def test_a_layer_that_the_forward_does_not_use_is_refused_with_its_name() -> None:
     model = nn.ModuleList([Block(), Block()])
     attachment = attach(model, HOT)

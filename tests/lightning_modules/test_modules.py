@@ -1,0 +1,100 @@
+"""What holds for all modules here: found by name, made again from what was saved, baked in by its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+import lightning_modules
+from lightning_modules import (
+    AssociativeRecall,
+    AssociativeRecallData,
+    DigitsData,
+    DigitsViT,
+    MaxRetrieval,
+    MaxRetrievalData,
+    SourceData,
+    SourceLM,
+    StockDigits,
+)
+from tempopt import TemperedModule
+from tempopt.attention.query_rows import query_rows
+
+Fit = Callable[..., L.Trainer]
+
+TEMPERED = [AssociativeRecall, DigitsViT, MaxRetrieval, SourceLM]
+BEST = {
+    "temperature_init": 3.0,
+    "temperature_final": 0.5,
+    "schedule": "cosine",
+    "layer_pattern": "linear",
+    "entropy_lambda": 0.01,
+    "length_scaling": "log_n",
+    "lr": 0.002,
+}
+
+
+def test_the_public_names_are_sorted_and_all_there() -> None:
+    assert lightning_modules.__all__ == sorted(lightning_modules.__all__)
+    for name in lightning_modules.__all__:
+        assert getattr(lightning_modules, name).__name__ == name
+    assert set(lightning_modules.__all__) <= set(dir(lightning_modules))
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(AttributeError, match='no attribute "MaxRetrival"; it has .*MaxRetrieval'):
+        lightning_modules.MaxRetrival  # noqa: B018
+
+
+def test_importing_the_package_is_light() -> None:
+    code = "import sys, lightning_modules; print('torch' in sys.modules, 'lightning' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("module_class", TEMPERED)
+def test_the_saved_hyperparameters_make_the_module_again(module_class: type[TemperedModule]) -> None:
+    arguments: dict[str, Any] = dict(BEST)
+    module = module_class(**arguments)
+    saved = dict(module.hparams)
+    assert saved.items() >= arguments.items()
+    again = module_class(**saved)
+    assert again.hparams == module.hparams
+    assert again.plan == module.plan
+
+
+@pytest.mark.parametrize(
+    ("module_class", "data_class"),
+    [
+        (AssociativeRecall, AssociativeRecallData),
+        (DigitsViT, DigitsData),
+        (MaxRetrieval, MaxRetrievalData),
+        (SourceLM, SourceData),
+    ],
+)
+def test_a_checkpoint_makes_the_module_again(
+    module_class: type[TemperedModule], data_class: type[L.LightningDataModule], tmp_path: Path, fit: Fit
+) -> None:
+    arguments: dict[str, Any] = dict(BEST)
+    module = module_class(**arguments)
+    trainer = fit(module, data_class(), steps=1)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    again = module_class.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert again.hparams == module.hparams
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, module.get_parameter(name))
+
+
+@pytest.mark.parametrize("module_class", [*TEMPERED, StockDigits])
+def test_every_layer_has_query_rows_that_a_temperature_can_be_baked_into(
+    module_class: type[L.LightningModule],
+) -> None:
+    module = module_class()
+    assert len(query_rows(module)) == module.hparams.get("num_layers", 1)

@@ -1,0 +1,68 @@
+"""Every study that comes with tempopt: its spec is valid, its classes take its arguments, it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tempopt.study.spec import StudySpec, load_spec
+from tempopt.training.messages import Evaluation, Message, RunRequest
+from tempopt.training.rehearsal import rehearse
+
+STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
+
+
+def test_there_is_a_study_for_each_module() -> None:
+    names = [path.stem for path in STUDIES]
+    assert names == ["associative_recall", "digits", "digits_stock", "max_retrieval", "source_lm"]
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_is_named_as_its_file_and_leaves_nothing_to_remark(path: Path) -> None:
+    spec = load_spec(path)
+    assert spec.study.name == path.stem
+    assert not spec.notes
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_what_a_study_says_survives_the_store(path: Path) -> None:
+    spec = load_spec(path)
+    assert StudySpec.from_json(spec.to_json()).identity() == spec.identity()
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_comment_says_what_a_study_asks(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["check_val_every_n_epoch"] is None
+
+
+class Nobody:
+    """A channel with nobody at its end."""
+
+    def send(self, message: Message) -> None:
+        pass
+
+    def stopped(self, request: RunRequest) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_trains_two_steps_with_each_value_that_it_searches(path: Path) -> None:
+    spec = load_spec(path, ["trainer.accelerator=cpu"])
+    request = RunRequest(
+        ticket=1,
+        attempt=1,
+        program=spec.program(),
+        parameters=spec.parameters(
+            "search", {name: domain.probes[-1] for name, domain in spec.search.items()}
+        ),
+        seed=0,
+        evaluations=[Evaluation(name="test", on="test")],
+        task="rehearse",
+        space={name: list(domain.probes) for name, domain in spec.search.items()},
+    )
+    finished = rehearse(request, Nobody())
+    assert (finished.state, finished.step) == ("complete", 2)
+    assert spec.study.metric in finished.metrics["validate"]
