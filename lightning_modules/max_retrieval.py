@@ -177,7 +177,7 @@ class MaxRetrievalData(L.LightningDataModule):
         batch_size: int = 64,
         epoch_batches: int = 500,
         sizes: Sequence[int] = (64, 256, 1024),
-        num_sets: Sequence[int] = (512, 256, 96),
+        num_sets: Sequence[int] = (384, 192, 72),
         num_sets_id: int = 512,
         seed: int = 0,
         num_workers: int = 0,

@@ -1,4 +1,4 @@
-"""``tempopt check`` and ``tempopt init``, before a search; a person's module is imported in another process."""
+"""``tempopt check`` and ``tempopt init``, before a search; a person's module is imported elsewhere."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def called(ticket: TicketRow) -> str:
-    """Return what a ticket is called: its kind and number, and whose candidate it trains if that is another."""
+    """Return what a ticket is called: kind and number, and whose candidate it trains if that is another."""
     arm = "" if ticket.arm == ticket.kind else f" ({ticket.arm})"
     return f"{ticket.kind} {ticket.number}{arm}"
 

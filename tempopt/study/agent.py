@@ -89,7 +89,9 @@ class Agent:
         self._observer = observer
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._tickets = {t.id: t for t in store.tickets(study.id)}
-        self._arms = Arms(spec, self._tickets.values(), trials, store.measurements(study.id, names=["report"]))
+        self._arms = Arms(
+            spec, self._tickets.values(), trials, store.measurements(study.id, names=["report"])
+        )
         self._clock = time.monotonic()
         self._deaths = 0
 
@@ -166,7 +168,8 @@ class Agent:
         # an agent that died between a pruning decision and its record decided the same way
         steps = sorted(work.reports)
         return any(
-            self._arms.prune(ticket, {s: work.reports[s] for s in steps[: end + 1]}) for end in range(len(steps))
+            self._arms.prune(ticket, {s: work.reports[s] for s in steps[: end + 1]})
+            for end in range(len(steps))
         )
 
     def _request(self, ticket: TicketRow) -> RunRequest:
@@ -345,14 +348,18 @@ class Agent:
         if work.ticket is not None:
             self._lost(work, why, attempts=self._spec.study.max_attempts)
         if self._deaths > _STILLBORN * len(self._work):
-            raise StudyFailed(f"Trainers die before they have said a word: {why}. Logs are in {self._folder}.")
+            raise StudyFailed(
+                f"Trainers die before they have said a word: {why}. Logs are in {self._folder}."
+            )
         work.trainer = TrainerProcess(slot=work.trainer.slot, threads=self._threads)
 
     def _look(self) -> None:
         tickets = self._tickets.values()
         over = [t for t in tickets if t.state in ("done", "failed")]
         best = self._arms.best()
-        units = [t.value for t in over if t.kind == "unit" and t.outcome == "complete" and t.value is not None]
+        units = [
+            t.value for t in over if t.kind == "unit" and t.outcome == "complete" and t.value is not None
+        ]
         self._observer.update(
             Snapshot(
                 study=self._spec.study.name,

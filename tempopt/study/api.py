@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tempopt.errors import SpecError, StudyChanged, StudyFailed, StudyNotFound, UsageError
-from tempopt.store.rows import NewTicket, StudyRow
+from tempopt.store.rows import Kind, NewTicket, StudyRow
 from tempopt.store.store import Store
 from tempopt.study.agent import Agent
 from tempopt.study.confirm import evaluations
@@ -101,7 +101,7 @@ def load_study(storage: str, name: str) -> StudyResult:
 
 
 def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = False) -> list[str]:
-    """Validate a spec against the classes it names, in a process of its own; return what to tell a person.
+    """Validate a spec against the classes it names, in a trainer; return what to tell a person.
 
     Args:
         spec: As for :func:`search`.
@@ -111,12 +111,13 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
         SpecError: The spec cannot be carried out.
     """
     spec = _loaded(spec)
-    with _trainers(1, threads=_cores()) as trainers:
+    with _trainers(1, threads=1) as trainers:
         started = _rehearse(spec, trainers[0], task="rehearse" if dry_run else "check")
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if started is not None:
         lines += [
-            f"Two steps were trained and one validation ran, on {started.device} at {started.precision} precision.",
+            f"Two steps were trained and one validation ran, on {started.device} at {started.precision} "
+            "precision.",
             f"Tempered layers: {', '.join(started.layers)}.",
             f"A run takes {started.total_steps} optimizer steps.",
         ]
@@ -158,8 +159,8 @@ def _workers(asked: int | None, spec: StudySpec) -> int:
         return min(_cores(), spec.study.parallel)
     if not 1 <= wanted <= spec.study.parallel:
         raise UsageError(
-            f"{wanted} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, because a run "
-            "may not depend on which of so many others has finished first. Raise study.parallel in a new study."
+            f"{wanted} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, because a "
+            "run may not depend on which of the others has finished first. Raise it in a new study."
         )
     return wanted
 
@@ -186,7 +187,8 @@ def _carry_out(
     make_pruner(spec.study.pruner)
     program = spec.program()
     count = _workers(workers, spec)
-    threads = spec.resources.threads or max(1, _cores() // count)
+    # one thread, whatever the machine: sums in another order would be other numbers
+    threads = spec.resources.threads or 1
     folder = (Path(checkpoints or DEFAULT_CHECKPOINTS) / spec.study.name).absolute()
     if study is not None:
         _alone(store, study)
@@ -220,7 +222,9 @@ def _carry_out(
     return load(store, study.name)
 
 
-def _rehearse(spec: StudySpec, trainer: TrainerProcess, *, task: Literal["rehearse", "check"]) -> Started | None:
+def _rehearse(
+    spec: StudySpec, trainer: TrainerProcess, *, task: Literal["rehearse", "check"]
+) -> Started | None:
     """Have a trainer try what the spec asks, before anything is written.
 
     Raises:
@@ -263,7 +267,11 @@ def _explained(failure: Failed) -> str:
 
 def _begin(spec: StudySpec, store: Store) -> StudyRow:
     study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
-    counts = {"unit": spec.num_unit, "constant": spec.num_constant, "search": spec.study.trials}
+    counts: dict[Kind, int] = {
+        "unit": spec.num_unit,
+        "constant": spec.num_constant,
+        "search": spec.study.trials,
+    }
     if spec.study.evaluate_only is not None:
         # a frozen model has no runs to compare: what is asked is where its optimum lies
         counts = {"search": spec.study.trials}

@@ -48,7 +48,7 @@ def frozen(
 
 
 class View(BaseStorage):
-    """A read-only study of the trials that one ticket may know, and the one trial that is being asked or pruned.
+    """A read-only study of the trials that one ticket may know, and of the one that is asked or pruned.
 
     Args:
         name: Study name; Hyperband's brackets follow from it.
@@ -74,7 +74,10 @@ class View(BaseStorage):
         self._number = number
 
     def study(
-        self, *, sampler: optuna.samplers.BaseSampler | None = None, pruner: optuna.pruners.BasePruner | None = None
+        self,
+        *,
+        sampler: optuna.samplers.BaseSampler | None = None,
+        pruner: optuna.pruners.BasePruner | None = None,
     ) -> optuna.Study:
         """Return an Optuna study on this view."""
         return optuna.load_study(study_name=self._name, storage=self, sampler=sampler, pruner=pruner)
@@ -188,7 +191,7 @@ class History:
         return bool(pruner.prune(view.study(pruner=pruner), own))
 
     def told(self, number: int, state: TrialState, value: float | None, reports: Mapping[int, float]) -> None:
-        """Take in how ticket ``number`` ended; a diverged run comes as pruned without reports, which ranks last."""
+        """Take in how ticket ``number`` ended; a diverged run comes as pruned, without reports."""
         while len(self._finished) <= number:
             self._finished.append(None)
         self._finished[number] = frozen(

@@ -32,7 +32,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Turn SIGINT and SIGTERM into an :class:`Interrupt` (in the main thread; elsewhere they are not ours)."""
+    """Turn SIGINT and SIGTERM into an :class:`Interrupt` (main thread only: elsewhere they are not ours)."""
     interrupt = Interrupt()
     ours = threading.current_thread() is threading.main_thread()
     before = {s: signal.signal(s, interrupt.ask) for s in (signal.SIGINT, signal.SIGTERM)} if ours else {}

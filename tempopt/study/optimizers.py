@@ -1,4 +1,4 @@
-"""The samplers and pruners that a spec may name: Optuna's own, made with the spec's options and a derived seed."""
+"""The samplers and pruners that a spec may name: Optuna's own, with the spec's options and a derived seed."""
 
 from __future__ import annotations
 

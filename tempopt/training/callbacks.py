@@ -90,7 +90,7 @@ class TemperatureCallback(L.Callback):
 class LossScaleCallback(L.Callback):
     """Tell a module by what factor Lightning scales its loss, so that an auxiliary term keeps its weight.
 
-    Lightning divides the loss by ``accumulate_grad_batches`` and multiplies it by the gradient scaler's scale.
+    Lightning divides the loss by ``accumulate_grad_batches`` and multiplies it by a gradient scaler's scale.
     """
 
     def on_train_batch_start(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ def save(trainer: L.Trainer, path: Path) -> None:
     temporary = path.with_name(path.name + ".writing")
     path.parent.mkdir(parents=True, exist_ok=True)
     trainer.save_checkpoint(temporary)
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def load_weights(path: Path) -> dict[str, Any]:

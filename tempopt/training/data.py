@@ -58,7 +58,7 @@ class _KeyedDataset(Dataset[Any]):
 
 
 class _SeededOrder:
-    """The batches (or indices) of a sampler, in an order that follows from (seed, epoch), from any batch on."""
+    """A sampler's batches (or indices) in an order that follows from (seed, epoch), from any batch on."""
 
     def __init__(self, inner: Any, *, seed: int) -> None:
         self._inner = inner

@@ -5,6 +5,7 @@ It owns the plan and the state of progress; callbacks.py moves the progress whil
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ class TemperedModule(L.LightningModule):
         validate_at: str = "final",
     ) -> None:
         super().__init__()
-        self.save_hyperparameters()
+        self.save_hyperparameters(ignore=[] if _takes_num_layers(type(self)) else ["num_layers"])
         if validate_at not in ("final", "current"):
             raise SpecError(f'validate_at is "{validate_at}"; allowed are final and current.')
         check_parameter("entropy_lambda", entropy_lambda)
@@ -191,3 +192,9 @@ class TemperedModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the progress that :meth:`on_save_checkpoint` kept."""
         self.set_progress(checkpoint["tempopt_progress"])
+
+
+def _takes_num_layers(cls: type[TemperedModule]) -> bool:
+    """Return whether a subclass takes ``num_layers`` as an argument, or says itself how many there are."""
+    below = cls.__mro__[: cls.__mro__.index(TemperedModule)]
+    return any("num_layers" in inspect.signature(each.__init__).parameters for each in below)

@@ -24,7 +24,9 @@ class TrainerProcess:
     def __init__(self, *, slot: int, threads: int) -> None:
         self.slot = slot
         ours, theirs = socket.socketpair()
-        environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} | dict(os.environ)
+        # MKL follows OpenMP; two numbers that differ have threads wait for each other
+        environment = {name: value for name, value in os.environ.items() if name != "MKL_NUM_THREADS"}
+        environment["OMP_NUM_THREADS"] = str(threads)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tempopt.training.serve", str(theirs.fileno())],

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
-import torch
 
 from tempopt.attention.attach import Attachment
 from tempopt.errors import AttachError, SpecError
@@ -115,12 +114,11 @@ def _self_test(run: Run) -> None:
     batch = next(iter(_first(run.owner.train_dataloader())))
     batch = run.trainer.strategy.batch_to_device(batch)
 
-    def forward() -> torch.Tensor:
+    def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
         with _silent(run.module):
-            loss = run.module.training_step(batch, 0)
-        value: torch.Tensor = loss["loss"] if isinstance(loss, dict) else loss
-        return value
+            loss: Any = run.module.training_step(batch, 0)
+        return loss["loss"] if isinstance(loss, dict) else loss
 
     run.tempered.self_test(forward)
 

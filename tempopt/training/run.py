@@ -27,7 +27,6 @@ from tempopt.training.callbacks import (
     Tempered,
     metric_of,
     seed_generators,
-    steps_of,
 )
 from tempopt.training.checkpoints import NEWEST, load_weights
 from tempopt.training.data import seed_data
@@ -185,9 +184,7 @@ class Run:
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         callbacks: list[L.Callback] = [StartCallback(self._started), SeedCallback(self.request.seed)]
         if not isinstance(self.module, TemperedModule):
-            follow = TemperatureCallback(
-                validate_at=self.request.program.validate_at, tempered=self.tempered
-            )
+            follow = TemperatureCallback(validate_at=self.request.program.validate_at, tempered=self.tempered)
             callbacks.append(follow)
         theirs = options.pop("callbacks", None) or []
         theirs = theirs if isinstance(theirs, list) else [theirs]

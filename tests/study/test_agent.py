@@ -91,10 +91,7 @@ def reports() -> list[tuple[int, str, float]]:
     with Store.open(URL, create=False) as store:
         study = store.load_study("toy")
         number = {t.id: (t.kind, t.number) for t in store.tickets(study.id)}
-        return sorted(
-            (number[m.ticket_id], m.step, m.name, m.value)
-            for m in store.measurements(study.id)
-        )
+        return sorted((number[m.ticket_id], m.step, m.name, m.value) for m in store.measurements(study.id))
 
 
 def test_a_study_is_the_same_however_often_and_with_however_many_trainers_it_is_run(
@@ -134,9 +131,14 @@ def test_a_study_has_exactly_the_tickets_that_were_asked_and_optuna_one_trial_fo
 def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(spec: Any) -> None:
     search(spec(), storage=URL)
     rows = tickets()
-    stages = [{t.seed for t in rows if t.kind in kinds} for kinds in (
-        ("unit", "constant", "search"), ("choose",), ("confirm", "init_only"),
-    )]
+    stages = [
+        {t.seed for t in rows if t.kind in kinds}
+        for kinds in (
+            ("unit", "constant", "search"),
+            ("choose",),
+            ("confirm", "init_only"),
+        )
+    ]
     assert not stages[0] & stages[1] and not stages[0] & stages[2] and not stages[1] & stages[2]
     for pair in range(2):
         paired = {t.seed for t in rows if t.kind in ("confirm", "init_only") and t.pair == pair}
@@ -191,8 +193,9 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
 
 def test_a_killed_trainer_takes_no_agent_and_no_ticket_with_it(spec: Any) -> None:
     class Killer(Unobserved):
-        kills = 0
-        notes: list[str] = []
+        def __init__(self) -> None:
+            self.kills = 0
+            self.notes: list[str] = []
 
         def update(self, snapshot: Any) -> None:
             busy = [view for view in snapshot.trainers if view.step]

@@ -31,7 +31,9 @@ def value_of(params: dict[str, Any]) -> float:
     return -abs(math.log(params["temperature_init"]) - 0.5) + (params["schedule"] == "linear")
 
 
-def search(one: History, count: int, *, parallel: int, luck: random.Random, sampler: Strategy = TPE) -> list[Any]:
+def search(
+    one: History, count: int, *, parallel: int, luck: random.Random, sampler: Strategy = TPE
+) -> list[Any]:
     """Carry out a search in which the runs in flight finish in an order that luck decides."""
     made: list[Any] = []
     running: list[int] = []
@@ -96,9 +98,7 @@ def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
                 one.told(number, TrialState.PRUNED, None, {})
             else:
                 one.told(number, TrialState.COMPLETE, 1.0 if hot else 0.0, {1: 0.0})
-        return [
-            one.ask(30, make_sampler(TPE, seed=seed))["temperature_init"] for seed in range(20)
-        ]
+        return [one.ask(30, make_sampler(TPE, seed=seed))["temperature_init"] for seed in range(20)]
 
     assert sum(t > 1.5 for t in asked(diverged=False)) > 15
     assert sum(t > 1.5 for t in asked(diverged=True)) < 5

@@ -1,4 +1,4 @@
-"""A run is a function of its request: the same weights, reports and measurements whatever happened meanwhile."""
+"""A run is a function of its request: the same weights, reports and measurements, whatever happened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def same_weights(one: Run, other: Run) -> bool:
 def test_a_run_that_was_killed_and_resumed_ends_bit_identical_to_an_undisturbed_one(
     request_for: Any, listener: Any, tmp_path: Path, trainer: dict[str, Any], workers: int
 ) -> None:
-    def run(folder: str, *, resume: bool = False, die_at: int | None = None) -> tuple[Run, Finished | None, Any]:
+    def run(
+        folder: str, *, resume: bool = False, die_at: int | None = None
+    ) -> tuple[Run, Finished | None, Any]:
         channel = listener(die_at=die_at)
         one = Run(
             request_for(
@@ -90,7 +92,11 @@ def test_a_truncated_write_leaves_the_checkpoint_before_it(
     with pytest.raises(SystemExit):
         run.execute()
     before = (tmp_path / "newest.ckpt").read_bytes()
-    monkeypatch.setattr("os.replace", lambda *names: (_ for _ in ()).throw(OSError("disk full")))
+
+    def full(*names: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="disk full"):
         Run(request_for(folder=str(tmp_path), resume=True), listener()).execute()
     assert (tmp_path / "newest.ckpt").read_bytes() == before
@@ -117,7 +123,9 @@ def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
     assert [report.step for report in channel.of(Report)] == [4, 8]
 
 
-def test_a_metric_that_was_never_logged_is_named_with_those_that_were(request_for: Any, listener: Any) -> None:
+def test_a_metric_that_was_never_logged_is_named_with_those_that_were(
+    request_for: Any, listener: Any
+) -> None:
     with pytest.raises(SpecError, match='Unknown metric "val_accuracy".*Known: val_loss'):
         Run(request_for(metric="val_accuracy"), listener()).execute()
 
