@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tempopt.store.rows import TicketRow
 from tempopt.store.store import Store
 from tempopt.study.api import load_study, resume, search
 from tempopt.study.progress import Unobserved
+from tempopt.study.results import StudyResult
 
 TOYS = Path(__file__).parents[1] / "training"
 REPOSITORY = Path(__file__).parents[2]
@@ -33,45 +35,69 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{TOYS}{os.pathsep}{REPOSITORY}")
 
 
-@pytest.fixture
-def spec() -> Callable[..., dict[str, Any]]:
-    def make(
-        *,
-        init: dict[str, Any] | None = None,
-        space: dict[str, Any] | None = None,
-        trainer: dict[str, Any] | None = None,
-        **study: Any,
-    ) -> dict[str, Any]:
-        return {
-            "study": {
-                "name": "toy",
-                "metric": "val_loss",
-                "direction": "minimize",
-                "trials": 8,
-                "arms": {"unit": 2, "constant": 3},
-                "candidates": 2,
-                "seeds": {"choose": 2, "confirm": 2},
-                "pruner": {"name": "median", "n_startup_trials": 2},
-                **study,
-            },
-            "search": space
-            or {
-                "temperature_init": {"low": 0.25, "high": 4.0},
-                "temperature_final": {"low": 0.25, "high": 4.0},
-                "schedule": ["constant", "linear", "cosine"],
-            },
-            "model": {"class_path": "toy_modules.Toy", "init_args": init or {}},
-            "data": {"class_path": "toy_modules.ToyData"},
-            "trainer": {
-                "max_steps": 24,
-                "val_check_interval": 4,
-                "check_val_every_n_epoch": None,
-                "accelerator": "cpu",
-                **(trainer or {}),
-            },
-        }
+def toy_spec(
+    *,
+    init: dict[str, Any] | None = None,
+    space: dict[str, Any] | None = None,
+    trainer: dict[str, Any] | None = None,
+    **study: Any,
+) -> dict[str, Any]:
+    """Return the spec of a small study; keyword arguments go to its ``study:`` section."""
+    temperatures = {
+        "temperature_init": {"low": 0.25, "high": 4.0},
+        "temperature_final": {"low": 0.25, "high": 4.0},
+        "schedule": ["constant", "linear", "cosine"],
+    }
+    return {
+        "study": {
+            "name": "toy",
+            "metric": "val_loss",
+            "direction": "minimize",
+            "trials": 8,
+            "arms": {"unit": 2, "constant": 3},
+            "candidates": 2,
+            "seeds": {"choose": 2, "confirm": 2},
+            "pruner": {"name": "median", "n_startup_trials": 2},
+            **study,
+        },
+        "search": space or temperatures,
+        "model": {"class_path": "toy_modules.Toy", "init_args": init or {}},
+        "data": {"class_path": "toy_modules.ToyData"},
+        "trainer": {
+            "max_steps": 24,
+            "val_check_interval": 4,
+            "check_val_every_n_epoch": None,
+            "accelerator": "cpu",
+            **(trainer or {}),
+        },
+    }
 
-    return make
+
+SMALL = {"trials": 2, "arms": {"unit": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a study came to."""
+
+    folder: Path
+    result: StudyResult
+    facts: list[tuple[Any, ...]]
+    reports: list[Any]
+
+
+def ended(result: StudyResult) -> Ended:
+    return Ended(Path.cwd(), result, facts(), reports())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The study as one agent with one trainer carries it out when nothing happens to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("undisturbed"))
+        patch.setenv("PYTHONPATH", f"{TOYS}{os.pathsep}{REPOSITORY}")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        return ended(search(toy_spec(), storage=URL, workers=1))
 
 
 def tickets() -> list[TicketRow]:
@@ -94,24 +120,18 @@ def reports() -> list[tuple[int, str, float]]:
         return sorted((number[m.ticket_id], m.step, m.name, m.value) for m in store.measurements(study.id))
 
 
-def test_a_study_is_the_same_however_often_and_with_however_many_trainers_it_is_run(
-    spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-    for workers in (1, 2):
-        folder = tmp_path / str(workers)
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        result = search(spec(), storage=URL, workers=workers)
-        seen.append((facts(), result.winner, result.verdict))
-    assert seen[0] == seen[1]
-    assert seen[0][2] is not None
+def test_a_study_is_the_same_with_however_many_trainers_it_is_run(undisturbed: Ended) -> None:
+    again = ended(search(toy_spec(), storage=URL, workers=2))
+    assert (again.facts, again.reports) == (undisturbed.facts, undisturbed.reports)
+    assert again.result.winner == undisturbed.result.winner
+    assert again.result.verdict == undisturbed.result.verdict is not None
 
 
-def test_a_study_has_exactly_the_tickets_that_were_asked_and_optuna_one_trial_for_each_search_ticket(
-    spec: Any,
+def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_search_ticket(
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = search(spec(), storage=URL, workers=2)
+    monkeypatch.chdir(undisturbed.folder)
+    result = undisturbed.result
     counts = {kind: count.done for kind, count in result.tickets.items()}
     assert counts == {"unit": 2, "constant": 3, "search": 8, "choose": 8, "confirm": 6, "init_only": 2}
     study = optuna.load_study(study_name="toy", storage=URL)
@@ -128,8 +148,10 @@ def test_a_study_has_exactly_the_tickets_that_were_asked_and_optuna_one_trial_fo
     assert result.state == "done"
 
 
-def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(spec: Any) -> None:
-    search(spec(), storage=URL)
+def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(undisturbed.folder)
     rows = tickets()
     stages = [
         {t.seed for t in rows if t.kind in kinds}
@@ -170,9 +192,9 @@ def _wait_until(done: Callable[[list[TicketRow]], bool]) -> None:
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
-    spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+    undisturbed: Ended, tmp_path: Path, blow: signal.Signals
 ) -> None:
-    process = _start(spec(), tmp_path)
+    process = _start(toy_spec(), tmp_path)
     _wait_until(lambda rows: sum(t.kind == "search" and t.state == "done" for t in rows) >= 2)
     process.send_signal(blow)
     process.wait(timeout=60)
@@ -180,18 +202,12 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     assert any(t.state == "waiting" for t in cut)
     if blow != signal.SIGKILL:
         assert not any(t.state == "running" for t in cut)
-    result = resume("toy", storage=URL)
-    ended, said = (facts(), result.verdict), reports()
-
-    other = tmp_path / "undisturbed"
-    other.mkdir()
-    monkeypatch.chdir(other)
-    result = search(spec(), storage=URL)
-    assert ended == (facts(), result.verdict)
-    assert said == reports()
+    again = ended(resume("toy", storage=URL, workers=1))
+    assert (again.facts, again.reports) == (undisturbed.facts, undisturbed.reports)
+    assert again.result.verdict == undisturbed.result.verdict
 
 
-def test_a_killed_trainer_takes_no_agent_and_no_ticket_with_it(spec: Any) -> None:
+def test_a_killed_trainer_takes_no_agent_and_no_ticket_with_it() -> None:
     class Killer(Unobserved):
         def __init__(self) -> None:
             self.kills = 0
@@ -212,16 +228,16 @@ def test_a_killed_trainer_takes_no_agent_and_no_ticket_with_it(spec: Any) -> Non
             self.notes.append(text)
 
     killer = Killer()
-    result = search(spec(trainer={"max_steps": 40}), storage=URL, workers=2, observer=killer)
+    result = search(toy_spec(trainer={"max_steps": 40}), storage=URL, workers=2, observer=killer)
     assert killer.kills == 2
     assert result.tickets["search"].done == 8
     assert any("SIGKILL" in note for note in killer.notes)
     assert result.verdict is not None
 
 
-def test_a_diverging_run_is_final_counted_apart_and_never_a_value(spec: Any) -> None:
+def test_a_diverging_run_is_final_counted_apart_and_never_a_value() -> None:
     space = {"temperature_init": {"low": 0.25, "high": 4.0}, "diverge_at": [-1, 9]}
-    result = search(spec(space=space, trials=10), storage=URL)
+    result = search(toy_spec(space=space, trials=10), storage=URL, workers=1)
     diverged = [t for t in tickets() if t.kind == "search" and t.outcome == "diverged"]
     assert diverged and result.trials["diverged"] == len(diverged)
     assert all((t.value, t.diverged_at, t.attempt) == (None, 10, 1) for t in diverged)
@@ -233,9 +249,9 @@ def test_a_diverging_run_is_final_counted_apart_and_never_a_value(spec: Any) -> 
     assert result.winner is not None and result.winner["diverge_at"] == -1
 
 
-def test_a_module_that_raises_in_training_ends_the_study_with_its_message(spec: Any) -> None:
+def test_a_module_that_raises_in_training_ends_the_study_with_its_message() -> None:
     with pytest.raises(StudyFailed, match=r"the toy breaks(.|\n)*log\.txt"):
-        search(spec(init={"raise_at": 3}, max_attempts=2), storage=URL)
+        search(toy_spec(init={"raise_at": 3}, max_attempts=2), storage=URL, workers=1)
     failed = [t for t in tickets() if t.state == "failed"]
     assert failed and all("the toy breaks" in (t.error or "") for t in failed)
 
@@ -252,32 +268,30 @@ def test_a_module_that_raises_in_training_ends_the_study_with_its_message(spec: 
     ],
 )
 def test_what_cannot_work_is_refused_before_a_ticket_is_written(
-    spec: Any, change: dict[str, Any], complaint: str
+    change: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(SpecError, match=complaint):
-        search(spec(**change), storage=URL)
+        search(toy_spec(**change), storage=URL, workers=1)
     with Store.open(URL) as store:
         assert store.list_studies() == []
 
 
-def test_the_same_name_with_another_spec_is_refused_with_what_changed(spec: Any) -> None:
-    small = {"trials": 2, "arms": {"unit": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
-    search(spec(**small), storage=URL)
+def test_the_same_name_with_another_spec_is_refused_with_what_changed() -> None:
+    search(toy_spec(**SMALL), storage=URL, workers=1)
     with pytest.raises(StudyChanged, match=r"trainer\.max_steps: was 24, now 20"):
-        search(spec(trainer={"max_steps": 20}, **small), storage=URL)
+        search(toy_spec(trainer={"max_steps": 20}, **SMALL), storage=URL, workers=1)
 
 
-def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing(spec: Any) -> None:
-    small = {"trials": 2, "arms": {"unit": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
-    first = search(spec(**small), storage=URL)
+def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing() -> None:
+    first = search(toy_spec(**SMALL), storage=URL, workers=1)
     before = tickets()
-    again = search(spec(**small), storage=URL)
+    again = search(toy_spec(**SMALL), storage=URL, workers=1)
     assert again == first == load_study(URL, "toy")
     assert tickets() == before
 
 
-def test_a_study_at_work_is_not_taken_over_by_a_second_search(spec: Any, tmp_path: Path) -> None:
-    process = _start(spec(trainer={"max_steps": 4000}), tmp_path)
+def test_a_study_at_work_is_not_taken_over_by_a_second_search(tmp_path: Path) -> None:
+    process = _start(toy_spec(trainer={"max_steps": 4000}), tmp_path)
     try:
         _wait_until(lambda rows: any(t.state == "running" for t in rows))
         with pytest.raises(UsageError, match=f"process {process.pid}"):
@@ -287,12 +301,12 @@ def test_a_study_at_work_is_not_taken_over_by_a_second_search(spec: Any, tmp_pat
         process.wait()
 
 
-def test_an_optuna_study_of_somebody_else_is_left_alone(spec: Any) -> None:
+def test_an_optuna_study_of_somebody_else_is_left_alone() -> None:
     optuna.create_study(study_name="toy", storage=URL)
     with pytest.raises(UsageError, match="tempopt did not make"):
-        search(spec(), storage=URL)
+        search(toy_spec(), storage=URL)
 
 
-def test_more_workers_than_may_be_in_flight_are_refused(spec: Any) -> None:
+def test_more_workers_than_may_be_in_flight_are_refused() -> None:
     with pytest.raises(UsageError, match=r"study\.parallel"):
-        search(spec(), storage=URL, workers=5)
+        search(toy_spec(), storage=URL, workers=5)

@@ -21,7 +21,7 @@ FACTORS = (0.25, 0.5, 2.0, 4.0)
 RANGE = {"low": 0.02, "high": 50.0}
 # With so many, the default sampler comes within 1.2 % of the minimum of a parabola in this range, over
 # twelve seeds; two minima are compared here, at 5 %.
-TRIALS = 100
+TRIALS = 80
 
 Find = Callable[[str, str, float], Best]
 
