@@ -1,8 +1,8 @@
 """What a search costs beside its bare trainings: CPU and wall time of both, on the same work, in one run.
 
-A search of 30 trainings with one agent and one trainer is run from the command line's own entry; then the same
-30 trainings (parameters, seeds, data, steps, validations) are run one after another in a plain PyTorch loop in
-one process. The loop has to end with the same values, bit for bit, or the benchmark is void.
+A search of 30 trainings with one agent and one trainer, then the same trainings (parameters, seeds, data, steps,
+validations) one after another in a plain PyTorch loop in one process. The loop has to end with the same values,
+bit for bit, or the benchmark is void.
 """
 
 from __future__ import annotations
@@ -136,7 +136,11 @@ def measured(part: str, folder: Path) -> tuple[float, float, str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
     before, clock = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run(
-        [sys.executable, __file__, "--part", part], cwd=folder, env=environment, check=True, stdout=subprocess.PIPE
+        [sys.executable, __file__, "--part", part],
+        cwd=folder,
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
     )
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - clock
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -180,7 +184,7 @@ def main() -> None:
         {"search": search, "bare": bare}[arguments.part]()
     else:
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-        for task in (arguments.task or TASKS) * arguments.repeat if arguments.task else list(TASKS) * arguments.repeat:
+        for task in (arguments.task or list(TASKS)) * arguments.repeat:
             row = compare(task, arguments.trainings)
             print(f"{task:15}", "  ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)
 

@@ -89,7 +89,7 @@ def _parameters(result: StudyResult) -> dict[str, Any]:
     raise StudyFailed(
         f'Study "{result.name}" has no winner to export: no search trial is complete. '
         f"Go on with it (tempopt resume {result.name}), or look at what went wrong "
-        f"(tempopt logs {result.name})."
+        "(each run's folder has a log.txt)."
     )
 
 

@@ -197,4 +197,4 @@ class TemperedModule(L.LightningModule):
 def _takes_num_layers(cls: type[TemperedModule]) -> bool:
     """Return whether a subclass takes ``num_layers`` as an argument, or says itself how many there are."""
     below = cls.__mro__[: cls.__mro__.index(TemperedModule)]
-    return any("num_layers" in inspect.signature(each.__init__).parameters for each in below)
+    return any("num_layers" in inspect.signature(each).parameters for each in below)
