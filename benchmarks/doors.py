@@ -11,10 +11,7 @@ import time
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "tempopt --help": ["-c", "import sys; from tempopt.cli import main; sys.exit(main(['--help']))"],
-    "tempopt list": [
-        "-c",
-        "import sys; from tempopt.cli import main; sys.exit(main(['list', '--storage', 'sqlite:///none.db']))",
-    ],
+    "tempopt list": ["-c", "import sys; from tempopt.cli import main; sys.exit(main(['list']))"],
 }
 ROUNDS = 15
 
@@ -30,9 +27,8 @@ def main() -> None:
                 taken[name].append(time.perf_counter() - clock)
     bare = statistics.median(taken["python -c pass"])
     for name, seconds in taken.items():
-        print(
-            f"{name:16} {1000 * statistics.median(seconds):6.1f} ms  x {statistics.median(seconds) / bare:.1f}"
-        )
+        median = statistics.median(seconds)
+        print(f"{name:16} {1000 * median:6.1f} ms  x {median / bare:.1f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What a search costs beside its bare trainings: CPU and wall time of both, on the same work, in one run.
 
-A search of 30 trainings with one agent and one trainer, then the same trainings (parameters, seeds, data, steps,
-validations) one after another in a plain PyTorch loop in one process. The loop has to end with the same values,
-bit for bit, or the benchmark is void.
+A search of 30 trainings with one agent and one trainer, then the same trainings (parameters, seeds, data,
+steps, validations) one after another in a plain PyTorch loop in one process. The loop has to end with the
+same values, bit for bit, or the benchmark is void.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Planted answers: scale a trained model's logits by a factor, and the best temperature moves by that factor."""
+"""Planted answers: scale a trained model's logits, and the best temperature moves by the same factor."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _train(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
-    """Return a search for a parameter's best value, given the layer to scale and the factor to scale it by."""
+    """Return a search for the best value of a parameter after a layer was scaled by a factor."""
     folder = tmp_path_factory.mktemp("planted")
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
         patch.syspath_prepend(str(HERE))
@@ -72,17 +72,18 @@ def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
         _train(folder / "trained.ckpt")
 
         def search_planted(parameter: str, layer: str, factor: float) -> Best:
+            planted = folder / f"{layer}-{factor}.ckpt"
             content = torch.load(folder / "trained.ckpt", weights_only=True)
             for name in (f"{layer}.weight", f"{layer}.bias"):
                 content["state_dict"][name] *= factor
-            torch.save(content, folder / "planted.ckpt")
+            torch.save(content, planted)
             spec = {
                 "study": {
                     "name": f"{parameter}-{factor}",
                     "metric": "val_loss",
                     "direction": "minimize",
                     "trials": TRIALS,
-                    "evaluate_only": str(folder / "planted.ckpt"),
+                    "evaluate_only": str(planted),
                 },
                 "model": {"class_path": "planted_modules.Planted"},
                 "data": {"class_path": "planted_modules.PlantedData"},
@@ -110,7 +111,7 @@ def test_the_best_temperature_moves_by_the_factor_that_the_queries_of_a_frozen_m
             factor * unscaled.params["temperature_init"], rel=0.05
         )
         # at its own best temperature the scaled model is the unscaled one
-        assert scaled.value == pytest.approx(unscaled.value, rel=1e-4)
+        assert scaled.value == pytest.approx(unscaled.value, rel=1e-3)
 
 
 def test_the_best_output_temperature_of_a_calibrated_classifier_is_the_factor_that_its_logits_were_scaled_by(
@@ -123,4 +124,4 @@ def test_the_best_output_temperature_of_a_calibrated_classifier_is_the_factor_th
         assert scaled.params["output_temperature"] == pytest.approx(
             factor * calibrated.params["output_temperature"], rel=0.05
         )
-        assert scaled.value == pytest.approx(calibrated.value, rel=1e-4)
+        assert scaled.value == pytest.approx(calibrated.value, rel=1e-3)
