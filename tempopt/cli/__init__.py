@@ -32,6 +32,13 @@ exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted (
 """
 
 
+# From a colon to the last "@" before a space, so that a password with a ":" or an "@" that was not written
+# %3A or %40 is hidden whole. The example in a message is none.
+_USERINFO = re.compile(r":(?!//)(?!password@host/)\S+@")
+_SPACED_URL = re.compile(r"://[^@/]*:[^@]*\s.*@", re.DOTALL)
+_SECRET_QUERY = re.compile(r"([?&][^\s=&]*(?:pass|pwd|secret|token)[^\s=&]*=)[^\s&]*", re.IGNORECASE)
+
+
 class Argument(NamedTuple):
     """One argument of a command: its names and what argparse is to know of it."""
 
@@ -168,6 +175,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _refuse_unknown(argv: Sequence[str]) -> None:
     """Raise UsageError at the first command or option that there is not, naming the nearest there is."""
+    if any(_SPACED_URL.search(word) for word in argv):
+        raise UsageError("A URL was given with a space in its user name or password. Write it %20.")
     if not argv or argv[0].startswith("-"):
         own, where, known = argv[:1], "option", ["--version"]
     elif argv[0] not in COMMANDS:
@@ -183,6 +192,15 @@ def _refuse_unknown(argv: Sequence[str]) -> None:
         option = word.partition("=")[0] if word.startswith("--") else word[:2]
         if is_option and option not in (*known, "-h", "--help"):
             raise UsageError(unknown(where, option, [*known, "--help"]))
+
+
+def _refuse_no_folder() -> None:
+    from pathlib import Path
+
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("The current folder has been removed. Go to one that exists.") from None
 
 
 def storage_url(given: str | None) -> str:
@@ -202,6 +220,7 @@ def _run(argv: Sequence[str]) -> int:
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return USAGE
+    _refuse_no_folder()
     module, _, function = COMMANDS[arguments.command].run.partition(":")
     code: int = getattr(import_module(module), function)(arguments)
     sys.stdout.flush()
@@ -222,10 +241,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(sys.argv[1:] if argv is None else argv)
     except TempoptError as error:
         if os.environ.get("TEMPOPT_TRACEBACK"):
-            raise
-        # The words of the command line are repeated in messages, and one of them may be a URL.
-        message = re.sub(r"://\S*@", "://***@", str(error))
-        print(f"tempopt: error: {message}", file=sys.stderr)
+            _print_traceback()
+        print(_masked(f"tempopt: error: {error}"), file=sys.stderr)
         return USAGE if isinstance(error, UsageError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -233,3 +250,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output had enough of it, as in `tempopt list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except Exception as error:
+        _print_traceback()
+        what = _masked(f"{type(error).__name__}: {error}")
+        print(
+            f"tempopt: error: {what}\nThis was not foreseen. If it is not yours to put right, please "
+            "report it with the lines above.",
+            file=sys.stderr,
+        )
+        return FAILED
+
+
+def _print_traceback() -> None:
+    import traceback  # only where there is one to print: help is quick
+
+    print(_masked(traceback.format_exc()), file=sys.stderr)
+
+
+def _masked(text: str) -> str:
+    """Return a text without passwords: the words of the command line are repeated in messages."""
+    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(":***@", text))

@@ -110,7 +110,7 @@ def parse(text: str, *, source: str) -> Document:
     finally:
         loader.dispose()
     if not isinstance(data, dict):
-        given = "nothing" if data is None else f"a {type(data).__name__}"
+        given = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
         raise SpecError(
             f"{source} holds {given}, but a study spec is a mapping with the sections study:, search:, "
             f'model:, data: and trainer:. "tempopt init" writes one to begin with.'

@@ -31,7 +31,7 @@ def find_spec(name_or_path: str | Path) -> Path:
     """
     given = Path(name_or_path).expanduser()
     known = bundled()
-    if given.is_file():
+    if _is_file(given):
         return given
     if str(name_or_path) in known:
         return known[str(name_or_path)]
@@ -45,6 +45,13 @@ def find_spec(name_or_path: str | Path) -> Path:
         raise SpecError(f"There is no file {given}{where}. {remedy}")
     here = [path.name for path in sorted(Path.cwd().iterdir()) if path.suffix in _SUFFIXES]
     raise SpecError(unknown("study spec", name_or_path, [*known, *here], "Or give a YAML file."))
+
+
+def _is_file(given: Path) -> bool:
+    try:
+        return given.is_file()
+    except OSError as error:
+        raise SpecError(f"{given} cannot be read: {error.strerror}. Give a YAML file that can.") from error
 
 
 def _specs_in(folder: Path) -> str:

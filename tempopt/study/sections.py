@@ -117,6 +117,12 @@ def parse_trainer(given: object) -> dict[str, Any]:
         if not (value is None or unresolved(value) or (number and (value > 0 or value == -1))):
             message = f"given {value!r}. Give a whole number of at least 1, or -1 for no limit."
             lines.append((f"trainer.{key}", message))
+    for key in ("limit_train_batches", "limit_val_batches"):
+        if key in given and given[key] == 0:
+            message = (
+                f"given {given[key]!r}, but a run has to train and to validate. Give 1 or more, or a share."
+            )
+            lines.append((f"trainer.{key}", message))
     devices = given.get("devices", 1)
     if devices not in (1, "1") and not (isinstance(devices, list) and len(devices) == 1):
         lines.append(

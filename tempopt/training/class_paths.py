@@ -35,7 +35,7 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
     try:
         found = getattr(module, class_name)
     except AttributeError as error:
-        message = unknown(f'class in "{module_name}"', class_name, _classes(module, base))
+        message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
         raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
     if not isinstance(found, type):
         raise SpecError(f'{where}: "{class_path}" is {found!r}, not a class. Give a {base.__name__}.')

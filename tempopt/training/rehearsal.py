@@ -14,8 +14,8 @@ import lightning as L
 from tempopt.attention.attach import Attachment
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.build import check_space
-from tempopt.training.callbacks import seed_generators
-from tempopt.training.messages import Finished, RunRequest
+from tempopt.training.callbacks import RunCallback, seed_generators
+from tempopt.training.messages import Finished, Message, RunRequest
 from tempopt.training.module import TemperedModule
 from tempopt.training.run import Channel, Run
 
@@ -33,6 +33,32 @@ _SHORT: dict[str, Any] = {
     "accumulate_grad_batches": 1,
     "logger": False,
 }
+
+
+# Arguments that would keep a Trainer from ending when it is told to, and one that writes files.
+_UNBOUND: dict[str, Any] = {"min_steps": None, "min_epochs": None, "logger": False}
+
+
+class _Unheard:
+    """A channel to nobody: what two steps report counts for nothing."""
+
+    def send(self, message: Message) -> None:
+        """Drop the message."""
+
+    def stopped(self, request: RunRequest) -> bool:
+        """Return False: the training ends by itself."""
+        return False
+
+
+class _OneStep:
+    """A channel that ends a training after its first step."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.send = channel.send
+
+    def stopped(self, request: RunRequest) -> bool:
+        """Return True."""
+        return True
 
 
 def check(request: RunRequest) -> Finished:
@@ -64,9 +90,10 @@ def rehearse(request: RunRequest, channel: Channel) -> Finished:
     check(request)
     if request.program.weights is not None:
         return Run(request, channel, limit_val_batches=1).execute()
-    run = Run(request, channel, **_SHORT)
+    run = Run(request, _Unheard(), **_SHORT)
     attended = _attended(run.module)
     run.fit()
+    _require_stable(run)
     if not run.logged:
         raise SpecError(
             "The validation never ran. Give the data module a val_dataloader and the module a "
@@ -78,6 +105,8 @@ def rehearse(request: RunRequest, channel: Channel) -> Finished:
         _self_test(run)
     for evaluation in request.evaluations:
         run.evaluate(evaluation)
+    # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
+    Run(request, _OneStep(channel), **_UNBOUND).fit()
     return run.finished("complete", run.trainer.global_step, {"validate": run.logged})
 
 
@@ -97,6 +126,16 @@ def _attended(module: L.LightningModule) -> set[int]:
 
         module.attend = recording  # type: ignore[method-assign]
     return layers
+
+
+def _require_stable(run: Run) -> None:
+    (callback,) = (each for each in run.trainer.callbacks if isinstance(each, RunCallback))  # type: ignore[attr-defined]
+    if callback.diverged_at is not None:
+        raise SpecError(
+            f"The training diverged in the rehearsal: by step {callback.diverged_at} the loss or "
+            f'"{run.request.program.metric}" was NaN or infinite, with {run.request.parameters}. '
+            "Look at the data and at the ranges that are searched, the learning rate's first."
+        )
 
 
 def _require_attention(module: TemperedModule, attended: set[int]) -> None:

@@ -15,7 +15,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from tempopt import TemperedModule
 
@@ -41,10 +41,12 @@ class PlantedData(L.LightningDataModule):
     """Trains on 16 points and validates on 64, always the same ones."""
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(*draw(2048, 16, seed=1)), batch_size=64, shuffle=True)
+        return DataLoader(
+            [draw(64, 16, seed=1 + number) for number in range(32)], batch_size=None, shuffle=True
+        )
 
     def val_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(TensorDataset(*draw(512, 64, seed=2)), batch_size=512)
+        return DataLoader([draw(512, 64, seed=0)], batch_size=None)
 
 
 class Planted(TemperedModule):

@@ -58,7 +58,7 @@ def _train(path: Path) -> None:
             method="bounded",
         )
         for parameter in module.classify.parameters():
-            parameter /= scaling.x
+            parameter.div_(scaling.x)
     trainer.save_checkpoint(path)
 
 
@@ -95,6 +95,7 @@ def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
             )
             assert result.trials["complete"] == TRIALS
             assert result.best is not None
+            print(parameter, factor, result.best)
             return result.best
 
         yield search_planted

@@ -1,0 +1,205 @@
+"""A TemperedModule in a plain Trainer: nothing of tempopt but the class itself."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tempopt import TemperedModule
+from tempopt.attention.entropy import attention_entropy
+from tempopt.errors import SpecError
+
+
+class Small(TemperedModule):
+    """Two layers of attention that note the temperature of every forward; its own hooks call no super."""
+
+    def __init__(self, width: int = 8, **temperature: Any) -> None:
+        super().__init__(num_layers=2, **temperature)
+        self.q_proj = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.head = nn.Linear(width, 1)
+        self.seen: dict[str, list[list[float]]] = {"train": [], "eval": []}
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        stage = "train" if self.training else "eval"
+        self.seen[stage].append((1 / self.inverse_temperature).tolist())
+        for layer, project in enumerate(self.q_proj):
+            q_B1LD = project(x_BLD)[:, None]
+            x_BLD = x_BLD + self.attend(q_B1LD, x_BLD[:, None], x_BLD[:, None], layer=layer)[:, 0]
+        return self.head(x_BLD.mean(1))
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self(batch[0]).pow(2).mean()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+    def on_validation_start(self) -> None:
+        pass
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self(batch[0]).pow(2).mean())
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def loader(size: int = 40) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.randn(size, 6, 8, generator=torch.Generator().manual_seed(0))), 4)
+
+
+def trainer(**options: Any) -> L.Trainer:
+    quiet = {
+        "limit_val_batches": 0,
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return L.Trainer(
+        **{"accelerator": "cpu", "max_epochs": 1, "enable_checkpointing": False, **quiet, **options}
+    )
+
+
+HOT = {"temperature_init": 4.0, "temperature_final": 0.5, "schedule": "linear"}
+
+
+def test_the_temperature_follows_its_plan_from_the_first_step_to_the_last() -> None:
+    module = Small(**HOT, layer_pattern="linear", layer_ratio=4.0)
+    trainer().fit(module, loader(), loader(4))
+    expected = [[tau / 2, tau * 2] for tau in (4.0 - 3.5 * step / 9 for step in range(10))]
+    torch.testing.assert_close(torch.tensor(module.seen["train"]), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("validate_at", ["final", "current"])
+def test_validation_in_the_middle_of_training_leaves_training_as_it_was(validate_at: str) -> None:
+    torch.manual_seed(0)
+    watched = Small(**HOT, validate_at=validate_at)
+    trainer(val_check_interval=3, num_sanity_val_steps=1, limit_val_batches=1).fit(
+        watched, loader(), loader(4)
+    )
+    torch.manual_seed(0)
+    alone = Small(**HOT)
+    trainer().fit(alone, loader(), loader(4))
+    assert watched.seen["train"] == alone.seen["train"]
+    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
+    during = [round(taus[0], 4) for taus in watched.seen["eval"][1:]]
+    assert during == ([0.5] * 3 if validate_at == "final" else [round(4 - 3.5 * s / 9, 4) for s in (2, 5, 8)])
+
+
+def test_testing_and_predicting_run_at_the_final_temperature() -> None:
+    module = Small(**HOT)
+    trainer().test(module, loader(4), verbose=False)
+    assert module.seen["eval"] == [[0.5, 0.5]]
+
+
+def test_gradient_accumulation_counts_optimizer_steps() -> None:
+    module = Small(**HOT)
+    trainer(accumulate_grad_batches=2).fit(module, loader(), loader(4))
+    steps = [4.0 - 3.5 * step / 4 for step in range(5) for _ in range(2)]
+    torch.testing.assert_close(torch.tensor(module.seen["train"])[:, 0], torch.tensor(steps))
+
+
+def test_a_reloaded_checkpoint_has_the_hyperparameters_and_the_temperature_it_was_saved_with(
+    tmp_path: Path,
+) -> None:
+    module = Small(width=8, **HOT)
+    fitting = trainer(max_steps=6, max_epochs=-1)
+    fitting.fit(module, loader(), loader(4))
+    fitting.save_checkpoint(tmp_path / "end.ckpt")
+    again = Small.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    assert dict(again.hparams) == dict(module.hparams)
+    assert again.hparams["schedule"] == "linear"
+    x = torch.randn(2, 6, 8)
+    assert torch.equal(again.eval()(x), module.eval()(x))
+    assert again.seen["eval"] == [[0.5, 0.5]]
+
+
+def test_a_module_made_of_saved_hyperparameters_is_the_same_module() -> None:
+    module = Small(**HOT)
+    assert Small(**module.hparams).plan == module.plan
+
+
+@pytest.mark.parametrize("scaling", ["none", "log_n"])
+def test_a_positive_lambda_raises_the_entropy_and_a_negative_one_lowers_it(scaling: str) -> None:
+    def entropy_after(entropy_lambda: float) -> float:
+        torch.manual_seed(0)
+        module = Small(entropy_lambda=entropy_lambda, length_scaling=scaling)
+        with torch.no_grad():
+            module.q_proj[0].weight *= 3
+        trainer(max_epochs=20).fit(module, loader(), loader(4))
+        x = next(iter(loader()))[0]
+        with torch.no_grad():
+            return float(attention_entropy(module.q_proj[0](x)[:, None], x[:, None]).mean())
+
+    low, middle, high = entropy_after(-10.0), entropy_after(0.0), entropy_after(10.0)
+    assert low < middle - 0.05
+    assert high > middle + 0.05
+    assert high <= math.log(6)
+
+
+def test_the_entropy_term_weighs_the_same_however_many_batches_are_accumulated() -> None:
+    def gradient(accumulate: int) -> Tensor:
+        torch.manual_seed(0)
+        module = Small(entropy_lambda=1.0)
+        kept: list[Tensor] = []
+        module.on_before_optimizer_step = lambda optimizer: kept.append(  # type: ignore[method-assign]
+            module.q_proj[0].weight.grad.clone()
+        )
+        same = next(iter(loader()))[0].repeat(accumulate, 1, 1)
+        trainer(accumulate_grad_batches=accumulate).fit(module, DataLoader(TensorDataset(same), 4), loader(4))
+        return kept[0]
+
+    torch.testing.assert_close(gradient(4), gradient(1))
+
+
+def test_the_entropy_term_leaves_the_loss_and_evaluation_alone() -> None:
+    torch.manual_seed(0)
+    with_term = Small(entropy_lambda=5.0)
+    torch.manual_seed(0)
+    without = Small()
+    x = torch.randn(3, 6, 8)
+    assert torch.equal(with_term(x), without(x))
+    assert torch.equal(with_term.eval()(x), without.eval()(x))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"schedule": "cosin"}, 'Unknown schedule "cosin". Did you mean "cosine"'),
+        ({"layer_pattern": "w"}, 'Unknown layer_pattern "w"'),
+        ({"temperature_init": 0.0}, "temperature_init"),
+        ({"temperature_final": math.nan, "schedule": "linear"}, "temperature_final"),
+        ({"temperature_final": 2.0}, "constant"),
+        ({"n0": 1.0, "length_scaling": "log_n"}, "n0"),
+        ({"entropy_lambda": math.inf}, "entropy_lambda"),
+        ({"validate_at": "end"}, "validate_at"),
+    ],
+)
+def test_what_no_temperature_can_be_is_refused(wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SpecError, match=complaint):
+        Small(**wrong)
+
+
+def test_the_temperature_is_no_part_of_the_weights() -> None:
+    assert not any("temperature" in name for name in Small(**HOT).state_dict())
+
+
+def test_one_graph_serves_all_temperatures() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    module = Small(**HOT, length_scaling="log_n").eval()
+    counter = CompileCounter()
+    compiled = torch.compile(module.attend, backend=counter, fullgraph=True)
+    x = torch.randn(2, 1, 6, 8)
+    for progress in torch.linspace(0, 1, 12).tolist():
+        module.set_progress(progress)
+        torch.testing.assert_close(compiled(x, x, x, layer=0), module.attend(x, x, x, layer=0))
+    assert counter.frame_count == 1
