@@ -17,7 +17,7 @@ from pathlib import Path
 from optuna.trial import TrialState
 
 from tempopt.errors import SpecError, StudyFailed
-from tempopt.store.rows import KINDS, Kind, Measurement, Outcome, Outcomes, StudyRow, TicketRow
+from tempopt.store.rows import KINDS, Kind, Measurement, Outcome, Outcomes, StudyRow, StudyState, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.arms import Arms
 from tempopt.study.assignment import Assignment
@@ -102,19 +102,25 @@ class Agent:
             StudyFailed: Nothing can be trained, or trainers die before they begin.
             KeyboardInterrupt: Passed on, after the tickets in work were given back.
         """
+        state: StudyState = "paused"
         with interruptible() as interrupt:
+            self._store.set_state(self._study.id, "running")
             try:
-                while True:
-                    self._open_stage()
-                    self._assign()
-                    if not any(work.ticket for work in self._work):
-                        break
-                    self._look()
-                    self._listen(interrupt)
-                self._store.set_state(self._study.id, "done")
+                self._work_on(interrupt)
+                state = "done"
             finally:
                 self._store.release_agent(self._study.id, self._name)
+                self._store.set_state(self._study.id, state)
         self._look()
+
+    def _work_on(self, interrupt: Interrupt) -> None:
+        while True:
+            self._open_stage()
+            self._assign()
+            if not any(work.ticket for work in self._work):
+                return
+            self._look()
+            self._listen(interrupt)
 
     @property
     def trainers(self) -> list[TrainerProcess]:

@@ -191,6 +191,8 @@ def _carry_out(
     threads = spec.resources.threads or 1
     folder = (Path(checkpoints or DEFAULT_CHECKPOINTS) / spec.study.name).absolute()
     if study is not None:
+        if study.state == "done":
+            return load(store, study.name)
         _alone(store, study)
     with _terminable(), _trainers(count, threads=threads) as trainers:
         if study is None:

@@ -158,7 +158,7 @@ class History:
         return self._ready > number - self._parallel
 
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
-        """Return the sampler's suggestion for ticket ``number``, and remember it."""
+        """Return the sampler's suggestion for ticket ``number``; say with :meth:`asked` what became of it."""
         known = self._known(number)
         pending = [
             frozen(n, state=TrialState.RUNNING, distributions=self._distributions, params=self._asked[n])

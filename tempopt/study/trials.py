@@ -87,9 +87,11 @@ class Trials:
 
     def end(self, ticket: int, state: TrialState, value: float | None, attrs: Mapping[str, Any]) -> None:
         """Close the ticket's trial, once; user attributes go first, since a closed trial takes none."""
-        trial_id = self._of_ticket[ticket]._trial_id
-        if self._storage.get_trial(trial_id).state.is_finished():
+        trial = self._of_ticket[ticket]
+        if trial.state.is_finished():
+            # closed by an agent that died before it closed the ticket
             return
+        trial_id = trial._trial_id
         for name, attr in attrs.items():
             self._storage.set_trial_user_attr(trial_id, name, attr)
         self._storage.set_trial_state_values(trial_id, state, None if value is None else [value])

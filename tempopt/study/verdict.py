@@ -94,10 +94,10 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     tried = result.tickets["constant"].requested
     text = f"  against the best of {tried} constants ({constant}): {_signed(test)} ({_numbers(test)})"
     if answer.significant:
-        return [f"{text}: the schedule itself is worth that much."]
+        return [f"{text}: the plan is worth that much more than one constant."]
     if test.p_value < ALPHA and test.gain < 0:
         return [f"{text}: the constant is better."]
-    return [f"{text}: the schedule is not shown to be worth more than a constant."]
+    return [f"{text}: the plan is not shown to be worth more than one constant."]
 
 
 def _share_lines(verdict: Verdict) -> list[str]:

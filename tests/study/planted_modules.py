@@ -41,12 +41,12 @@ class PlantedData(L.LightningDataModule):
     """Trains on 16 points and validates on 64, always the same ones."""
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(
-            [draw(64, 16, seed=1 + number) for number in range(32)], batch_size=None, shuffle=True
-        )
+        batches: Any = [draw(64, 16, seed=1 + number) for number in range(32)]
+        return DataLoader(batches, batch_size=None)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        return DataLoader([draw(512, 64, seed=0)], batch_size=None)
+        batches: Any = [draw(512, 64, seed=0)]
+        return DataLoader(batches, batch_size=None)
 
 
 class Planted(TemperedModule):

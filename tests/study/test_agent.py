@@ -202,6 +202,7 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     assert any(t.state == "waiting" for t in cut)
     if blow != signal.SIGKILL:
         assert not any(t.state == "running" for t in cut)
+        assert load_study(URL, "toy").state == "paused"
     again = ended(resume("toy", storage=URL, workers=1))
     assert (again.facts, again.reports) == (undisturbed.facts, undisturbed.reports)
     assert again.result.verdict == undisturbed.result.verdict

@@ -18,19 +18,15 @@ from tempopt.study.results import Best
 
 HERE = Path(__file__).parent
 FACTORS = (0.25, 0.5, 2.0, 4.0)
-RANGE = {"low": 0.05, "high": 20.0}
-# With so many, and over twelve study seeds, the worst factor found by the default sampler was 2.1 % off; with
-# half as many it was 9 %.
+RANGE = {"low": 0.1, "high": 10.0}
+# Over twelve study seeds, with so many trials of the default sampler the worst factor found was 2.1 % off;
+# with half as many it was 6.5 %.
 TRIALS = 80
 
 Find = Callable[[str, str, float], Best]
 
-# What Lightning says in the training below depends on the machine and on torch's version.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*:FutureWarning"),
-]
+# The machine that the tests run on may have one.
+pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used:UserWarning")
 
 
 def _train(path: Path) -> None:
@@ -95,7 +91,6 @@ def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
             )
             assert result.trials["complete"] == TRIALS
             assert result.best is not None
-            print(parameter, factor, result.best)
             return result.best
 
         yield search_planted

@@ -29,7 +29,7 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     assert "8 fresh seeds, test data, paired t-test" in first
     assert winner == "  winner: temperature_init=4"
     assert "best of 4 constants (temperature_init=3): +0.0517" in constant
-    assert constant.endswith("the schedule itself is worth that much.")
+    assert constant.endswith("the plan is worth that much more than one constant.")
     assert "winner's final temperature" in inference and inference.endswith("29 % of the gain.")
     assert init.endswith("20 % of the gain.")
     assert cost == "  cost: 2 min 10 s of training in 65 runs (search trials: 4 complete)."
@@ -49,7 +49,7 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     assert lines[0].startswith(
         "No gain shown: the winner of the search gains +0.00 in val_accuracy over τ = 1"
     )
-    assert lines[2].endswith("the schedule is not shown to be worth more than a constant.")
+    assert lines[2].endswith("the plan is not shown to be worth more than one constant.")
     assert not any("of the gain" in line for line in lines)
 
 

@@ -1,0 +1,579 @@
+"""What a person who gets it wrong is told by the real command line: one message, exit code 2, nothing begun.
+
+A test for each line of the promise, and for the ways in which people get such things wrong. Trainers take
+seconds to start, so what can be seen without one is asked for without one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tempopt import cli
+from tempopt.store.rows import NewTicket
+from tempopt.store.store import Store
+from tempopt.study.spec import load_spec
+
+REPOSITORY = Path(__file__).parents[2]
+TOYS = REPOSITORY / "tests" / "training"
+POSTGRESQL = "postgres@127.0.0.1:5432"
+MARIADB = "127.0.0.1:3306"
+# As it is, as it is written in a URL, and the parts that a careless mask would leave.
+SECRET = "hun@ter:2/x"
+WRITTEN = "hun%40ter%3A2%2Fx"
+TRACES = (SECRET, WRITTEN, "hun", "ter:2", "2/x", "2%2Fx")
+
+# The weights of toy_modules.Toy.
+TOY = {
+    "q_proj.weight": (8, 8),
+    "q_proj.bias": (8,),
+    "k_proj.weight": (8, 8),
+    "k_proj.bias": (8,),
+    "head.weight": (3, 8),
+    "head.bias": (3,),
+}
+
+Told = Callable[..., str]
+
+
+def _set(*settings: str) -> list[str]:
+    return [word for each in settings for word in ("--set", each)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a person with a spec, ``toy.yaml``, that is in order."""
+    spec = {
+        "study": {
+            "name": "toy",
+            "metric": "val_loss",
+            "direction": "minimize",
+            "trials": 2,
+            "arms": {"unit": 1, "constant": 1},
+            "candidates": 1,
+            "seeds": {"choose": 1, "confirm": 2},
+            "parallel": 1,
+        },
+        "model": {"class_path": "toy_modules.Toy"},
+        "data": {"class_path": "toy_modules.ToyData"},
+        "trainer": {"max_steps": 10, "accelerator": "cpu"},
+        "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Return a starter of ``python -m tempopt`` in the folder; keyword arguments set its environment."""
+
+    def run(*words: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tempopt", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{TOYS}", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    return run
+
+
+@pytest.fixture
+def told(start: Callable[..., subprocess.Popen[str]]) -> Told:
+    """Return a runner that gives what a command said on stderr, and sees that it was one message."""
+
+    def run(*words: str, code: int = 2, **environment: str) -> str:
+        process = start(*words, **environment)
+        _, message = process.communicate(timeout=120)
+        assert process.returncode == code, message
+        assert message.startswith("tempopt: error: ")
+        assert "Traceback" not in message
+        return message
+
+    return run
+
+
+@pytest.fixture
+def refused(told: Told, folder: Path) -> Told:
+    """Return a runner as ``told``, which sees that no study was begun as well."""
+
+    def run(*words: str, **environment: str) -> str:
+        message = told(*words, **environment)
+        if (folder / "tempopt.db").exists():
+            with Store.open(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
+                assert store.list_studies() == []
+        return message
+
+    return run
+
+
+@pytest.fixture
+def begun(folder: Path) -> Path:
+    """The database of a study that was begun and has finished nothing."""
+    path = folder / "tempopt.db"
+    spec = load_spec(folder / "toy.yaml")
+    with Store.open(f"sqlite:///{path}") as store:
+        study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
+        store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=1)])
+    return path
+
+
+# ---- the spec
+
+
+def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused: Told, folder: Path) -> None:
+    (folder / "wrong.yaml").write_text(
+        "study:\n"
+        "  name: toy\n"
+        "  metric: val_loss\n"
+        "  direction: minimise\n"
+        "  trails: 20\n"
+        '  seed: "1"\n'
+        "model: {class_path: toy_modules.Toy}\n"
+        "datas: {class_path: toy_modules.ToyData}\n"
+        "search:\n"
+        "  temperature_init: {low: 4.0, high: 0.25}\n"
+        "  temperature_final: {low: 0.0, high: 2.0}\n"
+        "  schedule: [cosin, linear]\n"
+        "trainer: {max_steps: 10, max_time: 1}\n",
+        encoding="utf-8",
+    )
+    message = refused("search", "wrong.yaml")
+    for said in (
+        "This study spec has 8 faults:",
+        'wrong.yaml:4: study.direction: given the text "minimise". Give maximize or minimize.',
+        'wrong.yaml:5: study.trails: Unknown key "trails". Did you mean "trials"?',
+        'wrong.yaml:6: study.seed: given the text "1". Give a whole number of at least 0.',
+        'wrong.yaml:8: datas: Unknown key "datas". Did you mean "data"?',
+        "wrong.yaml:10: search.temperature_init: low is 4.0 and high is 0.25. Give a low that is less than",
+        "wrong.yaml:11: search.temperature_final: low is 0.0, but the range is logarithmic. Give a low",
+        'wrong.yaml:12: search.schedule: Unknown schedule "cosin". Did you mean "cosine"?',
+        "wrong.yaml:13: trainer.max_time: max_time is not the spec's to set: a run that ends by the clock",
+    ):
+        assert said in message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"study: {name: toy\nsearch: [}\n", "given.yaml:2:7: this is not valid YAML: expected ',' or '}'"),
+        (b"study: {}\nstudy: {}\n", 'given.yaml:2: the key "study" is there twice (first in line 1)'),
+        (
+            b"just words",
+            "given.yaml holds 'just words', but a study spec is a mapping with the sections study:",
+        ),
+        (b"\x80\xff", "given.yaml is not a text file in UTF-8. Give a study spec in YAML."),
+        (None, "There is no file given.yaml in "),
+    ],
+)
+def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (folder / "given.yaml").write_bytes(content)
+    assert said in refused("search", "given.yaml")
+
+
+def test_a_spec_whose_name_is_no_name(told: Told) -> None:
+    assert "File name too long. Give a YAML file" in told("search", "s" * 300)
+    assert 'Unknown study spec "digit". Did you mean "digits"?' in told("search", "digit")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("study.trials", '--set was given "study.trials". Give section.key=value'),
+        ("study.sampler={name: tpe, startup: 1}", 'study.sampler: Unknown option of tpe "startup"'),
+        ("study.name=a b", 'study.name: given the text "a b". Give a name of at most 100 letters'),
+        ("study.seeds.confirm=1", "study.seeds.confirm: given 1. Give a whole number of at least 2"),
+        ("trainer.max_steps=null", "it is not said how long a run trains. Give max_steps or max_epochs"),
+        ("trainer.limit_val_batches=0", "trainer.limit_val_batches: given 0, but a run has to train and to"),
+    ],
+)
+def test_a_setting_that_does_not_fit(refused: Told, setting: str, said: str) -> None:
+    assert said in refused("search", "toy.yaml", "--set", setting)
+
+
+# ---- the command line itself
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serch", "toy.yaml"], 'Unknown command "serch". Did you mean "search"?'),
+        (["search"], "the following arguments are required: SPEC. See `tempopt search --help`."),
+        (["search", "toy.yaml", "--storge=x.db"], '"--storge". Did you mean "--storage"?'),
+        (["search", "toy.yaml", "--trials", "0"], '--trials: "0" is not a number of 1 or more'),
+        (["show", "toy", "further"], "unrecognized arguments: further"),
+        (["export", "toy", "--format", "toml"], "invalid choice: 'toml' (choose from 'yaml', 'python')"),
+    ],
+)
+def test_a_command_or_a_flag_that_there_is_not(told: Told, words: list[str], said: str) -> None:
+    assert said in told(*words)
+
+
+def test_more_workers_than_the_study_allows_are_refused(refused: Told) -> None:
+    message = refused("search", "toy.yaml", "--workers", "3")
+    assert "3 workers were asked for; study.parallel allows 1 to 1" in message
+
+
+def test_a_folder_that_has_been_removed_is_told(folder: Path) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    script = f'rmdir "{gone}"; exec "{sys.executable}" -m tempopt list'
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=gone, env=environment, capture_output=True, text=True, check=False
+    )
+    said = "tempopt: error: The current folder has been removed. Go to one that exists.\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+# ---- classes and arguments
+
+
+def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
+    refused: Told, folder: Path
+) -> None:
+    (folder / "mine.py").write_text("from toy_modules import Toy\n\n\nclass Mine(Toy):\n    pass\n")
+    message = refused(
+        "search",
+        "toy.yaml",
+        *_set("model.class_path=mine.Mine", "model.lr=fast", "model.logz=x"),
+        *_set("data.class_path=mind.Data", "trainer.max_step=3"),
+    )
+    for said in (
+        'model.lr: given the text "fast". Allowed for mine.Mine: float.',
+        'model: Unknown argument of mine.Mine "logz". Did you mean "logs"?',
+        'data.class_path: Unknown module "mind". Did you mean "mine"? Known: mine. '
+        f"Looked in {folder} and among what is installed; install it, or go to its folder.",
+        '"max_step". Did you mean "max_steps"?',
+    ):
+        assert said in message
+
+
+def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: Told, folder: Path) -> None:
+    hides, needy = folder / "lightning_modules", folder / "needy.py"
+    hides.mkdir()
+    (hides / "__init__.py").touch()
+    needy.write_text("import lightning\nimport no_such_dependency\n", encoding="utf-8")
+    message = refused("search", "digits", "--workers", "1", *_set("data.class_path=needy.Data"))
+    for said in (
+        'Unknown class in "lightning_modules" "DigitsViT". Known: none.',
+        f"but {hides} hides it. Rename that, or run tempopt in another folder.",
+        f'data.class_path: "needy" was found, but importing it failed at {needy}:2: '
+        "ModuleNotFoundError: No module named 'no_such_dependency'.",
+    ):
+        assert said in message
+
+
+def test_a_searched_name_that_nothing_takes_is_found_by_a_check(refused: Told) -> None:
+    wrong = _set("search.lrr=[0.1, 0.2]", "search.data.workerz=[0, 1]", "search.lr=[slow, 0.1]")
+    message = refused("check", "toy.yaml", *wrong)
+    for said in ('"lrr". Did you mean "lr"?', '"workerz". Did you mean "workers"?', 'given the text "slow"'):
+        assert said in message
+
+
+def test_init_of_a_module_that_there_is_not_writes_nothing(told: Told, folder: Path) -> None:
+    message = told("init", "not.a:Class", "-o", "new.yaml")
+    assert 'init: There is no module "not". ' in message
+    assert not (folder / "new.yaml").exists()
+
+
+# ---- what only a rehearsal can see
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param(
+            ["study.metric=val_los"],
+            'Unknown metric "val_los". Did you mean "val_loss"? Known: val_loss. Log it in validation_step',
+            id="metric-never-logged",
+        ),
+        pytest.param(
+            ["model.class_path=plain.Plain", "attach={layers: auto}"],
+            "No attention was found in Plain: ",
+            id="no-attention",
+        ),
+        pytest.param(
+            ["data.test=false"],
+            "ToyData.test_dataloader() gives nothing, and the verdict needs data that no search has seen. "
+            "Write one, or say study.confirm_on: validate",
+            id="no-test-data",
+        ),
+        pytest.param(
+            ["model.diverge_at=0"],
+            'diverged in the rehearsal: by step 1 the loss or "val_loss" was NaN or infinite',
+            id="diverges-at-once",
+        ),
+        pytest.param(
+            ["trainer.val_check_interval=1000"],
+            "`val_check_interval` (1000) must be less than or equal to the number of the training batches",
+            id="never-validates",
+        ),
+    ],
+)
+def test_what_can_only_be_seen_by_running(
+    refused: Told, folder: Path, settings: list[str], said: str
+) -> None:
+    (folder / "plain.py").write_text(
+        "import toy_modules\nfrom torch import nn\n\n\n"
+        "class Plain(toy_modules.Stock):\n"
+        "    def __init__(self) -> None:\n"
+        "        super().__init__()\n"
+        "        self.encoder = nn.Linear(8, 8)\n",
+        encoding="utf-8",
+    )
+    assert said in refused("search", "toy.yaml", *_set(*settings))
+
+
+# ---- a trained model
+
+
+def test_a_checkpoint_that_is_missing(refused: Told, folder: Path) -> None:
+    message = refused("search", "toy.yaml", "--set", "study.evaluate_only=trained.ckpt")
+    assert (
+        f'study.evaluate_only is "trained.ckpt", but there is no file {folder / "trained.ckpt"}.' in message
+    )
+    message = refused("check", "toy.yaml", "--set", "study.evaluate_only=${NO_SUCH_VARIABLE}/trained.ckpt")
+    assert "the environment variable NO_SUCH_VARIABLE is not set on this machine" in message
+
+
+def _checkpoint(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[str]:
+    """Write a checkpoint of zeros and return the words that have it evaluated."""
+    torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, path)
+    return _set(f"study.evaluate_only={path.name}")
+
+
+def test_a_checkpoint_of_another_model(refused: Told, folder: Path) -> None:
+    words = _checkpoint(folder / "other.ckpt", {"encoder.weight": (8, 8)})
+    message = refused("search", "toy.yaml", *words)
+    assert f"{folder / 'other.ckpt'} is of another model: it lacks ['q_proj.weight'" in message
+    assert "['encoder.weight']" in message
+
+
+# ---- the database
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(("scheme", "driver"), [("postgresql", "psycopg"), ("mysql", "pymysql")])
+def test_a_database_that_cannot_be_reached(told: Told, closed_port: int, scheme: str, driver: str) -> None:
+    pytest.importorskip(driver, reason=f"NOT TESTED: {driver} is missing. pip install tempopt[{scheme}]")
+    url = f"{scheme}://me:{WRITTEN}@127.0.0.1:{closed_port}/studies"
+    message = told("search", "toy.yaml", "--storage", url)
+    assert f"The database {scheme}://me:***@127.0.0.1:{closed_port}/studies failed: " in message
+    assert "See that the server is running and can be reached from this machine, then try again." in message
+    assert not [trace for trace in TRACES if trace in message]
+
+
+def _connected(driver: str, server: str, **settings: Any) -> Any:
+    """Return a connection to a server, or skip the test where none can be had."""
+    module = pytest.importorskip(driver, reason=f"NOT TESTED on {server}: {driver} is missing.")
+    try:
+        return module.connect(**settings)
+    except module.OperationalError as error:
+        pytest.skip(f"NOT TESTED on {server}: {' '.join(str(error).split())}. Start a server there.")
+
+
+def test_a_wrong_password(told: Told) -> None:
+    host, _, port = MARIADB.partition(":")
+    _connected("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()
+    message = told("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
+    assert f"The database mysql://root:***@{MARIADB}/test failed: Access denied for user 'root'@" in message
+    assert "Check the user name and the password in the URL; in them, @ is written %40" in message
+    assert not [trace for trace in TRACES if trace in message]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            "oracle://me@host/studies",
+            'Unknown database "oracle". Known: sqlite, postgresql, mysql, mariadb. ',
+        ),
+        (
+            "postgresql://me@host",
+            "names no database. Give one as in sqlite:///tempopt.db, postgresql://user:password@",
+        ),
+        ("sqlite://", "names no file that other processes could open. Give a path"),
+        ("here", "The database sqlite:///here failed: unable to open database file. SQLite needs a folder"),
+        (
+            "toy.yaml",
+            "The database sqlite:///toy.yaml failed: file is not a database. The file is something else",
+        ),
+    ],
+)
+def test_a_storage_that_is_none(told: Told, folder: Path, url: str, said: str) -> None:
+    (folder / "here").mkdir()
+    before = (folder / "toy.yaml").read_bytes()
+    assert said in told("search", "toy.yaml", "--storage", url)
+    assert (folder / "toy.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["list"], ["show", "toy"], ["resume", "toy"], ["export", "toy"]])
+def test_looking_for_a_database_makes_none(told: Told, folder: Path, words: list[str]) -> None:
+    said = (
+        f"There is no file {folder / 'tempopt.db'}. Go to the folder where the study was begun, or give its"
+    )
+    assert said in told(*words)
+    assert not (folder / "tempopt.db").exists()
+
+
+def test_a_database_that_is_newer_than_the_program(told: Told, begun: Path) -> None:
+    with sqlite3.connect(begun) as connection:
+        connection.execute("UPDATE tempopt_alembic_version SET version_num = '9999'")
+    connection.close()
+    for words in (["search", "toy.yaml"], ["resume", "toy"], ["show", "toy"]):
+        message = told(*words)
+        assert "was written by a newer tempopt (tables 9999, this program knows up to " in message
+        assert "Install that version: pip install --upgrade tempopt" in message
+
+
+# ---- the study
+
+
+def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path) -> None:
+    changed = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
+    message = told("search", "toy.yaml", *changed)
+    for said in (
+        'The store has a study "toy" that was begun with another spec:',
+        "search.temperature_init.high: was 4.0, now 8.0",
+        "trainer.max_steps: was 10, now 20",
+        "Give this one another name (--name), or go on with that one: tempopt resume toy",
+    ):
+        assert said in message
+    message = told("search", "toy.yaml", "--trials", "7")
+    assert 'The store has a study "toy" of 2 trials, and 7 are asked now.' in message
+    with Store.open(f"sqlite:///{begun}", create=False) as store:
+        (summary,) = store.list_studies()
+    assert summary.tickets == {"search": {"waiting": 1}}
+
+
+def test_a_study_that_there_is_not(told: Told, begun: Path) -> None:
+    for command in ("resume", "show", "export"):
+        message = told(command, "tou")
+        assert 'Unknown study "tou". Did you mean "toy"? Known: toy. Look into another database' in message
+
+
+def test_exporting_what_has_no_winner_yet(told: Told, begun: Path) -> None:
+    message = told("export", "toy", "-o", "winner.yaml", code=1)
+    assert 'Study "toy" has no winner to export: no search trial is complete. Go on with it' in message
+    assert not (begun.parent / "winner.yaml").exists()
+
+
+# ---- passwords
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", f"postgresql://me:{SECRET}@host/studies"],
+        ["list", f"--storge=postgresql://me:{SECRET}@host/studies"],
+        ["search", f"postgresql://me:{SECRET}@host/studies"],
+        ["list", "--storage", f"postgresql://me:{SECRET}@host/studies"],
+        ["list", "--storage", f"postgresql://me:{WRITTEN}@host:port/studies"],
+        ["list", "--storage", f"oracle://me:{SECRET}@host/studies"],
+        ["list", "--storage", f"postgresql:/me:{SECRET}@host/studies"],
+        ["list", "--storage", f"me:{SECRET}@host/studies"],
+        ["list", f"postgresql://host/studies?password={SECRET}"],
+        ["list", f"postgresql://me:hun ter:2 {SECRET}@host/studies"],
+    ],
+)
+def test_a_password_is_not_repeated_wherever_it_was_written(told: Told, words: list[str]) -> None:
+    message = told(*words)
+    assert not [trace for trace in TRACES if trace in message], message
+
+
+def test_a_traceback_holds_no_password_and_the_exit_code_stays(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    url = f"postgresql://me:{SECRET}@host/studies"
+    process = start("list", TEMPOPT_TRACEBACK="1", TEMPOPT_STORAGE=url)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "Traceback" in message
+    assert "tempopt: error: The storage URL postgresql://me:***@host/studies has more than one @." in message
+    assert not [trace for trace in TRACES if trace in message], message
+
+
+def test_what_nobody_foresaw_is_shown_without_passwords(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: list[str]) -> int:
+        raise RuntimeError(f"lost postgresql://me:{SECRET}@host/studies")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["list"]) == 1
+    message = capsys.readouterr().err
+    assert "Traceback" in message
+    assert "tempopt: error: RuntimeError: lost postgresql://me:***@host/studies" in message
+    assert not [trace for trace in TRACES if trace in message]
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, Any]]:
+    """The URL, password and all, of an empty PostgreSQL database, and a connection to it."""
+    user, _, address = POSTGRESQL.partition("@")
+    host, _, port = address.partition(":")
+    settings = {"host": host, "port": int(port), "user": user, "autocommit": True}
+    name = f"tempopt_test_bad_input_{os.getpid()}"
+    with _connected("psycopg", f"postgresql at {POSTGRESQL}", dbname="postgres", **settings) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+        try:
+            with _connected("psycopg", POSTGRESQL, dbname=name, **settings) as connection:
+                yield f"postgresql://{user}:{WRITTEN}@{address}/{name}", connection
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
+    start: Callable[..., subprocess.Popen[str]],
+    server: tuple[str, Any],
+    folder: Path,
+) -> None:
+    url, connection = server
+    shown = url.replace(WRITTEN, "***")
+    words = _checkpoint(folder / "toy.ckpt", TOY)
+    search = start("search", "toy.yaml", "--storage", url, *words)
+    out, err = search.communicate(timeout=120)
+    assert search.returncode == 0, err
+    assert f"tempopt show toy --storage '{shown}'" in out
+
+    long = start(
+        "search", "toy.yaml", "--storage", url, "--name", "long", "--set", "trainer.max_steps=1000000"
+    )
+    assert long.stdout is not None
+    assert "tickets:" in long.stdout.readline()
+    long.send_signal(signal.SIGINT)
+    more, errors = long.communicate(timeout=120)
+    assert long.returncode == 130, errors
+    assert f"  tempopt resume long --storage '{shown}'\n" in more
+
+    tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    stored = [connection.execute(f'SELECT t::text FROM "{table}" t').fetchall() for (table,) in tables]
+    assert len(stored) > 3
+    files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    everything = f"{out}{err}{more}{errors}{stored}{files}"
+    assert SECRET not in everything
+    assert WRITTEN not in everything
