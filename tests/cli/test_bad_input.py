@@ -44,6 +44,7 @@ TOY = {
     "head.bias": (3,),
 }
 
+Start = Callable[..., subprocess.Popen[str]]
 Told = Callable[..., str]
 
 
@@ -75,11 +76,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(folder: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Return a starter of ``python -m tempopt`` in the folder; keyword arguments set its environment."""
+def start(folder: Path) -> Iterator[Start]:
+    """Yield a starter of ``python -m tempopt`` in the folder; keyword arguments set its environment."""
+    started: list[subprocess.Popen[str]] = []
 
     def run(*words: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "tempopt", *words],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{TOYS}", **environment},
@@ -89,12 +91,17 @@ def start(folder: Path) -> Callable[..., subprocess.Popen[str]]:
             text=True,
             encoding="utf-8",
         )
+        started.append(process)
+        return process
 
-    return run
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture
-def told(start: Callable[..., subprocess.Popen[str]]) -> Told:
+def told(start: Start) -> Told:
     """Return a runner that gives what a command said on stderr, and sees that it was one message."""
 
     def run(*words: str, code: int = 2, **environment: str) -> str:
@@ -506,7 +513,7 @@ def test_a_password_is_not_repeated_wherever_it_was_written(told: Told, words: l
 
 
 def test_a_traceback_holds_no_password_and_the_exit_code_stays(
-    start: Callable[..., subprocess.Popen[str]],
+    start: Start,
 ) -> None:
     url = f"postgresql://me:{SECRET}@host/studies"
     process = start("list", TEMPOPT_TRACEBACK="1", TEMPOPT_STORAGE=url)
@@ -548,7 +555,7 @@ def server() -> Iterator[tuple[str, Any]]:
 
 
 def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
-    start: Callable[..., subprocess.Popen[str]],
+    start: Start,
     server: tuple[str, Any],
     folder: Path,
 ) -> None:
