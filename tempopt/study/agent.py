@@ -94,6 +94,11 @@ class Agent:
         )
         self._clock = time.monotonic()
         self._deaths = 0
+        self._losses = 0
+        self._codes = {ticket.code for ticket in self._tickets.values() if ticket.code is not None}
+        for ticket in self._tickets.values():
+            if ticket.kind == "search" and ticket.state == "failed" and trials.of_ticket(ticket.id):
+                trials.end(ticket.id, TrialState.FAIL, None, {})
 
     def run(self) -> None:
         """Work until every ticket of every stage is over.
@@ -172,7 +177,7 @@ class Agent:
 
     def _pruned_before(self, work: Assignment, ticket: TicketRow) -> bool:
         # an agent that died between a pruning decision and its record decided the same way
-        steps = sorted(work.reports)
+        steps = sorted(step for step in work.reports if step != ticket.total_steps)
         return any(
             self._arms.prune(ticket, {s: work.reports[s] for s in steps[: end + 1]})
             for end in range(len(steps))
@@ -232,11 +237,18 @@ class Agent:
         self._store.set_run(
             message.ticket, message.attempt, total_steps=message.total_steps, code=message.code
         )
+        if self._codes and message.code not in self._codes:
+            self._observer.note(
+                "The code, or a package it uses, has changed since this study began: it has runs of both."
+            )
+        self._codes.add(message.code)
         # a run that starts again before its last report will report those steps once more
         known, work.reports = work.reports, {}
         for step, value in message.reports:
             if int(step) in known:
                 work.reports[int(step)] = value
+                if self._tickets[message.ticket].kind == "search":
+                    self._trials.report(message.ticket, int(step), value)
             else:
                 self._reported(work, int(step), value)
 
@@ -281,6 +293,7 @@ class Agent:
     ) -> None:
         ticket = work.ticket
         assert ticket is not None
+        self._losses = 0
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = next(m.value for m in measured if m.name == counted(ticket.kind, self._spec))
@@ -336,6 +349,12 @@ class Agent:
     def _lost(self, work: Assignment, why: str, *, attempts: int) -> None:
         ticket = work.ticket
         assert ticket is not None
+        self._losses += 1
+        if attempts > 1 and self._losses > attempts * len(self._work):
+            raise StudyFailed(
+                f"{self._losses} runs in a row were lost, the last one because {why}. Put that right, and go "
+                f"on with what is left: tempopt resume {self._spec.study.name}"
+            )
         state = self._store.fail(ticket.id, ticket.attempt, why, attempts)
         self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {why}")
         row = dataclasses.replace(ticket, state=state, error=why)

@@ -30,7 +30,6 @@ from tempopt.training.seeds import derive
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
 DEFAULT_CHECKPOINTS = "tempopt-runs"
-_REHEARSAL_SECONDS = 600.0
 
 
 def search(
@@ -205,7 +204,9 @@ def _carry_out(
             direction=spec.study.direction,
             metric=spec.study.metric,
         )
-        study = study or _begin(spec, store)
+        study = study or store.create_study(spec.study.name, spec.to_json(), spec.identity())
+        # every time, since whoever began the study may have died before it had its tickets
+        store.add_tickets(study.id, _first_tickets(spec))
         agent = Agent(
             spec=spec,
             program=program,
@@ -267,25 +268,20 @@ def _explained(failure: Failed) -> str:
     return f"Two steps were tried, and the module or its data raised {failure.message}\n{place}"
 
 
-def _begin(spec: StudySpec, store: Store) -> StudyRow:
-    study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
+def _first_tickets(spec: StudySpec) -> list[NewTicket]:
     counts: dict[Kind, int] = {
         "unit": spec.num_unit,
         "constant": spec.num_constant,
         "search": spec.study.trials,
     }
-    if spec.study.evaluate_only is not None:
+    if not spec.confirms:
         # a frozen model has no runs to compare: what is asked is where its optimum lies
         counts = {"search": spec.study.trials}
-    store.add_tickets(
-        study.id,
-        [
-            NewTicket(kind=kind, arm=kind, number=number, seed=derive(spec.study.seed, kind, number))
-            for kind, count in counts.items()
-            for number in range(count)
-        ],
-    )
-    return study
+    return [
+        NewTicket(kind=kind, arm=kind, number=number, seed=derive(spec.study.seed, kind, number))
+        for kind, count in counts.items()
+        for number in range(count)
+    ]
 
 
 def _alone(store: Store, study: StudyRow) -> None:

@@ -19,6 +19,8 @@ from tempopt.study.spec import StudySpec
 from tempopt.study.trials import Trials
 from tempopt.training.seeds import derive
 
+# These note on a trial the rungs it has reached, and look for the notes on others.
+REMEMBERING = ("successive_halving", "hyperband")
 SEARCHING: tuple[Arm, ...] = ("unit", "constant", "search")
 
 
@@ -43,7 +45,6 @@ class Arms:
         self._trials = trials
         self._spaces = {arm: spec.space(arm) for arm in SEARCHING}
         self._constants = spec.constants()
-        self._pruner = make_pruner(spec.study.pruner)
         self._best: TicketRow | None = None
         self._histories = {
             arm: History(
@@ -66,7 +67,11 @@ class Arms:
         trial = self._trials.of_ticket(ticket.id)
         self._histories[ticket.kind].asked(ticket.number, trial.params if trial else ticket.parameters)
         if ticket.state in ("done", "failed"):
-            self.told(ticket, self._reports.get(ticket.id, {}))
+            reports = self._reports.get(ticket.id, {})
+            if self._spec.study.pruner.name in REMEMBERING:
+                for steps in range(1, len(reports) + 1):
+                    self.prune(ticket, dict(list(reports.items())[:steps]))
+            self.told(ticket, reports)
 
     def ready(self, kind: Kind, number: int) -> bool:
         """Return whether a ticket may begin: whether all is known that it may know."""
@@ -101,9 +106,12 @@ class Arms:
 
     def prune(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner would end this ticket after these reports."""
-        if ticket.kind not in SEARCHING or not reports:
+        if ticket.kind not in SEARCHING or not reports or not self._spaces[ticket.kind]:
+            # runs that differ in nothing but the seed are all wanted, the unlucky ones too
             return False
-        return self._histories[ticket.kind].prune(ticket.number, reports, self._pruner)
+        # a pruner of its own for each decision: some settle their options by what they see first
+        pruner = make_pruner(self._spec.study.pruner)
+        return self._histories[ticket.kind].prune(ticket.number, reports, pruner)
 
     def told(self, ticket: TicketRow, reports: Mapping[int, float]) -> None:
         """Take in how a ticket ended."""

@@ -28,7 +28,6 @@ SAMPLERS: dict[str, str] = {
     "tpe": "TPESampler",
     "random": "RandomSampler",
     "gp": "GPSampler",
-    "qmc": "QMCSampler",
 }
 """Name of a sampler to its class in ``optuna.samplers``."""
 

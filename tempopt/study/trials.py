@@ -40,14 +40,16 @@ class Trials:
         way = StudyDirection.MAXIMIZE if direction == "maximize" else StudyDirection.MINIMIZE
         try:
             self._study_id = self._storage.create_new_study([way], name)
-            self._storage.set_study_user_attr(self._study_id, _OURS, {"metric": metric})
         except optuna.exceptions.DuplicatedStudyError as error:
             self._study_id = self._storage.get_study_id_from_name(name)
-            if _OURS not in self._storage.get_study_user_attrs(self._study_id):
+            foreign = _OURS not in self._storage.get_study_user_attrs(self._study_id)
+            # an agent that died between the study and its mark left it without either
+            if foreign and self._storage.get_n_trials(self._study_id):
                 raise UsageError(
                     f'This database has an Optuna study "{name}" that tempopt did not make. '
                     "Give yours another name (study.name), or another --storage."
                 ) from error
+        self._storage.set_study_user_attr(self._study_id, _OURS, {"metric": metric})
         self._of_ticket: dict[int, FrozenTrial] = {}
         for trial in self._storage.get_all_trials(self._study_id, deepcopy=False):
             if TICKET in trial.user_attrs:
@@ -82,7 +84,9 @@ class Trials:
         return trial
 
     def report(self, ticket: int, step: int, value: float) -> None:
-        """Record one intermediate value."""
+        """Record one intermediate value, unless an agent that died has closed the trial already."""
+        if self._of_ticket[ticket].state.is_finished():
+            return
         self._storage.set_trial_intermediate_value(self._of_ticket[ticket]._trial_id, step, value)
 
     def end(self, ticket: int, state: TrialState, value: float | None, attrs: Mapping[str, Any]) -> None:

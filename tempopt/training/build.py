@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.plan import NEUTRAL, TEMPERATURE_PARAMETERS, effective
@@ -247,19 +247,28 @@ class Prepared:
         ]
 
 
-def build(program: Program, parameters: Mapping[str, Any]) -> Built:
+def build(
+    program: Program,
+    parameters: Mapping[str, Any],
+    *,
+    before: Callable[[Literal["data", "model"]], object] = lambda part: None,
+) -> Built:
     """Make what one run trains with: the data first, then the module, then the Trainer's arguments.
 
     Args:
         program: What is trained; prepared once in a process, however many runs follow.
         parameters: As in :class:`tempopt.training.messages.RunRequest`.
+        before: Called before the data and before the module are made, to seed the generators for each.
 
     Raises:
         SpecError: A class, an argument or a parameter is wrong; the message has a line for each.
     """
     prepared = prepare(program)
+    before("data")
+    datamodule = prepared.datamodule(parameters)
+    before("model")
     return Built(
-        datamodule=prepared.datamodule(parameters),
+        datamodule=datamodule,
         module=prepared.module(parameters),
         trainer_kwargs=prepared.trainer(parameters),
         temperature=prepared.temperature(parameters),

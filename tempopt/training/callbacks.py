@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature import TemperatureParameters, progress
-from tempopt.training.checkpoints import save
+from tempopt.temperature import Constant, TemperatureParameters, TemperaturePlan, progress
+from tempopt.training.checkpoints import RunCheckpoint
 from tempopt.training.seeds import derive
 
 
@@ -28,6 +28,14 @@ class Tempered(Protocol):
     @property
     def layers(self) -> Sequence[str]:
         """Names of the tempered layers in depth order."""
+
+    @property
+    def plan(self) -> TemperaturePlan:
+        """The plan in force."""
+
+    @property
+    def progress(self) -> float:
+        """The progress whose temperature is in force."""
 
     def use(self, parameters: TemperatureParameters) -> None:
         """Put another plan in force, at the progress that training has reached."""
@@ -40,51 +48,60 @@ class TemperatureCallback(L.Callback):
     """Move the temperature with the optimizer step; recomputed from the step, so a resume is exact.
 
     Args:
-        validate_at: ``final``: validation and testing run under the plan's last temperature, which is
-            what is exported; ``current``: under the temperature that training has reached.
+        validate_at: ``final``: validation, testing and prediction run under the plan's last temperature,
+            which is what is exported; ``current``: under the temperature that training has reached.
         tempered: What to move; None for the LightningModule itself, a TemperedModule.
     """
 
     def __init__(self, *, validate_at: str = "final", tempered: Tempered | None = None) -> None:
-        self._final = validate_at == "final"
+        self.validate_at = validate_at
         self._tempered = tempered
         self._step = -1
         self._total = 1
+        self._reached = 0.0
 
-    def _set(self, module: L.LightningModule, value: float) -> None:
-        tempered: Any = self._tempered or module
-        tempered.set_progress(value)
+    def _of(self, module: L.LightningModule) -> Tempered:
+        own: Any = module
+        return own if self._tempered is None else self._tempered
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = -1
-        self._total = steps_of(trainer)
+        # a temperature that does not move needs no end to move towards
+        moves = not isinstance(self._of(pl_module).plan.schedule, Constant)
+        self._total = steps_of(trainer) if moves else 1
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if trainer.global_step != self._step:
             self._step = trainer.global_step
-            self._set(pl_module, progress(self._step, self._total))
+            self._of(pl_module).set_progress(progress(self._step, self._total))
 
-    def _evaluate(self, pl_module: L.LightningModule) -> None:
-        if self._final:
-            self._set(pl_module, 1.0)
+    def _enter(self, pl_module: L.LightningModule) -> None:
+        self._reached = self._of(pl_module).progress
+        if self.validate_at == "final":
+            self._of(pl_module).set_progress(1.0)
 
-    def _train_again(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._final and trainer.state.fn == "fit" and self._step >= 0:
-            self._set(pl_module, progress(self._step, self._total))
+    def _leave(self, pl_module: L.LightningModule) -> None:
+        self._of(pl_module).set_progress(self._reached)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._evaluate(pl_module)
+        self._enter(pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._train_again(trainer, pl_module)
+        self._leave(pl_module)
 
     def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._evaluate(pl_module)
+        self._enter(pl_module)
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._leave(pl_module)
 
     def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._evaluate(pl_module)
+        self._enter(pl_module)
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._leave(pl_module)
 
 
 class LossScaleCallback(L.Callback):
@@ -109,7 +126,9 @@ def steps_of(trainer: L.Trainer) -> int:
         SpecError: The training has no end that is known beforehand.
     """
     total = trainer.estimated_stepping_batches
-    if not math.isfinite(total):
+    automatic = trainer.lightning_module.automatic_optimization
+    # under manual optimization Lightning counts every optimizer's steps, but estimates batches
+    if not math.isfinite(total) or total < 0 or not (automatic or trainer.max_steps > 0):
         raise SpecError(
             "The temperature follows the progress of training, and this training has no known end. "
             "Give the trainer max_steps, or max_epochs with a dataloader that has a length."
@@ -161,17 +180,18 @@ class StartCallback(L.Callback):
         self._started(trainer.global_step, steps_of(trainer))
 
 
-class RunCallback(L.Callback):
+class RunCallback(Checkpoint):
     """Report validations, notice divergence, obey the stop flag and keep the checkpoint.
 
-    Its state is the history of reports, which travels in the checkpoint.
+    Its state is the history of reports, which travels in the checkpoint. It is a ``Checkpoint`` so that
+    Lightning calls it last: the state of all others is then that of after the validation.
 
     Args:
         metric: Name of the logged metric that counts.
         report: Called with the optimizer step, the metric and all logged numbers after each validation.
         beat: Called with the optimizer step after each batch.
         stopped: Asked after each batch whether the run shall end.
-        checkpoint: File to keep the newest checkpoint in, or None.
+        checkpoint: Where to keep the newest checkpoint, or None.
     """
 
     def __init__(
@@ -181,13 +201,13 @@ class RunCallback(L.Callback):
         report: Callable[[int, float, dict[str, float]], None],
         beat: Callable[[int], None],
         stopped: Callable[[], bool],
-        checkpoint: Path | None,
+        checkpoint: RunCheckpoint | None,
     ) -> None:
         self._metric = metric
         self._report = report
         self._beat = beat
         self._stopped = stopped
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged_at: int | None = None
@@ -200,7 +220,7 @@ class RunCallback(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None and not math.isfinite(loss):
             self.diverged_at = trainer.global_step
             self._end(trainer)
@@ -213,19 +233,27 @@ class RunCallback(L.Callback):
             return
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         value = metric_of(logged, self._metric)
+        self.metrics = logged
         if not math.isfinite(value):
             self.diverged_at = trainer.global_step
             self._end(trainer)
             return
         self.take(trainer.global_step, value, logged)
-        if self._checkpoint is not None and trainer.global_step < steps_of(trainer):
-            save(trainer, self._checkpoint)
+        ends = trainer.should_stop or trainer.global_step >= steps_of(trainer)
+        if self.checkpoint is not None and not ends:
+            self.checkpoint.save(trainer)
 
     def take(self, step: int, value: float, logged: dict[str, float]) -> None:
         """Take one validation into the history, and report it."""
         self.reports.append([step, value])
         self.metrics = logged
         self._report(step, value, logged)
+
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.mark(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         return {"reports": self.reports}

@@ -10,15 +10,56 @@ import torch
 
 from tempopt.errors import SpecError
 
-NEWEST = "newest.ckpt"
+_RUN = "tempopt_run"
 
 
-def save(trainer: L.Trainer, path: Path) -> None:
-    """Write the trainer's checkpoint to ``path``, by way of a temporary name."""
-    temporary = path.with_name(path.name + ".writing")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    trainer.save_checkpoint(temporary)
-    temporary.replace(path)
+class RunCheckpoint:
+    """The newest checkpoint of one run.
+
+    Args:
+        folder: The run's folder.
+        run: Identity of the run; a checkpoint of another one is not used.
+    """
+
+    def __init__(self, folder: Path, *, run: str) -> None:
+        self.path = folder / "newest.ckpt"
+        self._run = run
+        self._saving = False
+
+    def save(self, trainer: L.Trainer) -> None:
+        """Write the trainer's state, by way of a temporary name."""
+        temporary = self.path.with_name(self.path.name + ".writing")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._saving = True
+        try:
+            trainer.save_checkpoint(temporary)
+        finally:
+            self._saving = False
+        temporary.replace(self.path)
+
+    def mark(self, checkpoint: dict[str, Any]) -> None:
+        """Write the run's identity into a checkpoint that is being saved, if it is this one."""
+        if not self._saving:
+            return
+        checkpoint[_RUN] = self._run
+        # a run is built from its request; what these hold may be no plain data, and would not load
+        for name in ("hyper_parameters", "datamodule_hyper_parameters"):
+            checkpoint.pop(name, None)
+
+    def usable(self) -> Path | None:
+        """Return the file if it is this run's and whole, else None: the run then begins at its beginning."""
+        try:
+            content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            print(f"The checkpoint {self.path} cannot be read ({error}). The run begins again.")
+            return None
+        return self.path if content.get(_RUN) == self._run else None
+
+    def remove(self) -> None:
+        """Delete the file, if there is one."""
+        self.path.unlink(missing_ok=True)
 
 
 def load_weights(path: Path) -> dict[str, Any]:

@@ -5,31 +5,25 @@ It wraps the loaders that a person wrote; it makes no data itself.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.seeds import derive
 
 
-class _Keyed(list[Any]):
-    """Indices of one batch with the key that their randomness comes from; travels to workers as it is."""
+class _Keyed(NamedTuple):
+    """What a sampler gave, an index or several, with the key that the items' randomness comes from."""
 
-    key: tuple[int | str, ...] = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _keyed, (list(self), self.key)
-
-
-def _keyed(indices: list[Any], key: tuple[int | str, ...]) -> _Keyed:
-    batch = _Keyed(indices)
-    batch.key = key
-    return batch
+    indices: Any
+    key: tuple[int | str, ...]
 
 
 class _KeyedDataset(Dataset[Any]):
@@ -49,12 +43,12 @@ class _KeyedDataset(Dataset[Any]):
     def __getitems__(self, batch: _Keyed) -> Any:
         seed_generators(*batch.key)
         fetch = getattr(self._dataset, "__getitems__", None)
-        return fetch(list(batch)) if fetch else [self._dataset[index] for index in batch]
+        return fetch(batch.indices) if fetch else [self._dataset[index] for index in batch.indices]
 
     def __getitem__(self, batch: _Keyed) -> Any:
-        # a loader without automatic batching asks for one index at a time
+        # a loader without automatic batching asks for what its sampler gave, as it is
         seed_generators(*batch.key)
-        return self._dataset[batch[0]]
+        return self._dataset[batch.indices]
 
 
 class _SeededOrder:
@@ -85,11 +79,7 @@ class _SeededOrder:
         # drawn to the end at once: the generators are set anew at every batch
         batches = list(self._inner)
         for number in range(start, len(batches)):
-            indices = batches[number]
-            yield _keyed(
-                list(indices) if isinstance(indices, list | tuple) else [indices],
-                (self._seed, "items", self.epoch, number),
-            )
+            yield _Keyed(batches[number], (self._seed, "items", self.epoch, number))
 
 
 class SeededLoader(DataLoader[Any]):
@@ -142,72 +132,77 @@ class SeededLoader(DataLoader[Any]):
 
 
 def _seeded(loaders: Any, seed: int) -> Any:
+    # each loader with a seed of its own: two over the same data are not to give the same order
     if isinstance(loaders, dict):
-        return {name: _seeded(loader, seed) for name, loader in loaders.items()}
+        return {name: _seeded(loader, derive(seed, str(name))) for name, loader in loaders.items()}
     if isinstance(loaders, list | tuple):
-        return type(loaders)(_seeded(loader, seed) for loader in loaders)
-    if not isinstance(loaders, DataLoader):
-        return loaders
-    if isinstance(loaders.dataset, IterableDataset):
-        if not callable(getattr(loaders, "state_dict", None)):
-            warnings.warn(
-                "The training data are an IterableDataset without state_dict: a run that is interrupted "
-                "starts again from step 0. Use a map-style dataset, or a loader with state_dict.",
-                stacklevel=2,
-            )
-        return loaders
-    return SeededLoader(loaders, seed=seed)
+        return type(loaders)(_seeded(loader, derive(seed, number)) for number, loader in enumerate(loaders))
+    if isinstance(loaders, DataLoader) and not isinstance(loaders.dataset, IterableDataset):
+        with contextlib.suppress(TypeError):
+            len(loaders)
+            return SeededLoader(loaders, seed=seed)
+    return loaders
 
 
-def _wrap(owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _resumable(loaders: Any) -> bool:
+    if isinstance(loaders, dict):
+        return all(map(_resumable, loaders.values()))
+    if isinstance(loaders, list | tuple):
+        return all(map(_resumable, loaders))
+    return callable(getattr(loaders, "state_dict", None))
+
+
+def _wrap(
+    owner: Any, name: str, before: Callable[[], object], after: Callable[[Any], Any] | None = None
+) -> None:
     # on the instance, so that the person's class and ``trainer.datamodule`` stay what they are
     method = getattr(owner, name)
-    setattr(owner, name, functools.wraps(method)(wrapper(method)))
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        before()
+        result = method(*args, **kwargs)
+        return result if after is None else after(result)
+
+    setattr(owner, name, functools.wraps(method)(wrapped))
 
 
 def seed_data(
-    module: L.LightningModule, datamodule: L.LightningDataModule | None, *, seed: int, data_seed: int
+    module: L.LightningModule,
+    datamodule: L.LightningDataModule | None,
+    *,
+    seed: int,
+    data_seed: int,
+    not_resumable: Callable[[], object],
 ) -> None:
     """Make the data of a run a function of its seed, and its splits one of ``data_seed`` alone.
 
     Args:
-        module: The module; its own dataloaders are wrapped if there is no data module.
+        module: The module; its own dataloaders are seeded if there is no data module.
         datamodule: The data module, or None.
         seed: Seed of the run: order, augmentation and freshly generated test data follow from it.
         data_seed: Seed under which data are set up; one for all runs of a study, so that what one run
             holds out for testing no other run trains on.
+        not_resumable: Called when the training data are a stream that does not know its position.
     """
-    owner: Any = datamodule if datamodule is not None else module
+    owner: Any = module if datamodule is None else datamodule
 
-    def setup(method: Callable[..., Any]) -> Callable[..., Any]:
-        def seeded(*args: Any, **kwargs: Any) -> Any:
-            # the generators are put back: the module's initialisation must not depend on who sets up when
-            with torch.random.fork_rng(devices=[]):
-                seed_generators(data_seed, "setup")
-                return method(*args, **kwargs)
-
+    def train(loaders: Any) -> Any:
+        seeded = _seeded(loaders, seed)
+        if not _resumable(seeded):
+            warnings.warn(
+                "The training data do not know their position: a run that is interrupted starts again from "
+                "step 0. Use a map-style dataset, or a loader with state_dict and load_state_dict.",
+                stacklevel=2,
+            )
+            not_resumable()
         return seeded
 
-    def train(method: Callable[..., Any]) -> Callable[..., Any]:
-        def seeded(*args: Any, **kwargs: Any) -> Any:
-            seed_generators(seed, "train")
-            return _seeded(method(*args, **kwargs), seed)
+    def the_runs_own_again(result: Any) -> Any:
+        seed_generators(seed, "model")
+        return result
 
-        return seeded
-
-    def evaluation(stage: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrapper(method: Callable[..., Any]) -> Callable[..., Any]:
-            def seeded(*args: Any, **kwargs: Any) -> Any:
-                seed_generators(seed, stage)
-                return method(*args, **kwargs)
-
-            return seeded
-
-        return wrapper
-
-    if datamodule is not None:
-        _wrap(datamodule, "setup", setup)
-        _wrap(datamodule, "prepare_data", setup)
-    _wrap(owner, "train_dataloader", train)
-    _wrap(owner, "val_dataloader", evaluation("validate"))
-    _wrap(owner, "test_dataloader", evaluation("test"))
+    for name in ("prepare_data", "setup"):
+        _wrap(owner, name, lambda: seed_generators(data_seed, "setup"), the_runs_own_again)
+    _wrap(owner, "train_dataloader", lambda: seed_generators(seed, "train"), train)
+    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"))
+    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"))

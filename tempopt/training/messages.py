@@ -178,13 +178,8 @@ class Stop:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shutdown:
-    """Agent to trainer: end the process; a run in progress saves a checkpoint if it can."""
-
-
-Message = RunRequest | Started | Progress | Report | Finished | Failed | Stop | Shutdown
-_TYPES = {t.__name__: t for t in (RunRequest, Started, Progress, Report, Finished, Failed, Stop, Shutdown)}
+Message = RunRequest | Started | Progress | Report | Finished | Failed | Stop
+_TYPES = {t.__name__: t for t in (RunRequest, Started, Progress, Report, Finished, Failed, Stop)}
 
 
 def encode(message: Message) -> bytes:

@@ -16,8 +16,8 @@ from torch import Tensor
 from tempopt.attention.entropy import entropy_regulariser
 from tempopt.attention.functional import tempered_attention
 from tempopt.errors import SpecError
-from tempopt.temperature import TemperatureParameters, TemperaturePlan, check_parameter, progress
-from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback, steps_of
+from tempopt.temperature import TemperatureParameters, TemperaturePlan, check_parameter
+from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 
 
 class TemperedModule(L.LightningModule):
@@ -187,11 +187,11 @@ class TemperedModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the progress, so that a reloaded module has the temperature it was saved with."""
-        checkpoint["tempopt_progress"] = progress(self.trainer.global_step, steps_of(self.trainer))
+        checkpoint["tempopt_progress"] = self.progress
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the progress that :meth:`on_save_checkpoint` kept."""
-        self.set_progress(checkpoint["tempopt_progress"])
+        self.set_progress(checkpoint.get("tempopt_progress", 1.0))
 
 
 def _takes_num_layers(cls: type[TemperedModule]) -> bool:

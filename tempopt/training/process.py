@@ -10,7 +10,7 @@ import subprocess
 import sys
 from multiprocessing.connection import Connection
 
-from tempopt.training.messages import Message, Shutdown, decode, encode
+from tempopt.training.messages import Message, decode, encode
 
 
 class TrainerProcess:
@@ -43,11 +43,6 @@ class TrainerProcess:
         """The process id."""
         return self._process.pid
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process is no more."""
-        return self._process.poll() is not None
-
     def send(self, message: Message) -> None:
         """Send one message; a trainer that has died shows on the next :meth:`receive`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -57,25 +52,16 @@ class TrainerProcess:
         """Return the next message, or None if the trainer has died."""
         try:
             return decode(self.connection.recv_bytes())
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             return None
 
     def obituary(self) -> str:
         """Return in words how the process ended."""
         code = self._process.wait()
         if code < 0:
-            return f"the trainer was killed by {signal.Signals(-code).name}"
+            names = {each.value: each.name for each in signal.Signals}
+            return f"the trainer was killed by {names.get(-code, f'signal {-code}')}"
         return f"the trainer ended with exit code {code}"
-
-    def close(self, *, grace: float = 5.0) -> None:
-        """End the process: in good order if it does so within ``grace`` seconds."""
-        self.send(Shutdown())
-        try:
-            self._process.wait(timeout=grace)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self.connection.close()
 
     def kill(self) -> None:
         """End the process at once."""

@@ -94,6 +94,11 @@ def rehearse(request: RunRequest, channel: Channel) -> Finished:
     attended = _attended(run.module)
     run.fit()
     _require_stable(run)
+    if run.diverged_at is not None and not run.logged:
+        raise SpecError(
+            f"The loss was not finite after {run.diverged_at} steps of the rehearsal, with "
+            f"{dict(request.parameters)}. Look at the data, or search smaller values."
+        )
     if not run.logged:
         raise SpecError(
             "The validation never ran. Give the data module a val_dataloader and the module a "

@@ -6,6 +6,8 @@ It knows nothing of Optuna, SQL or where its reports go; serve.py gives it a cha
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +18,11 @@ import lightning as L
 
 from tempopt.attention.attach import attach
 from tempopt.attention.query_rows import query_rows
-from tempopt.errors import SpecError
+from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import TemperatureParameters
-from tempopt.training.build import build, prepare
+from tempopt.training.build import build
 from tempopt.training.callbacks import (
+    LossScaleCallback,
     RunCallback,
     SeedCallback,
     StartCallback,
@@ -28,10 +31,20 @@ from tempopt.training.callbacks import (
     metric_of,
     seed_generators,
 )
-from tempopt.training.checkpoints import NEWEST, load_weights
+from tempopt.training.checkpoints import RunCheckpoint, load_weights
 from tempopt.training.data import seed_data
 from tempopt.training.identity import code_identity
-from tempopt.training.messages import Evaluation, Finished, Message, Progress, Report, RunRequest, Started
+from tempopt.training.messages import (
+    Evaluation,
+    Finished,
+    Message,
+    Progress,
+    Report,
+    RunRequest,
+    Started,
+    ValidateAt,
+    encode,
+)
 from tempopt.training.module import TemperedModule
 
 BEAT_SECONDS = 0.25
@@ -40,7 +53,6 @@ LEAN: dict[str, Any] = {
     "logger": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
-    "enable_checkpointing": False,
     "num_sanity_val_steps": 0,
 }
 
@@ -73,23 +85,33 @@ class Run:
         self._channel = channel
         self._clock = time.monotonic()
         self._beaten = 0.0
-        # imports a person's code, which may draw
-        prepare(request.program)
-        seed_generators(request.seed, "model")
-        built = build(request.program, request.parameters)
+        seeds = {"data": request.program.data_seed, "model": request.seed}
+        built = build(
+            request.program,
+            request.parameters,
+            before=lambda part: seed_generators(seeds[part], part),
+        )
         self.module = built.module
         self.datamodule = built.datamodule
         self._plan = TemperatureParameters.from_mapping(built.temperature)
         self._layers = built.layers
         self.tempered = self._temper()
         self._bake()
-        seed_data(self.module, self.datamodule, seed=request.seed, data_seed=request.program.data_seed)
+        self._checkpoint = self._kept()
         self._callback = RunCallback(
             metric=request.program.metric,
             report=self._report,
             beat=self._beat,
             stopped=lambda: channel.stopped(request),
-            checkpoint=self._checkpoint if request.task == "train" else None,
+            checkpoint=self._checkpoint,
+        )
+        self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
+        seed_data(
+            self.module,
+            self.datamodule,
+            seed=request.seed,
+            data_seed=request.program.data_seed,
+            not_resumable=self._keep_nothing,
         )
         self.trainer = self._trainer({**LEAN, **built.trainer_kwargs, **overrides})
 
@@ -103,6 +125,11 @@ class Run:
         """Everything that the newest validation of the training logged; empty before the first."""
         return self._callback.metrics
 
+    @property
+    def diverged_at(self) -> int | None:
+        """Optimizer step at which something was not finite, or None."""
+        return self._callback.diverged_at
+
     def execute(self) -> Finished:
         """Train to the end (or evaluate only) and measure.
 
@@ -111,10 +138,9 @@ class Run:
         """
         if self.request.program.weights is not None:
             return self._evaluate_only(Path(self.request.program.weights))
-        resume = self._checkpoint if self.request.resume else None
-        self.fit(resume=resume if resume is not None and resume.exists() else None)
-        if self._callback.diverged_at is not None:
-            return self.finished("diverged", self._callback.diverged_at)
+        self.fit(resume=self._checkpoint.usable() if self._checkpoint is not None else None)
+        if self.diverged_at is not None:
+            return self.finished("diverged", self.diverged_at)
         if self._channel.stopped(self.request):
             return self.finished("stopped", self.trainer.global_step)
         return self._measured()
@@ -135,6 +161,7 @@ class Run:
             SpecError: There is no such dataloader, or the metric is not logged.
         """
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._at(evaluation.at))
             if evaluation.on == "test":
                 stack.enter_context(self._test_data())
             if evaluation.temperature is not None:
@@ -163,9 +190,21 @@ class Run:
             reports=self._callback.reports,
         )
 
-    @property
-    def _checkpoint(self) -> Path | None:
-        return Path(self.request.folder) / NEWEST if self.request.folder is not None else None
+    def _kept(self) -> RunCheckpoint | None:
+        request = self.request
+        if request.folder is None or request.task != "train":
+            return None
+        # what is measured at the end may change between attempts; what is trained may not
+        trained = dataclasses.replace(request, attempt=0, evaluations=[], resume=False, folder=None)
+        identity = hashlib.blake2b(encode(trained), digest_size=16).hexdigest()
+        checkpoint = RunCheckpoint(Path(request.folder), run=identity)
+        if not request.resume:
+            checkpoint.remove()
+        return checkpoint
+
+    def _keep_nothing(self) -> None:
+        # a stream cannot be taken up in its middle
+        self._callback.checkpoint = None
 
     def _temper(self) -> Tempered:
         if isinstance(self.module, TemperedModule):
@@ -177,15 +216,22 @@ class Run:
         if self.request.bake is None:
             return
         rows = query_rows(self.module, self._layers)
+        if len(rows) != len(self.tempered.layers):
+            raise AttachError(
+                f"{type(self.module).__name__} has {len(self.tempered.layers)} tempered layers, but query "
+                f"projections were found in {[row.name for row in rows]}; an initial temperature cannot be "
+                "baked into their weights."
+            )
         plan = TemperatureParameters.from_mapping(self.request.bake).plan(len(rows))
         for row, temperature in zip(rows, plan.temperatures(0.0), strict=True):
             row.scale_(1.0 / temperature)
 
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         callbacks: list[L.Callback] = [StartCallback(self._started), SeedCallback(self.request.seed)]
-        if not isinstance(self.module, TemperedModule):
-            follow = TemperatureCallback(validate_at=self.request.program.validate_at, tempered=self.tempered)
-            callbacks.append(follow)
+        # a TemperedModule brings these itself, unless its configure_callbacks was overridden
+        callbacks.append(self._follow)
+        if isinstance(self.module, TemperedModule) and self.module.entropy_lambda:
+            callbacks.append(LossScaleCallback())
         theirs = options.pop("callbacks", None) or []
         theirs = theirs if isinstance(theirs, list) else [theirs]
         return L.Trainer(callbacks=[*theirs, *callbacks, self._callback], **options)
@@ -224,22 +270,24 @@ class Run:
                 f"and has {problems.unexpected_keys or 'nothing'} besides."
             )
         self._started(0, 1)
+        # a frozen model has no training behind it: what it is asked about is the plan's end
         logged = self.evaluate(Evaluation(name="validate", on="validate"))
         value = logged[self.request.program.metric]
         if not math.isfinite(value):
             return self.finished("diverged", 1)
         self._callback.take(1, value, logged)
-        return self.finished("complete", 1, {"validate": logged})
+        return self.finished("complete", 1, {each.name: logged for each in self._asked()})
 
     def _measured(self) -> Finished:
         step = self.trainer.global_step
-        # training ends at the plan's final temperature, so what is measured at the current one is the same
-        known: dict[tuple[str, str], dict[str, float]] = {}
+        # where a plan has come to its end, the current temperature is the final one
+        ended = self.tempered.progress == 1.0
+        known: dict[tuple[str, str, str], dict[str, float]] = {}
         if self._callback.reports and self._callback.reports[-1][0] == step:
-            known["validate", "null"] = self.logged
+            known["validate", "final" if ended else self.request.program.validate_at, "None"] = self.logged
         measured: dict[str, dict[str, float]] = {}
-        for evaluation in (Evaluation(name="validate", on="validate"), *self.request.evaluations):
-            key = (evaluation.on, repr(evaluation.temperature) if evaluation.temperature else "null")
+        for evaluation in self._asked():
+            key = (evaluation.on, "final" if ended else evaluation.at, repr(evaluation.temperature))
             if key not in known:
                 known[key] = self.evaluate(evaluation)
             if math.isfinite(known[key][self.request.program.metric]):
@@ -247,6 +295,23 @@ class Run:
             elif evaluation.temperature is None:
                 return self.finished("diverged", step)
         return self.finished("complete", step, measured)
+
+    def _asked(self) -> list[Evaluation]:
+        return [Evaluation(name="validate", on="validate"), *self.request.evaluations]
+
+    @contextlib.contextmanager
+    def _at(self, temperature: ValidateAt) -> Iterator[None]:
+        self._validate_at(temperature)
+        try:
+            yield
+        finally:
+            self._validate_at(self.request.program.validate_at)
+
+    def _validate_at(self, temperature: ValidateAt) -> None:
+        self._follow.validate_at = temperature
+        # the callback of a TemperedModule is made anew from the module for every evaluation
+        if isinstance(self.module, TemperedModule):
+            self.module.validate_at = temperature
 
     @contextlib.contextmanager
     def _other_plan(self, temperature: dict[str, Any]) -> Iterator[None]:

@@ -20,7 +20,6 @@ from tempopt.training.messages import (
     Failed,
     Message,
     RunRequest,
-    Shutdown,
     Stop,
     decode,
     encode,
@@ -36,7 +35,7 @@ class AgentChannel:
         self._connection = connection
         self._lock = threading.Lock()
         self._stops: set[tuple[int, int]] = set()
-        self.requests: queue.Queue[RunRequest | None] = queue.Queue()
+        self.requests: queue.Queue[RunRequest] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -50,8 +49,6 @@ class AgentChannel:
                 self._stops.add((message.ticket, message.attempt))
             elif isinstance(message, RunRequest):
                 self.requests.put(message)
-            elif isinstance(message, Shutdown):
-                self.requests.put(None)
 
     def send(self, message: Message) -> None:
         """Send one message to the agent."""
@@ -80,7 +77,7 @@ def _failed(request: RunRequest, error: BaseException) -> Failed:
     kind = "error"
     if isinstance(error, UsageError):
         kind = "usage"
-    elif isinstance(error, MemoryError | torch.OutOfMemoryError | OSError):
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError | OSError | SystemExit | KeyboardInterrupt):
         kind = "infrastructure"
     message = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
     return Failed(
@@ -107,13 +104,14 @@ def _answer(request: RunRequest, channel: AgentChannel) -> Message:
 
 
 def main(descriptor: int) -> None:
-    """Serve run requests until the agent says Shutdown or goes away."""
+    """Serve run requests until the agent goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = AgentChannel(Connection(descriptor))
     import tempopt.training.rehearsal  # noqa: F401  # paid once, while the agent prepares the study
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    while (request := channel.requests.get()) is not None:
+    while True:
+        request = channel.requests.get()
         channel.send(_answer(request, channel))
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from tempopt import cli
 from tempopt.store.rows import NewTicket
@@ -30,22 +29,43 @@ TOYS = REPOSITORY / "tests" / "training"
 POSTGRESQL = "postgres@127.0.0.1:5432"
 MARIADB = "127.0.0.1:3306"
 # As it is, as it is written in a URL, and the parts that a careless mask would leave.
-SECRET = "hun@ter:2/x"
-WRITTEN = "hun%40ter%3A2%2Fx"
-TRACES = (SECRET, WRITTEN, "hun", "ter:2", "2/x", "2%2Fx")
+SECRET = "zqx@kvw:2/jq"
+WRITTEN = "zqx%40kvw%3A2%2Fjq"
+TRACES = ("zqx", "kvw", "2/jq", "2%2Fjq")
 
-# The weights of toy_modules.Toy.
-TOY = {
-    "q_proj.weight": (8, 8),
-    "q_proj.bias": (8,),
-    "k_proj.weight": (8, 8),
-    "k_proj.bias": (8,),
-    "head.weight": (3, 8),
-    "head.bias": (3,),
-}
+SPEC = """\
+study:
+  {name: toy, metric: val_loss, direction: minimize, trials: 2, parallel: 1, candidates: 1,
+  arms: {unit: 1, constant: 1}, seeds: {choose: 1, confirm: 2}}
+model: {class_path: toy_modules.Toy}
+data: {class_path: toy_modules.ToyData}
+trainer: {max_steps: 10, accelerator: cpu}
+search: {temperature_init: {low: 0.25, high: 4.0}}
+"""
+WRONG = """\
+study:
+  name: toy
+  metric: val_loss
+  direction: minimise
+  trails: 20
+  seed: "1"
+model: {class_path: toy_modules.Toy}
+datas: {class_path: toy_modules.ToyData}
+search:
+  temperature_init: {low: 4.0, high: 0.25}
+  temperature_final: {low: 0.0, high: 2.0}
+  schedule: [cosin, linear]
+trainer: {max_steps: 10, max_time: 1}
+"""
+# The layers of toy_modules.Toy.
+TOY = {"q_proj": (8, 8), "k_proj": (8, 8), "head": (3, 8)}
 
 Start = Callable[..., subprocess.Popen[str]]
 Told = Callable[..., str]
+
+
+def _holds_no_password(text: str) -> None:
+    assert not [trace for trace in TRACES if trace in text]
 
 
 def _set(*settings: str) -> list[str]:
@@ -55,23 +75,7 @@ def _set(*settings: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of a person with a spec, ``toy.yaml``, that is in order."""
-    spec = {
-        "study": {
-            "name": "toy",
-            "metric": "val_loss",
-            "direction": "minimize",
-            "trials": 2,
-            "arms": {"unit": 1, "constant": 1},
-            "candidates": 1,
-            "seeds": {"choose": 1, "confirm": 2},
-            "parallel": 1,
-        },
-        "model": {"class_path": "toy_modules.Toy"},
-        "data": {"class_path": "toy_modules.ToyData"},
-        "trainer": {"max_steps": 10, "accelerator": "cpu"},
-        "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
-    }
-    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    (tmp_path / "toy.yaml").write_text(SPEC, encoding="utf-8")
     return tmp_path
 
 
@@ -140,26 +144,8 @@ def begun(folder: Path) -> Path:
     return path
 
 
-# ---- the spec
-
-
 def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused: Told, folder: Path) -> None:
-    (folder / "wrong.yaml").write_text(
-        "study:\n"
-        "  name: toy\n"
-        "  metric: val_loss\n"
-        "  direction: minimise\n"
-        "  trails: 20\n"
-        '  seed: "1"\n'
-        "model: {class_path: toy_modules.Toy}\n"
-        "datas: {class_path: toy_modules.ToyData}\n"
-        "search:\n"
-        "  temperature_init: {low: 4.0, high: 0.25}\n"
-        "  temperature_final: {low: 0.0, high: 2.0}\n"
-        "  schedule: [cosin, linear]\n"
-        "trainer: {max_steps: 10, max_time: 1}\n",
-        encoding="utf-8",
-    )
+    (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
     message = refused("search", "wrong.yaml")
     for said in (
         "This study spec has 8 faults:",
@@ -180,10 +166,7 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused:
     [
         (b"study: {name: toy\nsearch: [}\n", "given.yaml:2:7: this is not valid YAML: expected ',' or '}'"),
         (b"study: {}\nstudy: {}\n", 'given.yaml:2: the key "study" is there twice (first in line 1)'),
-        (
-            b"just words",
-            "given.yaml holds 'just words', but a study spec is a mapping with the sections study:",
-        ),
+        (b"just words", "given.yaml holds 'just words', but a study spec is a mapping with the sections"),
         (b"\x80\xff", "given.yaml is not a text file in UTF-8. Give a study spec in YAML."),
         (None, "There is no file given.yaml in "),
     ],
@@ -192,11 +175,6 @@ def test_a_spec_that_is_no_spec(refused: Told, folder: Path, content: bytes | No
     if content is not None:
         (folder / "given.yaml").write_bytes(content)
     assert said in refused("search", "given.yaml")
-
-
-def test_a_spec_whose_name_is_no_name(told: Told) -> None:
-    assert "File name too long. Give a YAML file" in told("search", "s" * 300)
-    assert 'Unknown study spec "digit". Did you mean "digits"?' in told("search", "digit")
 
 
 @pytest.mark.parametrize(
@@ -214,15 +192,15 @@ def test_a_setting_that_does_not_fit(refused: Told, setting: str, said: str) -> 
     assert said in refused("search", "toy.yaml", "--set", setting)
 
 
-# ---- the command line itself
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["serch", "toy.yaml"], 'Unknown command "serch". Did you mean "search"?'),
         (["search"], "the following arguments are required: SPEC. See `tempopt search --help`."),
         (["search", "toy.yaml", "--storge=x.db"], '"--storge". Did you mean "--storage"?'),
+        (["search", "digit"], 'Unknown study spec "digit". Did you mean "digits"?'),
+        (["search", "s" * 300], "File name too long. Give a YAML file"),
+        (["search", "toy.yaml", "--workers", "3"], "3 workers were asked for; study.parallel allows 1 to 1"),
         (["search", "toy.yaml", "--trials", "0"], '--trials: "0" is not a number of 1 or more'),
         (["show", "toy", "further"], "unrecognized arguments: further"),
         (["export", "toy", "--format", "toml"], "invalid choice: 'toml' (choose from 'yaml', 'python')"),
@@ -232,32 +210,12 @@ def test_a_command_or_a_flag_that_there_is_not(told: Told, words: list[str], sai
     assert said in told(*words)
 
 
-def test_more_workers_than_the_study_allows_are_refused(refused: Told) -> None:
-    message = refused("search", "toy.yaml", "--workers", "3")
-    assert "3 workers were asked for; study.parallel allows 1 to 1" in message
-
-
-def test_a_folder_that_has_been_removed_is_told(folder: Path) -> None:
-    gone = folder / "gone"
-    gone.mkdir()
-    script = f'rmdir "{gone}"; exec "{sys.executable}" -m tempopt list'
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        ["/bin/sh", "-c", script], cwd=gone, env=environment, capture_output=True, text=True, check=False
-    )
-    said = "tempopt: error: The current folder has been removed. Go to one that exists.\n"
-    assert (done.returncode, done.stderr) == (2, said)
-
-
-# ---- classes and arguments
-
-
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
     refused: Told, folder: Path
 ) -> None:
     (folder / "mine.py").write_text("from toy_modules import Toy\n\n\nclass Mine(Toy):\n    pass\n")
     message = refused(
-        "search",
+        "check",
         "toy.yaml",
         *_set("model.class_path=mine.Mine", "model.lr=fast", "model.logz=x"),
         *_set("data.class_path=mind.Data", "trainer.max_step=3"),
@@ -287,93 +245,63 @@ def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: To
         assert said in message
 
 
-def test_a_searched_name_that_nothing_takes_is_found_by_a_check(refused: Told) -> None:
-    wrong = _set("search.lrr=[0.1, 0.2]", "search.data.workerz=[0, 1]", "search.lr=[slow, 0.1]")
-    message = refused("check", "toy.yaml", *wrong)
-    for said in ('"lrr". Did you mean "lr"?', '"workerz". Did you mean "workers"?', 'given the text "slow"'):
-        assert said in message
-
-
 def test_init_of_a_module_that_there_is_not_writes_nothing(told: Told, folder: Path) -> None:
     message = told("init", "not.a:Class", "-o", "new.yaml")
     assert 'init: There is no module "not". ' in message
     assert not (folder / "new.yaml").exists()
 
 
-# ---- what only a rehearsal can see
+PLAIN = """\
+import toy_modules
+from torch import nn
+
+class Plain(toy_modules.Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+"""
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        pytest.param(
-            ["study.metric=val_los"],
-            'Unknown metric "val_los". Did you mean "val_loss"? Known: val_loss. Log it in validation_step',
-            id="metric-never-logged",
-        ),
-        pytest.param(
-            ["model.class_path=plain.Plain", "attach={layers: auto}"],
-            "No attention was found in Plain: ",
-            id="no-attention",
-        ),
-        pytest.param(
-            ["data.test=false"],
-            "ToyData.test_dataloader() gives nothing, and the verdict needs data that no search has seen. "
-            "Write one, or say study.confirm_on: validate",
-            id="no-test-data",
-        ),
-        pytest.param(
-            ["model.diverge_at=0"],
-            'diverged in the rehearsal: by step 1 the loss or "val_loss" was NaN or infinite',
-            id="diverges-at-once",
-        ),
-        pytest.param(
+        (["study.metric=val_los"], 'metric "val_los". Did you mean "val_loss"? Known: val_loss. Log it in'),
+        (["model.class_path=plain.Plain", "attach={layers: auto}"], "No attention was found in Plain: "),
+        (["data.test=false"], "ToyData.test_dataloader() gives nothing, and the verdict needs data that no"),
+        (["model.diverge_at=0"], 'in the rehearsal: by step 1 the loss or "val_loss" was NaN or infinite'),
+        (
             ["trainer.val_check_interval=1000"],
-            "`val_check_interval` (1000) must be less than or equal to the number of the training batches",
-            id="never-validates",
+            "`val_check_interval` (1000) must be less than or equal to the",
         ),
     ],
 )
 def test_what_can_only_be_seen_by_running(
     refused: Told, folder: Path, settings: list[str], said: str
 ) -> None:
-    (folder / "plain.py").write_text(
-        "import toy_modules\nfrom torch import nn\n\n\n"
-        "class Plain(toy_modules.Stock):\n"
-        "    def __init__(self) -> None:\n"
-        "        super().__init__()\n"
-        "        self.encoder = nn.Linear(8, 8)\n",
-        encoding="utf-8",
-    )
+    (folder / "plain.py").write_text(PLAIN, encoding="utf-8")
     assert said in refused("search", "toy.yaml", *_set(*settings))
-
-
-# ---- a trained model
 
 
 def test_a_checkpoint_that_is_missing(refused: Told, folder: Path) -> None:
     message = refused("search", "toy.yaml", "--set", "study.evaluate_only=trained.ckpt")
-    assert (
-        f'study.evaluate_only is "trained.ckpt", but there is no file {folder / "trained.ckpt"}.' in message
-    )
+    assert f'evaluate_only is "trained.ckpt", but there is no file {folder / "trained.ckpt"}.' in message
     message = refused("check", "toy.yaml", "--set", "study.evaluate_only=${NO_SUCH_VARIABLE}/trained.ckpt")
     assert "the environment variable NO_SUCH_VARIABLE is not set on this machine" in message
 
 
-def _checkpoint(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[str]:
+def _checkpoint(path: Path, layers: dict[str, tuple[int, int]]) -> list[str]:
     """Write a checkpoint of zeros and return the words that have it evaluated."""
-    torch.save({name: torch.zeros(shape) for name, shape in shapes.items()}, path)
+    state = {}
+    for name, shape in layers.items():
+        state |= {f"{name}.weight": torch.zeros(shape), f"{name}.bias": torch.zeros(shape[0])}
+    torch.save(state, path)
     return _set(f"study.evaluate_only={path.name}")
 
 
 def test_a_checkpoint_of_another_model(refused: Told, folder: Path) -> None:
-    words = _checkpoint(folder / "other.ckpt", {"encoder.weight": (8, 8)})
-    message = refused("search", "toy.yaml", *words)
+    message = refused("search", "toy.yaml", *_checkpoint(folder / "other.ckpt", {"encoder": (8, 8)}))
     assert f"{folder / 'other.ckpt'} is of another model: it lacks ['q_proj.weight'" in message
-    assert "['encoder.weight']" in message
-
-
-# ---- the database
+    assert "['encoder.weight', 'encoder.bias']" in message
 
 
 @pytest.fixture
@@ -391,7 +319,7 @@ def test_a_database_that_cannot_be_reached(told: Told, closed_port: int, scheme:
     message = told("search", "toy.yaml", "--storage", url)
     assert f"The database {scheme}://me:***@127.0.0.1:{closed_port}/studies failed: " in message
     assert "See that the server is running and can be reached from this machine, then try again." in message
-    assert not [trace for trace in TRACES if trace in message]
+    _holds_no_password(message)
 
 
 def _connected(driver: str, server: str, **settings: Any) -> Any:
@@ -409,26 +337,20 @@ def test_a_wrong_password(told: Told) -> None:
     message = told("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
     assert f"The database mysql://root:***@{MARIADB}/test failed: Access denied for user 'root'@" in message
     assert "Check the user name and the password in the URL; in them, @ is written %40" in message
-    assert not [trace for trace in TRACES if trace in message]
+    _holds_no_password(message)
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (
-            "oracle://me@host/studies",
-            'Unknown database "oracle". Known: sqlite, postgresql, mysql, mariadb. ',
-        ),
+        ("oracle://host/studies", 'Unknown database "oracle". Known: sqlite, postgresql, mysql, mariadb.'),
         (
             "postgresql://me@host",
-            "names no database. Give one as in sqlite:///tempopt.db, postgresql://user:password@",
+            "names no database. Give one as in sqlite:///tempopt.db, postgresql://user:",
         ),
         ("sqlite://", "names no file that other processes could open. Give a path"),
         ("here", "The database sqlite:///here failed: unable to open database file. SQLite needs a folder"),
-        (
-            "toy.yaml",
-            "The database sqlite:///toy.yaml failed: file is not a database. The file is something else",
-        ),
+        ("toy.yaml", "The database sqlite:///toy.yaml failed: file is not a database. The file is some"),
     ],
 )
 def test_a_storage_that_is_none(told: Told, folder: Path, url: str, said: str) -> None:
@@ -440,9 +362,7 @@ def test_a_storage_that_is_none(told: Told, folder: Path, url: str, said: str) -
 
 @pytest.mark.parametrize("words", [["list"], ["show", "toy"], ["resume", "toy"], ["export", "toy"]])
 def test_looking_for_a_database_makes_none(told: Told, folder: Path, words: list[str]) -> None:
-    said = (
-        f"There is no file {folder / 'tempopt.db'}. Go to the folder where the study was begun, or give its"
-    )
+    said = f"There is no file {folder / 'tempopt.db'}. Go to the folder where the study was begun, or"
     assert said in told(*words)
     assert not (folder / "tempopt.db").exists()
 
@@ -455,9 +375,6 @@ def test_a_database_that_is_newer_than_the_program(told: Told, begun: Path) -> N
         message = told(*words)
         assert "was written by a newer tempopt (tables 9999, this program knows up to " in message
         assert "Install that version: pip install --upgrade tempopt" in message
-
-
-# ---- the study
 
 
 def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path) -> None:
@@ -489,9 +406,6 @@ def test_exporting_what_has_no_winner_yet(told: Told, begun: Path) -> None:
     assert not (begun.parent / "winner.yaml").exists()
 
 
-# ---- passwords
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -504,24 +418,22 @@ def test_exporting_what_has_no_winner_yet(told: Told, begun: Path) -> None:
         ["list", "--storage", f"postgresql:/me:{SECRET}@host/studies"],
         ["list", "--storage", f"me:{SECRET}@host/studies"],
         ["list", f"postgresql://host/studies?password={SECRET}"],
-        ["list", f"postgresql://me:hun ter:2 {SECRET}@host/studies"],
+        ["list", f"postgresql://me:zqx kvw {SECRET}@host/studies"],
     ],
 )
 def test_a_password_is_not_repeated_wherever_it_was_written(told: Told, words: list[str]) -> None:
     message = told(*words)
-    assert not [trace for trace in TRACES if trace in message], message
+    _holds_no_password(message)
 
 
-def test_a_traceback_holds_no_password_and_the_exit_code_stays(
-    start: Start,
-) -> None:
+def test_a_traceback_holds_no_password_and_the_exit_code_stays(start: Start) -> None:
     url = f"postgresql://me:{SECRET}@host/studies"
     process = start("list", TEMPOPT_TRACEBACK="1", TEMPOPT_STORAGE=url)
     _, message = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "Traceback" in message
     assert "tempopt: error: The storage URL postgresql://me:***@host/studies has more than one @." in message
-    assert not [trace for trace in TRACES if trace in message], message
+    _holds_no_password(message)
 
 
 def test_what_nobody_foresaw_is_shown_without_passwords(
@@ -535,7 +447,7 @@ def test_what_nobody_foresaw_is_shown_without_passwords(
     message = capsys.readouterr().err
     assert "Traceback" in message
     assert "tempopt: error: RuntimeError: lost postgresql://me:***@host/studies" in message
-    assert not [trace for trace in TRACES if trace in message]
+    _holds_no_password(message)
 
 
 @pytest.fixture
@@ -555,9 +467,7 @@ def server() -> Iterator[tuple[str, Any]]:
 
 
 def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
-    start: Start,
-    server: tuple[str, Any],
-    folder: Path,
+    start: Start, server: tuple[str, Any], folder: Path
 ) -> None:
     url, connection = server
     shown = url.replace(WRITTEN, "***")
@@ -567,9 +477,8 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     assert search.returncode == 0, err
     assert f"tempopt show toy --storage '{shown}'" in out
 
-    long = start(
-        "search", "toy.yaml", "--storage", url, "--name", "long", "--set", "trainer.max_steps=1000000"
-    )
+    words = ["--name", "long", *_set("trainer.max_steps=1000000")]
+    long = start("search", "toy.yaml", "--storage", url, *words)
     assert long.stdout is not None
     assert "tickets:" in long.stdout.readline()
     long.send_signal(signal.SIGINT)

@@ -23,6 +23,7 @@ from tempopt.store.store import Store
 from tempopt.study.api import load_study, resume, search
 from tempopt.study.progress import Unobserved
 from tempopt.study.results import StudyResult
+from tempopt.study.trials import Trials
 
 TOYS = Path(__file__).parents[1] / "training"
 REPOSITORY = Path(__file__).parents[2]
@@ -206,6 +207,78 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     again = ended(resume("toy", storage=URL, workers=1))
     assert (again.facts, again.reports) == (undisturbed.facts, undisturbed.reports)
     assert again.result.verdict == undisturbed.result.verdict
+
+
+class Died(BaseException):
+    """The agent's process ends here."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "after"),
+    [
+        (Store, "create_study", True),
+        (Store, "take_ticket", True),
+        (Trials, "begin", True),
+        (Store, "set_parameters", True),
+        (Store, "record", True),
+        (Trials, "report", True),
+        (Trials, "end", True),
+        (Store, "finish", True),
+        (Store, "add_tickets", False),
+    ],
+)
+def test_an_agent_may_die_between_any_two_writes(
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, after: bool
+) -> None:
+    calls = 0
+    work = getattr(owner, method)
+    # in the middle of the search, where there is a middle
+    fatal = {"create_study": 1, "add_tickets": 2}.get(method, 9)
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == fatal and not after:
+            raise Died
+        result = work(*args, **kwargs)
+        if calls == fatal:
+            raise Died
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, dying)
+        # a process that dies gives nothing back
+        patch.setattr(Store, "release_agent", lambda *args: None)
+        patch.setattr(Store, "set_state", lambda *args: None)
+        with pytest.raises(Died):
+            search(toy_spec(), storage=URL, workers=1)
+        patch.undo()
+        patch.setattr("tempopt.study.api._lives", lambda pid: False)
+        again = ended(resume("toy", storage=URL, workers=1))
+    assert (again.facts, again.reports) == (undisturbed.facts, undisturbed.reports)
+    assert again.result.verdict == undisturbed.result.verdict
+    study = optuna.load_study(study_name="toy", storage=URL)
+    assert [trial.state.is_finished() for trial in study.trials] == [True] * 8
+
+
+def test_a_pruner_that_remembers_rungs_remembers_them_across_a_resume() -> None:
+    asha = {"name": "successive_halving", "min_resource": 4, "reduction_factor": 2}
+    spec = toy_spec(pruner=asha, trials=10)
+
+    class Cut(Unobserved):
+        def finished(self, ticket: TicketRow) -> None:
+            if ticket.kind == "search" and ticket.number == 4:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(spec, storage=URL, workers=1, observer=Cut())
+    resume("toy", storage=URL, workers=1)
+    resumed = facts()
+    search(spec, storage="sqlite:///other.db", workers=1)
+    with Store.open("sqlite:///other.db") as store:
+        whole = [(t.outcome, t.value) for t in store.tickets(store.load_study("toy").id)]
+    assert [(fact[5], fact[6]) for fact in resumed] == whole
+    assert ("pruned" in {outcome for outcome, _ in whole}) is True
 
 
 def test_a_killed_trainer_takes_no_agent_and_no_ticket_with_it() -> None:

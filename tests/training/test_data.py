@@ -9,7 +9,15 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from tempopt.training.data import SeededLoader, seed_data
 
@@ -83,19 +91,37 @@ class Stream(IterableDataset[int]):
         return iter(range(10))
 
 
-def test_a_stream_without_state_is_left_alone_with_a_warning() -> None:
+def seeded(train_dataloader: Any) -> tuple[Any, list[bool]]:
+    """Return what a module's training loaders become, and whether they were said not to be resumable."""
     module = L.LightningModule()
-    module.train_dataloader = lambda: DataLoader(Stream(), batch_size=2)  # type: ignore[method-assign]
-    seed_data(module, None, seed=0, data_seed=0)
+    module.train_dataloader = train_dataloader  # type: ignore[method-assign]
+    said: list[bool] = []
+    seed_data(module, None, seed=0, data_seed=0, not_resumable=lambda: said.append(True))
+    return module.train_dataloader(), said
+
+
+def test_a_stream_without_state_is_left_alone_and_said_not_to_be_resumable() -> None:
     with pytest.warns(UserWarning, match="starts again from step 0"):
-        loader = module.train_dataloader()
+        loader, said = seeded(lambda: DataLoader(Stream(), batch_size=2))
     assert not isinstance(loader, SeededLoader)
+    assert said == [True]
 
 
-def test_several_loaders_keep_their_names() -> None:
-    module = L.LightningModule()
-    module.train_dataloader = lambda: {"a": LOADERS["shuffled"](), "b": [LOADERS["shuffled"]()]}  # type: ignore[method-assign]
-    seed_data(module, None, seed=0, data_seed=0)
-    loaders = module.train_dataloader()
-    assert isinstance(loaders["a"], SeededLoader)
-    assert isinstance(loaders["b"][0], SeededLoader)
+def test_several_loaders_keep_their_names_and_get_orders_of_their_own() -> None:
+    loaders, said = seeded(lambda: {"a": LOADERS["shuffled"](), "b": [LOADERS["shuffled"]()]})
+    assert order(loaders["a"], 0) != order(loaders["b"][0], 0)
+    assert not said
+
+
+def test_a_sampler_of_whole_batches_gives_whole_batches() -> None:
+    sampler = BatchSampler(SequentialSampler(range(30)), batch_size=4, drop_last=False)
+
+    class Whole(Dataset[Any]):
+        def __getitem__(self, indices: Any) -> torch.Tensor:
+            return torch.tensor(indices)
+
+        def __len__(self) -> int:
+            return 30
+
+    loader = SeededLoader(DataLoader(Whole(), sampler=sampler, batch_size=None), seed=1)
+    assert [batch.tolist() for batch in loader] == list(sampler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,83 @@ def test_a_truncated_write_leaves_the_checkpoint_before_it(
     with pytest.raises(OSError, match="disk full"):
         Run(request_for(folder=str(tmp_path), resume=True), listener()).execute()
     assert (tmp_path / "newest.ckpt").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_run_in_the_same_folder_is_not_taken_up(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        Run(request_for(seed=77, folder=str(tmp_path)), listener(die_at=6)).execute()
+    channel = listener()
+    resumed = Run(request_for(folder=str(tmp_path), resume=True), channel).execute()
+    assert channel.of(Started)[0].step == 0
+    assert resumed.reports == Run(request_for(), listener()).execute().reports
+
+
+@pytest.mark.parametrize("damage", [b"", b"no checkpoint", None])
+def test_a_damaged_checkpoint_means_to_begin_again(
+    request_for: Any, listener: Any, tmp_path: Path, damage: bytes | None
+) -> None:
+    with pytest.raises(SystemExit):
+        Run(request_for(folder=str(tmp_path)), listener(die_at=6)).execute()
+    path = tmp_path / "newest.ckpt"
+    path.write_bytes(path.read_bytes()[:1000] if damage is None else damage)
+    channel = listener()
+    resumed = Run(request_for(folder=str(tmp_path), resume=True), channel).execute()
+    assert channel.of(Started)[0].step == 0
+    assert len(resumed.reports) == 6
+
+
+def test_a_module_with_callbacks_and_hyperparameters_of_its_own_is_tempered_and_resumes(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    def run(folder: str, **given: Any) -> Run:
+        return Run(
+            request_for("OwnCallbacks", parameters=HOT, folder=str(tmp_path / folder), **given), listener()
+        )
+
+    whole = run("whole")
+    finished = whole.execute()
+    assert [step for step, _ in finished.reports] == [4, 8]
+    assert whole.tempered.progress == pytest.approx(7 / 23)
+    cut = run("cut")
+    cut._channel.die_at = 6
+    with pytest.raises(SystemExit):
+        cut.execute()
+    assert run("cut", resume=True).execute().reports == finished.reports
+
+
+def test_a_run_that_ends_early_is_measured_at_the_temperature_that_is_asked(
+    request_for: Any, listener: Any
+) -> None:
+    asked = [Evaluation(name="final", on="validate"), Evaluation(name="current", on="validate", at="current")]
+    run = Run(request_for("OwnCallbacks", parameters=HOT, evaluations=asked), listener())
+    finished = run.execute()
+    assert finished.measurements["final"] == finished.measurements["validate"] == finished.reports[-1][1]
+    assert finished.measurements["current"] != finished.measurements["final"]
+
+
+def test_a_data_module_that_splits_in_its_constructor_holds_out_the_same_in_every_run(
+    request_for: Any, listener: Any
+) -> None:
+    def held_out(seed: int) -> list[int]:
+        request = request_for(seed=seed)
+        data = {"class_path": "toy_modules.SplitsAtOnce", "init_args": {}}
+        request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
+        return list(Run(request, listener()).datamodule.parts[2].indices)
+
+    assert held_out(1) == held_out(2)
+
+
+def test_a_frozen_model_is_evaluated_whatever_the_study_validates_at(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.pt"
+    torch.save(Run(request_for(), listener()).module.state_dict(), path)
+    asked = [Evaluation(name="validate_current", on="validate", at="current")]
+    given = {"weights": str(path), "parameters": {"temperature_init": 3.0}, "evaluations": asked}
+    finished = Run(request_for(validate_at="current", **given), listener()).execute()
+    assert finished.measurements["validate_current"] == finished.measurements["validate"]
 
 
 def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
@@ -138,3 +140,25 @@ class Normed(Stock):
         x, label = batch
         q, k = F.normalize(self.q_proj(x), dim=-1), F.normalize(self.k_proj(x), dim=-1)
         return F.cross_entropy(self.head(F.scaled_dot_product_attention(q, k, x).mean(1)), label)
+
+
+class SplitsAtOnce(ToyData):
+    """Splits in its constructor, where many people do."""
+
+    def __init__(self, workers: int = 0, root: Path | None = None) -> None:
+        super().__init__(workers)
+        self.save_hyperparameters()
+        self.parts = torch.utils.data.random_split(Augmented(), [60, 20, 20])
+
+    def setup(self, stage: str) -> None:
+        pass
+
+
+class OwnCallbacks(Toy):
+    """Brings callbacks of its own, and hyperparameters that are no plain data."""
+
+    def __init__(self, root: Path = Path("somewhere"), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def configure_callbacks(self) -> list[L.Callback]:
+        return [EarlyStopping("val_loss", patience=1, min_delta=10.0)]
