@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tempopt.cli import DEFAULT_STORAGE, DONE, INTERRUPTED, storage_url
+from tempopt.cli import DEFAULT_STORAGE, DONE, FAILED, INTERRUPTED, storage_url
 from tempopt.cli.progress import observing
 from tempopt.errors import StorageError
 from tempopt.store import urls
@@ -72,6 +72,8 @@ def _to_verdict(
     where = f"{shlex.quote(name)}{_storage_option(arguments)}"
     print("", *verdict_lines(result), "", sep="\n")
     print(f"Look again:       tempopt show {where}")
+    if result.best is None:
+        return FAILED
     print(f"Take the winner:  tempopt export {where}")
     return DONE
 

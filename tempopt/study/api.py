@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -110,6 +111,7 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
         SpecError: The spec cannot be carried out.
     """
     spec = _loaded(spec)
+    _optimizers(spec)
     with _trainers(1, threads=1) as trainers:
         started = _rehearse(spec, trainers[0], task="rehearse" if dry_run else "check")
     lines = [f'The spec of study "{spec.study.name}" is valid.']
@@ -131,6 +133,34 @@ def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
     return load_spec(spec)
 
 
+def _optimizers(spec: StudySpec) -> None:
+    """Refuse a sampler or pruner that cannot be made.
+
+    Raises:
+        SpecError: It does not take an option.
+    """
+    make_sampler(spec.study.sampler, seed=0)
+    make_pruner(spec.study.pruner)
+
+
+def _folder(checkpoints: str | Path | None, study: str) -> Path:
+    """Return the folder of a study's runs, made and open to writing.
+
+    Raises:
+        UsageError: It cannot be made or written to.
+    """
+    folder = Path(checkpoints or DEFAULT_CHECKPOINTS).absolute() / study
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UsageError(
+            f"Checkpoints and logs cannot be written to {folder}: {error.strerror}. "
+            "Give a folder that can be, with --checkpoints."
+        ) from error
+
+
 def _unchanged(study: StudyRow, spec: StudySpec) -> StudySpec:
     stored = StudySpec.from_json(study.spec)
     if changes := diff(stored, spec):
@@ -140,10 +170,14 @@ def _unchanged(study: StudyRow, spec: StudySpec) -> StudySpec:
             "Give this one another name (--name), or go on with that one: "
             f"tempopt resume {study.name}."
         )
-    if (stored.study.trials, stored.study.arms) != (spec.study.trials, spec.study.arms):
+    counted, asked = (
+        f"{each.num_unit} unit, {each.num_constant} constant and {each.study.trials} search tickets"
+        for each in (stored, spec)
+    )
+    if counted != asked:
         raise StudyChanged(
-            f'The store has a study "{study.name}" of {stored.study.trials} trials, and {spec.study.trials} '
-            "are asked now. Give this one another name (--name), or ask for as many."
+            f'The store has a study "{study.name}" of {counted}, and {asked} are asked now. '
+            "Give this one another name (--name), or ask for as many."
         )
     return spec
 
@@ -182,13 +216,12 @@ def _carry_out(
     checkpoints: str | Path | None,
     observer: Observer,
 ) -> StudyResult:
-    make_sampler(spec.study.sampler, seed=0)
-    make_pruner(spec.study.pruner)
+    _optimizers(spec)
     program = spec.program()
     count = _workers(workers, spec)
     # one thread, whatever the machine: sums in another order would be other numbers
     threads = spec.resources.threads or 1
-    folder = (Path(checkpoints or DEFAULT_CHECKPOINTS) / spec.study.name).absolute()
+    folder = _folder(checkpoints, spec.study.name)
     if study is not None:
         if study.state == "done":
             return load(store, study.name)
@@ -263,9 +296,12 @@ def _rehearse(
 def _explained(failure: Failed) -> str:
     if failure.kind == "usage":
         return failure.message
-    where = failure.traceback.strip().splitlines()
-    place = next((line.strip() for line in reversed(where) if line.lstrip().startswith("File ")), "")
-    return f"Two steps were tried, and the module or its data raised {failure.message}\n{place}"
+    places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
+    # the person's own line, not that of the library it ends in
+    own = [
+        place for place in places if "site-packages" not in place and f"{os.sep}tempopt{os.sep}" not in place
+    ]
+    return "\n".join([f"The rehearsal of two steps ended in {failure.message}", *(own or places)[-1:]])
 
 
 def _first_tickets(spec: StudySpec) -> list[NewTicket]:

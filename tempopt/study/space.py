@@ -185,7 +185,8 @@ def _range(name: str, given: Mapping[str, Any]) -> Range:
     if not isinstance(log, bool):
         raise SpecError(f"log is {log!r}. Give true or false.")
     if log and low <= 0:
-        raise SpecError(f"low is {low!r}, but the range is logarithmic. Give a low above 0, or log: false.")
+        remedy = "" if name in _SCALES else ", or log: false"
+        raise SpecError(f"low is {low!r}, but the range is logarithmic. Give a low above 0{remedy}.")
     if log and step is not None:
         raise SpecError("given log and step, but a logarithmic range has no steps. Take one of them out.")
     whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))

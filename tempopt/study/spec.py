@@ -332,12 +332,19 @@ def diff(stored: StudySpec, given: StudySpec) -> list[str]:
     lines = []
     for path in [*before, *(path for path in after if path not in before)]:
         if path not in after:
-            lines.append(f"{path}: was {json.dumps(before[path])}, now not given")
+            if not _is_emptied(before[path], path, after):
+                lines.append(f"{path}: was {json.dumps(before[path])}, now not given")
         elif path not in before:
-            lines.append(f"{path}: was not given, now {json.dumps(after[path])}")
+            if not _is_emptied(after[path], path, before):
+                lines.append(f"{path}: was not given, now {json.dumps(after[path])}")
         elif before[path] != after[path]:
             lines.append(f"{path}: was {json.dumps(before[path])}, now {json.dumps(after[path])}")
     return lines
+
+
+def _is_emptied(value: object, path: str, other: Mapping[str, Any]) -> bool:
+    """Whether this is a mapping of which the other study's keys, with a line for each, say the rest."""
+    return value == {} and any(key.startswith(f"{path}.") for key in other)
 
 
 def _identifying(spec: StudySpec) -> dict[str, Any]:

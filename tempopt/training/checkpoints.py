@@ -74,8 +74,13 @@ def load_weights(path: Path) -> dict[str, Any]:
         raise SpecError(f"study.evaluate_only names {path}, and there is no such file.") from error
     except Exception as error:
         raise SpecError(
-            f"The checkpoint {path} cannot be loaded as data ({type(error).__name__}: {error}). "
+            f"The checkpoint {path} cannot be loaded as data ({type(error).__name__}). "
             "Save it again with Lightning, or as torch.save(module.state_dict(), path)."
         ) from error
-    state: dict[str, Any] = content.get("state_dict", content)
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise SpecError(
+            f"The checkpoint {path} holds no weights by name. "
+            "Save it again with Lightning, or as torch.save(module.state_dict(), path)."
+        )
     return state

@@ -263,12 +263,13 @@ class Run:
             self._channel.send(Progress(ticket=self.request.ticket, attempt=self.request.attempt, step=step))
 
     def _evaluate_only(self, path: Path) -> Finished:
-        problems = self.module.load_state_dict(load_weights(path), strict=False)
-        if problems.missing_keys or problems.unexpected_keys:
+        try:
+            self.module.load_state_dict(load_weights(path))
+        except RuntimeError as error:
+            # torch lists what differs, by name and shape
             raise SpecError(
-                f"The checkpoint {path} is of another model: it lacks {problems.missing_keys or 'nothing'} "
-                f"and has {problems.unexpected_keys or 'nothing'} besides."
-            )
+                f"The checkpoint {path} is of another model than the spec's model: section builds. {error}"
+            ) from error
         self._started(0, 1)
         # a frozen model has no training behind it: what it is asked about is the plan's end
         logged = self.evaluate(Evaluation(name="validate", on="validate"))

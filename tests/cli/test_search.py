@@ -32,9 +32,10 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
         called.update(spec=spec, overrides=overrides)
         return SimpleNamespace(study=SimpleNamespace(name="pairs"))
 
-    def run(what: object, **settings: Any) -> None:
+    def run(what: object, **settings: Any) -> SimpleNamespace:
         settings.pop("observer").note("a note")
         called.update(settings)
+        return SimpleNamespace(best=called.get("best", "the best"))
 
     monkeypatch.setattr(command, "load_spec", load)
     monkeypatch.setattr(api, "search", run)
@@ -68,6 +69,14 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "Look again:       tempopt show pairs\n"
         "Take the winner:  tempopt export pairs\n"
     )
+
+
+def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
+    carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    carried_out["best"] = None
+    assert cli.main(["search", "a.yaml"]) == 1
+    assert "tempopt export" not in capsys.readouterr().out
 
 
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
         ("lr", [0.1, 0.1], "given 0.1 more than once"),
         ("lr", [[1, 2]], "given the choice [1, 2]. A choice is text, a number, true, false or null."),
         ("lr", [math.nan], "Give finite numbers."),
-        ("temperature_init", {"low": 0, "high": 4}, "Give a low above 0, or log: false."),
+        ("temperature_init", {"low": 0, "high": 4}, "Give a low above 0."),
         ("temperature_init", {"low": -1, "high": 4, "log": False}, "temperature_init=-1.0 is out of range."),
         ("temperature_init", [0.0, 1.0], "temperature_init=0.0 is out of range."),
         ("schedule", ["cosin"], 'Unknown schedule "cosin". Did you mean "cosine"?'),
