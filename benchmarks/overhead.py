@@ -21,7 +21,7 @@ from typing import Any
 
 TASKS: dict[str, dict[str, Any]] = {
     "max_retrieval": {},
-    "a wider model": {"model.init_args.d_model": 192, "data.init_args.batch_size": 96},
+    "a wider model": {"model.init_args.d_model": 112},
 }
 URL = "sqlite:///tempopt.db"
 
