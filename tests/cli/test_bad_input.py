@@ -388,7 +388,7 @@ def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path)
     ):
         assert said in message
     message = told("search", "toy.yaml", "--trials", "7")
-    assert 'The store has a study "toy" of 2 trials, and 7 are asked now.' in message
+    assert "and 1 unit, 1 constant and 7 search tickets are asked now." in message
     with Store.open(f"sqlite:///{begun}", create=False) as store:
         (summary,) = store.list_studies()
     assert summary.tickets == {"search": {"waiting": 1}}
