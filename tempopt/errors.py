@@ -5,6 +5,7 @@ TempoptError
 │  ├─ SpecError           a study spec, or a value in it, is wrong
 │  ├─ AttachError         a temperature cannot be put on this model
 │  ├─ StorageError        the database cannot be reached, read or written
+│  │  ├─ StoreUnreachable the database cannot be reached just now; trying again later may help
 │  │  └─ StudyNotFound    no study of that name is in the store
 │  └─ StudyChanged        the stored study was begun with another spec
 └─ StudyFailed            the study ran and failed (exit code 1)
@@ -35,6 +36,10 @@ class AttachError(UsageError):
 
 class StorageError(UsageError):
     """The database cannot be reached, read or written."""
+
+
+class StoreUnreachable(StorageError):
+    """The database cannot be reached just now; trying again later may help."""
 
 
 class StudyNotFound(StorageError):

@@ -58,6 +58,13 @@ def _argument(*names: str, **settings: Any) -> Argument:
     return Argument(names, settings)
 
 
+class Trials(NamedTuple):
+    """How many search trials were asked for: ``whole`` in all (None: as the spec says), or ``more``."""
+
+    whole: int | None = None
+    more: int = 0
+
+
 def _count(text: str) -> int:
     """Return a positive integer."""
     if not text.isdecimal() or int(text) < 1:
@@ -65,16 +72,40 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _trials(text: str) -> Trials:
+    """Return what ``N`` or ``+N`` asks for."""
+    if text.startswith("+"):
+        return Trials(more=_count(text[1:]))
+    return Trials(whole=_count(text))
+
+
+def _more_trials(text: str) -> Trials:
+    """Return what ``+N`` asks for."""
+    if not text.startswith("+"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a study that goes on can only get more trials')
+    return _trials(text)
+
+
 _SPEC = _argument("spec", metavar="SPEC", help="study spec: a YAML file, or the name of a bundled study")
 _NAME = _argument("name", metavar="NAME", help="name of a study in the store")
-_STORAGE = _argument(
-    "--storage", metavar="URL", help="database URL (default: TEMPOPT_STORAGE, else sqlite:///tempopt.db)"
+_STORE = (
+    _argument(
+        "--storage", metavar="URL", help="database URL (default: TEMPOPT_STORAGE, else sqlite:///tempopt.db)"
+    ),
+    _argument(
+        "--storage-file",
+        metavar="FILE",
+        help="file whose only line is the database URL, to keep a password out of lists of processes",
+    ),
 )
 _WORKERS = _argument(
     "--workers", metavar="N", type=_count, help="trainers side by side (default: one a CPU core)"
 )
 _CHECKPOINTS = _argument(
-    "--checkpoints", metavar="FOLDER", help="where runs keep checkpoints and logs (default: tempopt-runs)"
+    "--checkpoints",
+    metavar="URL",
+    help="where runs keep checkpoints: a folder, or a URL as in s3://bucket/folder (default: the study's, "
+    "else tempopt-runs)",
 )
 _SET = _argument(
     "--set",
@@ -92,8 +123,15 @@ COMMANDS = {
         "tempopt.cli.search:search",
         (
             _SPEC,
-            _STORAGE,
-            _argument("--trials", metavar="N", type=_count, help="search trials (default: the spec's)"),
+            *_STORE,
+            _argument(
+                "--trials",
+                metavar="N",
+                type=_trials,
+                default=Trials(),
+                help="search trials (default: the spec's); +N: so many more than the study has",
+            ),
+            _argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
             _WORKERS,
             _SET,
             _argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
@@ -103,18 +141,88 @@ COMMANDS = {
     "resume": Command(
         "go on with a study, from the database alone",
         "tempopt.cli.search:resume",
-        (_NAME, _STORAGE, _WORKERS, _CHECKPOINTS),
+        (
+            _NAME,
+            *_STORE,
+            _argument(
+                "--trials",
+                metavar="+N",
+                type=_more_trials,
+                default=Trials(),
+                help="so many more search trials than the study has",
+            ),
+            _WORKERS,
+            _CHECKPOINTS,
+        ),
     ),
-    "list": Command("list the studies in the store", "tempopt.cli.show:list_studies", (_STORAGE, _JSON)),
-    "show": Command("show what a study found so far", "tempopt.cli.show:show", (_NAME, _STORAGE, _JSON)),
+    "agent": Command(
+        "join a running study with one more agent, from any machine",
+        "tempopt.cli.search:agent",
+        (_NAME, *_STORE, _WORKERS, _CHECKPOINTS),
+    ),
+    "list": Command("list the studies in the store", "tempopt.cli.show:list_studies", (*_STORE, _JSON)),
+    "show": Command("show what a study found so far", "tempopt.cli.show:show", (_NAME, *_STORE, _JSON)),
+    "logs": Command(
+        "show what the runs of a study printed",
+        "tempopt.cli.logs:logs",
+        (
+            _NAME,
+            _argument(
+                "ticket",
+                metavar="TICKET",
+                nargs="*",
+                default=[],
+                help="the run, as in search-12 (default: a line for each run)",
+            ),
+            _argument("--attempt", metavar="N", type=_count, help="of this attempt alone"),
+            *_STORE,
+        ),
+    ),
     "export": Command(
         "write the winner as YAML for LightningCLI or as a Python call",
         "tempopt.cli.show:export",
         (
             _NAME,
-            _STORAGE,
+            *_STORE,
             _argument("--format", choices=("yaml", "python"), default="yaml", help="default: yaml"),
             _OUTPUT,
+        ),
+    ),
+    "pause": Command(
+        "have every agent of a study checkpoint and leave, until it is resumed",
+        "tempopt.cli.care:pause",
+        (_NAME, *_STORE),
+    ),
+    "stop": Command(
+        "end the searching of a study; what was found so far is confirmed",
+        "tempopt.cli.care:stop",
+        (_NAME, *_STORE),
+    ),
+    "delete": Command(
+        "delete a study with its trials, checkpoints and logs",
+        "tempopt.cli.care:delete",
+        (
+            _NAME,
+            *_STORE,
+            _argument("--yes", action="store_true", help="do not ask"),
+            _argument("--force", action="store_true", help="even while agents are at work on it"),
+        ),
+    ),
+    "gc": Command(
+        "remove the checkpoints that no run needs any more",
+        "tempopt.cli.care:gc",
+        (
+            _argument("name", metavar="NAME", nargs="?", help="name of a study (default: all in the store)"),
+            *_STORE,
+            _argument("--dry-run", action="store_true", help="only list them"),
+        ),
+    ),
+    "storage": Command(
+        "bring a database that an older tempopt wrote to this version",
+        "tempopt.cli.care:storage",
+        (
+            _argument("action", metavar="upgrade", choices=("upgrade",), help="the only thing to do with it"),
+            *_STORE,
         ),
     ),
     "check": Command(
@@ -150,8 +258,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    """Return the parser of the program, and that of each command."""
     parser = _Parser(
         prog="tempopt",
         description="Finds the attention temperature schedule a model should have been trained with.",
@@ -170,7 +278,7 @@ def build_parser() -> argparse.ArgumentParser:
         )
         for argument in command.arguments:
             own.add_argument(*argument.names, **argument.settings)
-    return parser
+    return parser, commands.choices
 
 
 def _refuse_unknown(argv: Sequence[str]) -> None:
@@ -203,25 +311,25 @@ def _refuse_no_folder() -> None:
         raise UsageError("The current folder has been removed. Go to one that exists.") from None
 
 
-def storage_url(given: str | None) -> str:
-    """Return the database URL: the one that was given, else that of the environment, else the default."""
-    return given or os.environ.get("TEMPOPT_STORAGE") or DEFAULT_STORAGE
-
-
 def _run(argv: Sequence[str]) -> int:
     _refuse_unknown(argv)
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    if arguments.version:
-        from tempopt import __version__
+    parser, commands = build_parsers()
+    if not argv or argv[0] not in commands:
+        if parser.parse_args(argv).version:
+            from tempopt import __version__
 
-        print(f"tempopt {__version__}")
-        return DONE
-    if arguments.command is None:
+            print(f"tempopt {__version__}")
+            return DONE
         parser.print_help(sys.stderr)
         return USAGE
+    # intermixed: `logs NAME --storage URL TICKET` is what people type as well
+    arguments = commands[argv[0]].parse_intermixed_args(argv[1:])
     _refuse_no_folder()
-    module, _, function = COMMANDS[arguments.command].run.partition(":")
+    if "storage" in arguments:
+        from tempopt.cli.storage import storage_url
+
+        arguments.url = storage_url(arguments)
+    module, _, function = COMMANDS[argv[0]].run.partition(":")
     code: int = getattr(import_module(module), function)(arguments)
     sys.stdout.flush()
     return code

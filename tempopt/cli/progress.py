@@ -49,6 +49,17 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
 
 
+def amount(size: int) -> str:
+    """Return a number of bytes as ``999 B``, ``12.3 MB`` or ``1.5 GB``."""
+    if size < 1000:
+        return f"{size} B"
+    value, units = float(size), iter(("kB", "MB", "GB", "TB"))
+    unit = ""
+    while value >= 1000 and unit != "TB":
+        value, unit = value / 1000, next(units)
+    return f"{value:.1f} {unit}"
+
+
 def called(ticket: TicketRow) -> str:
     """Return what a ticket is called: kind and number, and whose candidate it trains if that is another."""
     arm = "" if ticket.arm == ticket.kind else f" ({ticket.arm})"

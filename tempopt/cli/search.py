@@ -1,4 +1,4 @@
-"""``tempopt search`` and ``tempopt resume``: run a study, show it while it runs, say what it found."""
+"""``tempopt search``, ``resume`` and ``agent``: run a study, show it while it runs, say what it found."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tempopt.cli import DEFAULT_STORAGE, DONE, FAILED, INTERRUPTED, storage_url
+from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.progress import observing
-from tempopt.errors import StorageError
-from tempopt.store import urls
+from tempopt.cli.storage import storage_option
+from tempopt.errors import StorageError, StudyNotFound
 from tempopt.store.store import Store
 from tempopt.study import api
+from tempopt.study.document import read_sets
 from tempopt.study.progress import Observer
 from tempopt.study.spec import load_spec
 from tempopt.study.verdict import verdict_lines
@@ -30,15 +31,17 @@ def search(arguments: argparse.Namespace) -> int:
     if arguments.name is not None:
         overrides.append(f"study.name={json.dumps(arguments.name)}")
     spec = load_spec(arguments.spec, overrides)
-    storage = storage_url(arguments.storage)
+    enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
 
     def carry_out(observer: Observer) -> StudyResult:
         return api.search(
             spec,
-            storage=storage,
+            storage=arguments.url,
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
-            trials=arguments.trials,
+            trials=arguments.trials.whole,
+            more=arguments.trials.more,
+            enqueue=enqueue,
             observer=observer,
         )
 
@@ -51,25 +54,49 @@ def resume(arguments: argparse.Namespace) -> int:
     def carry_out(observer: Observer) -> StudyResult:
         return api.resume(
             arguments.name,
-            storage=storage_url(arguments.storage),
+            storage=arguments.url,
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
+            more=arguments.trials.more,
             observer=observer,
         )
 
     return _to_verdict(arguments.name, carry_out, arguments)
 
 
+def agent(arguments: argparse.Namespace) -> int:
+    """Work on a study beside its other agents, until it ends."""
+
+    def carry_out(observer: Observer) -> StudyResult:
+        return api.join(
+            arguments.name,
+            storage=arguments.url,
+            workers=arguments.workers,
+            checkpoints=arguments.checkpoints,
+            observer=observer,
+        )
+
+    return _to_verdict(arguments.name, carry_out, arguments, again="agent")
+
+
 def _to_verdict(
-    name: str, carry_out: Callable[[Observer], StudyResult], arguments: argparse.Namespace
+    name: str,
+    carry_out: Callable[[Observer], StudyResult],
+    arguments: argparse.Namespace,
+    again: str = "resume",
 ) -> int:
     try:
         with observing(sys.stdout) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
-        print(f"\n{_how_to_go_on(name, arguments)}")
+        print(f"\n{_how_to_go_on(name, arguments, again)}")
         return INTERRUPTED
-    where = f"{shlex.quote(name)}{_storage_option(arguments)}"
+    if result.state != "done":
+        # somebody ran `tempopt pause`; other agents may yet be saving their runs
+        command = _command("resume", name, arguments)
+        print(f"\nThe study was paused. Everything that was reported is saved. To go on:\n  {command}")
+        return DONE
+    where = f"{shlex.quote(name)}{storage_option(arguments)}"
     print("", *verdict_lines(result), "", sep="\n")
     print(f"Look again:       tempopt show {where}")
     if result.best is None:
@@ -78,19 +105,23 @@ def _to_verdict(
     return DONE
 
 
-def _how_to_go_on(name: str, arguments: argparse.Namespace) -> str:
-    # A database that is lost just now is no reason to doubt that the study is in it.
-    with suppress(StorageError), Store.open(storage_url(arguments.storage), create=False) as store:
-        if name not in [summary.study.name for summary in store.list_studies()]:
-            return "Interrupted before the study was begun; nothing was written."
-    command = f"tempopt resume {shlex.quote(name)}{_storage_option(arguments)}"
+def _how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
+    try:
+        with Store.open(arguments.url, create=False) as store:
+            store.load_study(name)
+    except StudyNotFound:
+        return "Interrupted before the study was begun; nothing was written."
+    except StorageError:
+        # A database that is lost just now is no reason to doubt that the study is in it.
+        pass
+    return (
+        f"Interrupted. Everything that was reported is saved. To go on:\n  {_command(again, name, arguments)}"
+    )
+
+
+def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
+    """Return the line that goes on with a study in the same store, with the same checkpoints."""
+    line = f"tempopt {command} {shlex.quote(name)}{storage_option(arguments)}"
     if arguments.checkpoints is not None:
-        command += f" --checkpoints {shlex.quote(arguments.checkpoints)}"
-    return f"Interrupted. Everything that was reported is saved. To go on:\n  {command}"
-
-
-def _storage_option(arguments: argparse.Namespace) -> str:
-    """Return the option that leads back to the same store, with no password in it."""
-    if arguments.storage in (None, DEFAULT_STORAGE):
-        return ""
-    return f" --storage {shlex.quote(urls.parse(arguments.storage).shown)}"
+        line += f" --checkpoints {shlex.quote(arguments.checkpoints)}"
+    return line

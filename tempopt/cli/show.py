@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tempopt.cli import DONE, storage_url
+from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.cli.progress import LABELS, number
 from tempopt.store.rows import StudySummary, TicketState
@@ -22,7 +22,7 @@ from tempopt.study.verdict import verdict_lines
 
 def list_studies(arguments: argparse.Namespace) -> int:
     """Print a line for every study in the store, oldest first."""
-    with Store.open(storage_url(arguments.storage), create=False) as store:
+    with Store.open(arguments.url, create=False) as store:
         shown = store.url_shown
         summaries = store.list_studies()
     rows = [_summary(summary) for summary in summaries]
@@ -32,12 +32,13 @@ def list_studies(arguments: argparse.Namespace) -> int:
     if not rows:
         print(f"No study in {shown} yet.")
         return DONE
-    table = _table("study", "state", "metric", "direction", "tickets done", "begun (UTC)")
+    table = _table("study", "state", "agents", "metric", "direction", "done", "begun (UTC)")
     for row in rows:
         tickets = row["tickets"]
         table.add_row(
             row["study"],
             row["state"],
+            str(row["agents"]),
             row["metric"],
             row["direction"],
             f"{tickets['done']}/{tickets['requested']}",
@@ -48,7 +49,7 @@ def list_studies(arguments: argparse.Namespace) -> int:
 
 
 def _summary(summary: StudySummary) -> dict[str, Any]:
-    counts: dict[TicketState, int] = {"waiting": 0, "running": 0, "done": 0, "failed": 0}
+    counts: dict[TicketState, int] = {"waiting": 0, "running": 0, "done": 0, "failed": 0, "withdrawn": 0}
     for states in summary.tickets.values():
         for state, count in states.items():
             counts[state] += count
@@ -57,7 +58,8 @@ def _summary(summary: StudySummary) -> dict[str, Any]:
         "study": study.name,
         "metric": study.spec["study"]["metric"],
         "direction": study.spec["study"]["direction"],
-        "state": study.state,
+        "state": "done" if study.state == "done" else "running" if summary.agents else "paused",
+        "agents": summary.agents,
         "created": study.created.isoformat(),
         "tickets": {"requested": sum(counts.values()), **counts},
     }
@@ -69,7 +71,7 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
         return DONE
-    print(f"{result.name}: {result.direction} {result.metric}; {result.state}")
+    print(f"{result.name}: {result.direction} {result.metric}; {_state(result)}")
     print()
     _print(_tickets(result))
     print()
@@ -89,18 +91,26 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace) -> StudyResult:
-    with Store.open(storage_url(arguments.storage), create=False) as store:
+    with Store.open(arguments.url, create=False) as store:
         return results.load(store, arguments.name)
 
 
+def _state(result: StudyResult) -> str:
+    if result.state != "running":
+        return result.state
+    return f"running ({result.agents} agent{'s' if result.agents > 1 else ''})"
+
+
 def _tickets(result: StudyResult) -> Table:
-    table = _table("tickets", "asked", "done", "running", "waiting", "failed")
+    states = ["done", "running", "waiting", "failed"]
+    if any(count.withdrawn for count in result.tickets.values()):
+        states.append("withdrawn")
+    table = _table("tickets", "asked", *states)
     for column in table.columns[1:]:
         column.justify = "right"
     for kind, count in result.tickets.items():
         asked = "not known yet" if count.requested is None else str(count.requested)
-        numbers = (count.done, count.running, count.waiting, count.failed)
-        table.add_row(LABELS[kind], asked, *(str(value) for value in numbers))
+        table.add_row(LABELS[kind], asked, *(str(getattr(count, state)) for state in states))
     return table
 
 

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.dialects import mysql
 
@@ -71,6 +72,7 @@ class Utc(TypeDecorator[datetime]):
 
 
 METADATA = MetaData()
+_ZERO = text("0")
 
 STUDY = Table(
     "tempopt_study",
@@ -81,6 +83,8 @@ STUDY = Table(
     Column("spec_hash", String(64), nullable=False),
     Column("state", String(16), nullable=False),
     Column("created", Utc, nullable=False),
+    Column("version", Integer, nullable=False, server_default=_ZERO),
+    Column("checkpoints", LongText),
     UniqueConstraint("name", name="tempopt_study_name"),
     **OPTIONS,
 )
@@ -113,6 +117,12 @@ TICKET = Table(
     Column("code", LongText),
     Column("started", Utc),
     Column("finished", Utc),
+    Column("trial_id", Integer, comment="key of the trial in Optuna's table"),
+    Column("round", Integer, nullable=False, server_default=_ZERO),
+    Column("sampled", Document),
+    Column("lease", Double, comment="end, in epoch seconds of the database's clock"),
+    Column("checkpoints", Document),
+    Column("checkpoint_seconds", Double, nullable=False, server_default=_ZERO),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are taken: the next one is found, and locked, without a sort.
     Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),
@@ -126,5 +136,16 @@ MEASUREMENT = Table(
     Column("name", String(MAX_NAME), primary_key=True),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("value", Double, comment="null: measured, and not a finite number"),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+LOG = Table(
+    "tempopt_log",
+    METADATA,
+    Column("ticket_id", ForeignKey("tempopt_ticket.id", name="tempopt_log_ticket"), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("agent", String(MAX_NAME), nullable=False),
+    Column("text", LongText, nullable=False),
+    Column("written", Utc, nullable=False),
     **{**OPTIONS, "sqlite_autoincrement": False},
 )

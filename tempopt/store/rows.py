@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 Kind = Literal["unit", "constant", "search", "choose", "confirm", "init_only"]
 KINDS: tuple[Kind, ...] = ("unit", "constant", "search", "choose", "confirm", "init_only")
-TicketState = Literal["waiting", "running", "done", "failed"]
+TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
+OVER: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
+"""The states in which nothing is left to do for a ticket."""
 Outcome = Literal["complete", "pruned", "diverged", "failed"]
 StudyState = Literal["running", "paused", "done"]
 
@@ -22,7 +24,11 @@ class StudyRow:
         name: Unique in its database, 1 to 255 characters.
         spec: The resolved study spec as plain JSON data (``StudySpec.to_json``), with no password in it.
         spec_hash: Identity of the spec, at most 64 characters.
+        state: ``running`` may be worked on, ``paused`` was told to rest, ``done`` has no ticket left to do.
+            Whether anybody is at work is told by the leases, not by this.
         created: In UTC, as every moment here.
+        version: Grows when tickets are added or withdrawn.
+        checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
     """
 
     id: int
@@ -31,6 +37,8 @@ class StudyRow:
     spec_hash: str
     state: StudyState
     created: datetime
+    version: int = 0
+    checkpoints: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +47,29 @@ class StudySummary:
 
     Args:
         tickets: Number of tickets by kind and state; what there is none of is left out.
+        agents: Number of agents that hold a ticket whose lease is not over.
     """
 
     study: StudyRow
     tickets: dict[Kind, dict[TicketState, int]]
+    agents: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint of a run, as it is found again and known to be whole.
+
+    Args:
+        step: Optimizer step at which it was written.
+        url: Where it lies, absolute (an fsspec URL).
+        digest: Hash of its bytes.
+        size: Its bytes.
+    """
+
+    step: int
+    url: str
+    digest: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +98,13 @@ class TicketRow:
         code: Identity of the code that ran it.
         started: When it was last taken.
         failures: Attempts that the infrastructure lost; those given back in good order do not count.
+        round: Verdict that it belongs to, from 0; more search tickets after a verdict open the next round.
+        sampled: Values of the arm's own space that ``parameters`` follow from; before the ticket is begun
+            those that a person wants tried, if any.
+        lease: Seconds that the holder still has to show progress, negative once it is over; None unless
+            running.
+        checkpoints: Newest first, at most two.
+        checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
     """
 
     id: int
@@ -97,6 +131,11 @@ class TicketRow:
     started: datetime | None
     finished: datetime | None
     failures: int = 0
+    round: int = 0
+    sampled: dict[str, Any] | None = None
+    lease: float | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoint_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +149,22 @@ class NewTicket:
     candidate: int | None = None
     pair: int | None = None
     parameters: dict[str, Any] | None = None
+    round: int = 0
+    sampled: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialParam:
+    """One parameter of an Optuna trial as Optuna's tables hold it.
+
+    Args:
+        value: Optuna's internal representation (for a choice its index).
+        distribution: Optuna's ``distribution_to_json``.
+    """
+
+    name: str
+    value: float
+    distribution: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +192,7 @@ class Outcomes:
     Args:
         value: Finite; None for a run that diverged or failed, and for one pruned before it reported.
         seconds: Training seconds of this attempt.
+        checkpoint_seconds: Part of them that went into writing checkpoints.
 
     Raises:
         ValueError: The value is not finite, or missing from a complete run, or there for a diverged one.
@@ -149,6 +205,7 @@ class Outcomes:
     diverged_at: int | None = None
     error: str | None = None
     measurements: list[Measurement] = field(default_factory=list)
+    checkpoint_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
@@ -159,3 +216,120 @@ class Outcomes:
             self.value is not None and self.outcome in ("diverged", "failed")
         ):
             raise ValueError(f"A run whose outcome is {self.outcome} cannot have the value {self.value}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The run of an attempt has begun to train."""
+
+    ticket_id: int
+    attempt: int
+    total_steps: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """One validation of a run: optimizer step and metric."""
+
+    ticket_id: int
+    attempt: int
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A run has written a checkpoint; the two newest are remembered."""
+
+    ticket_id: int
+    attempt: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run came to an end that its parameters decided; ``log`` is the end of what it printed."""
+
+    ticket_id: int
+    attempt: int
+    outcomes: Outcomes
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The infrastructure lost an attempt: the ticket waits again, or has failed for good.
+
+    Args:
+        error: What happened, for a person to read.
+        max_attempts: Failures after which the ticket is not tried again, >= 1.
+        seconds: Training seconds of this attempt.
+        log: The end of what the run printed.
+    """
+
+    ticket_id: int
+    attempt: int
+    error: str
+    max_attempts: int
+    seconds: float = 0.0
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """An attempt was broken off in good order: the ticket waits again, and no failure is counted."""
+
+    ticket_id: int
+    attempt: int
+    seconds: float = 0.0
+    log: str = ""
+
+
+Change = Began | Reported | Kept | Ended | Lost | Returned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of changes that were written, and how the study stands.
+
+    Args:
+        refused: Ticket id to the reason, for tickets that are another's by now: what was to be written
+            about them was thrown away, and so should their runs be.
+        states: State that each ticket has after the changes, by id; without the refused ones.
+        state: State of the study.
+        version: Version of its tickets.
+    """
+
+    refused: dict[int, str]
+    states: dict[int, TicketState]
+    state: StudyState
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What others have done to a study's tickets.
+
+    Args:
+        state: State of the study.
+        version: Version of its tickets; another than before: read all of them again.
+        tickets: Tickets that are not waiting, of those that were asked about.
+        reports: Reports of those among them that are over and belong to an arm that searches.
+    """
+
+    state: StudyState
+    version: int
+    tickets: list[TicketRow]
+    reports: list[Measurement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """The end of what one attempt at a ticket printed, with its traceback if it died."""
+
+    ticket_id: int
+    attempt: int
+    agent: str
+    text: str
+    written: datetime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 VERSION_TABLE = "tempopt_alembic_version"
-HEAD = "0001"
+HEAD = "0002"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 _VERSION = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))
-# One at a time creates the tables; SQLite's writing transaction is such a lock already.
+# One at a time creates the tables; SQLite's writing transaction is such a lock already. Asked for in short
+# waits, since a server that does not answer for long is taken for lost.
 _LOCK = {
-    "postgresql": ("SELECT pg_advisory_xact_lock(7365717036)",),
-    "mysql": ("SELECT GET_LOCK('tempopt_schema', 60)",),
+    "postgresql": "SELECT pg_try_advisory_xact_lock(7365717036)",
+    "mysql": "SELECT GET_LOCK('tempopt_schema', 1)",
 }
-_UNLOCK = {"mysql": ("SELECT RELEASE_LOCK('tempopt_schema')",)}
+_UNLOCK = {"mysql": "SELECT RELEASE_LOCK('tempopt_schema')"}
+_PATIENCE_SECONDS = 60.0
 # The first to know SKIP LOCKED; for SQLite, to know UPSERT.
 _OLDEST = {"PostgreSQL": (9, 5), "MariaDB": (10, 6), "MySQL": (8, 0, 1), "SQLite": (3, 24)}
 
@@ -138,8 +141,7 @@ def _migrate(database: Database) -> None:
     from alembic import command
 
     def to_head(connection: Connection) -> None:
-        for statement in _LOCK.get(database.dialect, ()):
-            connection.execute(text(statement))
+        _lock(database, connection)
         try:
             # Somebody else may have been first while this waited for the lock.
             if _look(connection)[0] != HEAD:
@@ -147,8 +149,19 @@ def _migrate(database: Database) -> None:
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         finally:
-            for statement in _UNLOCK.get(database.dialect, ()):
-                connection.execute(text(statement))
+            if database.dialect in _UNLOCK:
+                connection.execute(text(_UNLOCK[database.dialect]))
 
     database.write(to_head)
     database.write_ahead()
+
+
+def _lock(database: Database, connection: Connection) -> None:
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while database.dialect in _LOCK and not connection.scalar(text(_LOCK[database.dialect])):
+        if time.monotonic() > give_up:
+            raise StorageError(
+                f"Another program has been changing the tables of {database.address.shown} for a minute. "
+                "Wait until it is done, or end it, then try again."
+            )
+        time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Insert-or-replace and insert-or-leave, which each database spells in its own way."""
+"""Insert-or-replace, which each database spells in its own way."""
 
 from __future__ import annotations
 
@@ -20,26 +20,22 @@ def upsert(
     rows: Sequence[dict[str, Any]],
     *,
     key: Sequence[str],
-    replace: Sequence[str] = (),
+    replace: Sequence[str],
 ) -> None:
     """Insert rows in one statement; of a row whose key is there already, only some columns are replaced.
 
     Args:
         rows: Column values, all with the same columns, no key twice.
         key: Columns of the unique constraint.
-        replace: Columns that a row which is there takes over; none: it is left as it is.
+        replace: Columns that a row which is there takes over, one at least.
     """
     if not rows:
         return
     if connection.dialect.name == "mysql":
         ours = mysql.insert(table)
-        # A column set to itself leaves the row alone; INSERT IGNORE would hide other errors too.
-        columns = {name: ours.inserted[name] for name in replace} or {key[0]: table.c[key[0]]}
+        columns = {name: ours.inserted[name] for name in replace}
         connection.execute(ours.on_duplicate_key_update(columns), rows)
         return
     theirs = _INSERTS[connection.dialect.name](table)
-    if replace:
-        columns = {name: theirs.excluded[name] for name in replace}
-        connection.execute(theirs.on_conflict_do_update(index_elements=key, set_=columns), rows)
-    else:
-        connection.execute(theirs.on_conflict_do_nothing(index_elements=key), rows)
+    columns = {name: theirs.excluded[name] for name in replace}
+    connection.execute(theirs.on_conflict_do_update(index_elements=key, set_=columns), rows)

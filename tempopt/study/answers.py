@@ -21,7 +21,15 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.store.rows import Measurement, TicketRow
-from tempopt.study.confirm import POSTHOC_CONSTANTS, constant_name, counted, finished, of_kind, usable
+from tempopt.study.confirm import (
+    POSTHOC_CONSTANTS,
+    constant_name,
+    counted,
+    current_round,
+    finished,
+    of_kind,
+    usable,
+)
 from tempopt.study.paired import PairedTest, paired
 
 if TYPE_CHECKING:
@@ -79,6 +87,7 @@ class Verdict:
         constant_params: Parameters of that constant.
         inference_only: Models trained at tau = 1 and evaluated at other temperatures.
         init_only: The winner's initial temperature baked into the weights, trained at tau = 1.
+        round: Round of search tickets that it closes, from 0.
     """
 
     total: Answer
@@ -89,6 +98,12 @@ class Verdict:
     constant_params: dict[str, Any] | None
     inference_only: Share | None
     init_only: Share | None
+    round: int
+
+    @property
+    def looks(self) -> int:
+        """Number of verdicts that the study will have had with this one; p and intervals allow for it."""
+        return self.round + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,34 +121,48 @@ class _Runs:
 def conclude(
     tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec
 ) -> Verdict | None:
-    """Return the four answers, or None as long as the confirmation is not over.
+    """Return the four answers of the last round that is confirmed, or None before the first is.
 
     There is no answer from half of the pairs: looking at p on the way and stopping when it is small
-    would be a test at another level than the one that is reported.
+    would be a test at another level than the one that is reported. Enlarging a study after a verdict is
+    such a look, too: the verdict of a later round allows for all those before it.
 
     Args:
         tickets: All tickets of the study.
         measurements: What the confirm runs of the arm ``unit`` measured; others are ignored.
         spec: The study's spec.
     """
-    confirm = of_kind(tickets, "confirm")
-    init_only = of_kind(tickets, "init_only")
+    measurements = list(measurements)
+    for of_round in range(current_round(tickets), -1, -1):
+        verdict = _conclude_round(of_round, tickets, measurements, spec)
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def _conclude_round(
+    of_round: int, tickets: Sequence[TicketRow], measurements: Sequence[Measurement], spec: StudySpec
+) -> Verdict | None:
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    init_only = of_kind(tickets, "init_only", of_round=of_round)
     if not confirm or not finished(confirm):
         return None
+    looks = of_round + 1
     arms = {arm: _runs(of_kind(confirm, "confirm", arm)) for arm in ("unit", "constant", "search")}
-    total = _compare(arms["search"], arms["unit"], spec)
+    total = _compare(arms["search"], arms["unit"], spec, looks)
     if total is None:
         return None
-    baked = _compare(_runs(init_only), arms["unit"], spec) if finished(init_only) else None
+    baked = _compare(_runs(init_only), arms["unit"], spec, looks) if finished(init_only) else None
     return Verdict(
         total=total,
         params=_parameters(confirm, "search") or {},
         test=spec.study.test,
         confirmed_on=spec.study.confirm_on,
-        against_constant=_compare(arms["search"], arms["constant"], spec),
+        against_constant=_compare(arms["search"], arms["constant"], spec, looks),
         constant_params=_parameters(confirm, "constant"),
-        inference_only=_inference_only(confirm, measurements, arms["unit"], total, spec),
+        inference_only=_inference_only(confirm, measurements, arms["unit"], total, spec, looks),
         init_only=_share(baked, total) if baked is not None else None,
+        round=of_round,
     )
 
 
@@ -149,7 +178,7 @@ def _runs(tickets: Sequence[TicketRow]) -> _Runs:
     return _Runs(values=values, diverged=frozenset(diverged))
 
 
-def _compare(arm: _Runs, reference: _Runs, spec: StudySpec) -> Answer | None:
+def _compare(arm: _Runs, reference: _Runs, spec: StudySpec, looks: int) -> Answer | None:
     """Return the comparison over the pairs of which neither run was lost; None if there is none."""
     pairs = sorted(arm.pairs & reference.pairs)
     if not pairs:
@@ -159,7 +188,7 @@ def _compare(arm: _Runs, reference: _Runs, spec: StudySpec) -> Answer | None:
     worst = (min if spec.study.direction == "maximize" else max)(reached, default=0.0)
     differences = [arm.values.get(pair, worst) - reference.values.get(pair, worst) for pair in pairs]
     return Answer(
-        paired=paired(differences, test=spec.study.test, direction=spec.study.direction),
+        paired=paired(differences, test=spec.study.test, direction=spec.study.direction, looks=looks),
         dropped=spec.study.seeds.confirm - len(pairs),
         diverged=len(arm.diverged.intersection(pairs)),
         reference_diverged=len(reference.diverged.intersection(pairs)),
@@ -177,6 +206,7 @@ def _inference_only(
     unit: _Runs,
     total: Answer,
     spec: StudySpec,
+    looks: int,
 ) -> Share | None:
     """Return what evaluating the tau = 1 models at another temperature gains, without any training.
 
@@ -196,7 +226,7 @@ def _inference_only(
     for name, temperature in ((f"{on}:winner", None), (at_best, best)):
         values = measured.get(name, {})
         evaluated = _Runs(values=values, diverged=unit.diverged)
-        answer = _compare(evaluated, unit, spec) if values.keys() >= set(pair_of.values()) else None
+        answer = _compare(evaluated, unit, spec, looks) if values.keys() >= set(pair_of.values()) else None
         if answer is not None:
             shares.append(_share(answer, total, temperature))
     return max(shares, key=lambda share: share.answer.paired.gain, default=None)

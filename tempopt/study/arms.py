@@ -1,6 +1,6 @@
 """The three arms that search: what each ticket of theirs is asked to train, and when it is pruned.
 
-Joins the space, the history and Optuna's record; speaks to no trainer.
+Joins the space and the history; speaks to no trainer and no database.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from tempopt.store.rows import Kind, Measurement, TicketRow
+from tempopt.store.rows import OVER, Measurement, TicketRow, TrialParam
 from tempopt.study.confirm import oriented, usable
 from tempopt.study.history import History
 from tempopt.study.optimizers import make_pruner, make_sampler
 from tempopt.study.space import Arm
 from tempopt.study.spec import StudySpec
-from tempopt.study.trials import Trials
+from tempopt.study.trials import trial_params
 from tempopt.training.seeds import derive
 
-# These note on a trial the rungs it has reached, and look for the notes on others.
-REMEMBERING = ("successive_halving", "hyperband")
 SEARCHING: tuple[Arm, ...] = ("unit", "constant", "search")
+
+
+def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
+    """Return reports as ticket id to value by optimizer step, in the order of the steps."""
+    found: dict[int, dict[int, float]] = {}
+    for report in sorted(reports, key=lambda report: report.step):
+        found.setdefault(report.ticket_id, {})[report.step] = report.value
+    return found
 
 
 class Arms:
@@ -29,20 +35,12 @@ class Arms:
 
     Args:
         spec: The study's spec.
-        tickets: The study's tickets as they are in the store.
-        trials: Optuna's record of the search tickets.
+        tickets: The study's tickets as they are in the store, by number.
         reports: Validation reports as they are in the store.
     """
 
-    def __init__(
-        self,
-        spec: StudySpec,
-        tickets: Iterable[TicketRow],
-        trials: Trials,
-        reports: Sequence[Measurement],
-    ) -> None:
+    def __init__(self, spec: StudySpec, tickets: Iterable[TicketRow], reports: Sequence[Measurement]) -> None:
         self._spec = spec
-        self._trials = trials
         self._spaces = {arm: spec.space(arm) for arm in SEARCHING}
         self._constants = spec.constants()
         self._best: TicketRow | None = None
@@ -55,54 +53,50 @@ class Arms:
             )
             for arm in SEARCHING
         }
-        self._reports: dict[int, dict[int, float]] = {}
-        for report in sorted(reports, key=lambda report: report.step):
-            self._reports.setdefault(report.ticket_id, {})[report.step] = report.value
+        self._wanted = {(t.kind, t.number): t.sampled for t in tickets if t.sampled and t.parameters is None}
+        self._known: dict[Arm, set[int]] = {arm: set() for arm in SEARCHING}
+        reported = by_step(reports)
         for ticket in tickets:
-            self._take_in(ticket)
+            if ticket.parameters is not None:
+                self.asked(ticket)
+            if ticket.state in OVER:
+                self.told(ticket, reported.get(ticket.id, {}))
 
-    def _take_in(self, ticket: TicketRow) -> None:
-        if ticket.kind not in SEARCHING or ticket.parameters is None:
+    def asked(self, ticket: TicketRow) -> None:
+        """Take in the parameters of a ticket that has been begun, by whomever."""
+        if ticket.kind not in SEARCHING:
             return
-        trial = self._trials.of_ticket(ticket.id)
-        self._histories[ticket.kind].asked(ticket.number, trial.params if trial else ticket.parameters)
-        if ticket.state in ("done", "failed"):
-            reports = self._reports.get(ticket.id, {})
-            if self._spec.study.pruner.name in REMEMBERING:
-                for steps in range(1, len(reports) + 1):
-                    self.prune(ticket, dict(list(reports.items())[:steps]))
-            self.told(ticket, reports)
+        arm: Arm = ticket.kind
+        values = ticket.sampled if ticket.sampled is not None else ticket.parameters
+        assert values is not None
+        self._histories[arm].asked(ticket.number, values)
+        self._known[arm].add(ticket.number)
 
-    def ready(self, kind: Kind, number: int) -> bool:
-        """Return whether a ticket may begin: whether all is known that it may know."""
-        return kind not in SEARCHING or self._histories[kind].ready(number)
+    def ask(self, ticket: TicketRow) -> dict[str, Any]:
+        """Return the values of the arm's own space for a ticket that has none yet.
 
-    def reports(self, ticket: int) -> dict[int, float]:
-        """Return what earlier attempts at a ticket have reported, step to value."""
-        return dict(self._reports.get(ticket, {}))
-
-    def ask(self, ticket: TicketRow) -> tuple[dict[str, Any], int | None]:
-        """Return the parameters of a ticket, and the number of its Optuna trial if it is a search ticket."""
+        What is asked depends on the tickets before it that are still in work. Those that another agent has
+        taken and not yet written down are asked for here too: they can only come to the same.
+        """
         arm: Arm = ticket.kind  # type: ignore[assignment]
-        history = self._histories[arm]
-        trial = self._trials.of_ticket(ticket.id)
-        if trial is not None:
-            # an agent that died between making the trial and noting it down left it behind
-            sampled = dict(trial.params)
-        else:
-            sampled = self._sampled(arm, ticket.number)
-        history.asked(ticket.number, sampled)
-        if arm == "search":
-            trial = self._trials.begin(ticket.id, sampled, self._spaces[arm])
-        return self._spec.parameters(arm, sampled), trial.number if trial else None
+        first = max(0, ticket.number - self._spec.study.parallel + 1)
+        for number in range(first, ticket.number):
+            if number not in self._known[arm]:
+                self._histories[arm].asked(number, self._sampled(arm, number))
+        return self._sampled(arm, ticket.number)
 
     def _sampled(self, arm: Arm, number: int) -> dict[str, Any]:
         fixed = {"temperature_init": self._constants[number]} if arm == "constant" else {}
+        fixed |= self._wanted.get((arm, number)) or {}
         if not self._spaces[arm].keys() - fixed.keys():
             return fixed
         seed = derive(self._spec.study.seed, arm, "sampler", number)
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
         return self._histories[arm].ask(number, sampler) | fixed
+
+    def trial(self, sampled: Mapping[str, Any]) -> list[TrialParam]:
+        """Return the parameters of a search ticket as Optuna's tables hold them."""
+        return trial_params(sampled, self._spaces["search"])
 
     def prune(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
         """Return whether the pruner would end this ticket after these reports."""
@@ -117,6 +111,7 @@ class Arms:
         """Take in how a ticket ended."""
         if ticket.kind not in SEARCHING:
             return
+        self._known[ticket.kind].add(ticket.number)
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
             ticket.outcome or "failed", TrialState.PRUNED
         )

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tempopt.store.rows import TicketRow
 from tempopt.study.progress import TrainerView
 from tempopt.training.process import TrainerProcess
+from tempopt.training.serve import LOG
+
+_LOG_BYTES = 32 * 1024
+_START_SECONDS = 10.0
+_START_LEASES = 3.0
+
+
+def first_lease(lease: float) -> float:
+    """Return the seconds that a run has for its first step, given those that it has for each of the others.
+
+    Building a model, the first batches of data and the first compilation take longer than a step does.
+    """
+    return max(_START_LEASES * lease, _START_SECONDS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,18 +31,59 @@ class Assignment:
     Args:
         trainer: The process.
         ticket: The ticket, None while idle.
+        folder: Local folder of the ticket.
         step: Optimizer steps done.
         total_steps: Steps of the whole run; None until the trainer has begun.
         reports: Optimizer step to metric, all attempts.
         pruned: Whether the pruner has ended it; whatever still comes is not counted.
+        leaving: Whether it has been told to write a checkpoint and stop.
+        begun: When it was given the ticket.
+        moved: When it last made progress, on the same clock.
+        log_from: Where in the ticket's log this attempt begins.
     """
 
     trainer: TrainerProcess
     ticket: TicketRow | None = None
+    folder: Path = Path()
     step: int = 0
     total_steps: int | None = None
     reports: dict[int, float] = field(default_factory=dict)
     pruned: bool = False
+    leaving: bool = False
+    begun: float = 0.0
+    moved: float = 0.0
+    log_from: int = 0
+
+    def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
+        """Give the trainer another ticket to do."""
+        self.ticket, self.folder, self.reports = ticket, folder, reports
+        self.step, self.total_steps, self.pruned, self.leaving = 0, ticket.total_steps, False, False
+        self.begun = self.moved = time.monotonic()
+        log = folder / LOG
+        self.log_from = log.stat().st_size if log.exists() else 0
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was given the ticket."""
+        return time.monotonic() - self.begun
+
+    def stuck(self, lease: float) -> bool:
+        """Return whether there was no progress for a lease, and none is on its way."""
+        if self.ticket is None:
+            return False
+        patience = lease if self.step else first_lease(lease)
+        # an agent that was paused itself has not yet read what came meanwhile
+        return time.monotonic() - self.moved > patience and not self.trainer.connection.poll()
+
+    def printed(self) -> str:
+        """Return the end of what this attempt has printed."""
+        try:
+            with (self.folder / LOG).open("rb") as log:
+                size = log.seek(0, 2)
+                log.seek(max(self.log_from, size - _LOG_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
 
     def view(self) -> TrainerView:
         """Return what an observer may see."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.store.rows import Kind, NewTicket, TicketRow
+from tempopt.store.rows import OVER, Kind, NewTicket, TicketRow
 from tempopt.study.paired import Direction
 from tempopt.study.space import distinct
 from tempopt.temperature import TEMPERATURE_PARAMETERS
@@ -29,9 +29,19 @@ POSTHOC_CONSTANTS = (0.25, 0.35, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
 """Constant temperatures that models trained at tau = 1 are evaluated under; 1 itself is measured anyway."""
 
 
+def over(ticket: TicketRow) -> bool:
+    """Return whether nothing more will become of the ticket; one that was withdrawn is over, too."""
+    return ticket.state in OVER
+
+
 def finished(tickets: Iterable[TicketRow]) -> bool:
     """Return whether no ticket is waiting or running."""
-    return all(ticket.state in ("done", "failed") for ticket in tickets)
+    return all(over(ticket) for ticket in tickets)
+
+
+def current_round(tickets: Iterable[TicketRow]) -> int:
+    """Return the round that is being worked on, or was last: 0 for a study that was never enlarged."""
+    return max((ticket.round for ticket in tickets), default=0)
 
 
 def usable(ticket: TicketRow) -> bool:
@@ -39,9 +49,15 @@ def usable(ticket: TicketRow) -> bool:
     return ticket.outcome == "complete" and ticket.value is not None and math.isfinite(ticket.value)
 
 
-def of_kind(tickets: Iterable[TicketRow], kind: Kind, arm: str | None = None) -> list[TicketRow]:
-    """Return the tickets of a kind (and arm) by number."""
-    found = [t for t in tickets if t.kind == kind and (arm is None or t.arm == arm)]
+def of_kind(
+    tickets: Iterable[TicketRow], kind: Kind, arm: str | None = None, *, of_round: int | None = None
+) -> list[TicketRow]:
+    """Return the tickets of a kind (and arm, and round) by number."""
+    found = [
+        ticket
+        for ticket in tickets
+        if ticket.kind == kind and arm in (None, ticket.arm) and of_round in (None, ticket.round)
+    ]
     return sorted(found, key=lambda ticket: ticket.number)
 
 
@@ -78,7 +94,8 @@ def _candidates_of(arm: Kind, tickets: Sequence[TicketRow], spec: StudySpec) -> 
     found = candidates(runs, spec.study.candidates, spec.study.direction)
     if not found and arm == "unit":
         # tau = 1 is what everything is measured against, also where it never trains to the end.
-        found = [dict(run.parameters) for run in runs[:1] if run.parameters is not None]
+        begun = [dict(run.parameters) for run in runs if run.parameters is not None]
+        found = begun[:1] or ([] if spec.space("unit") else [spec.parameters("unit", {})])
     return found
 
 
@@ -91,35 +108,50 @@ def choose_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTic
     Args:
         tickets: All tickets of the study, of which unit, constant and search are over.
         spec: The study's spec.
+
+    Returns:
+        The tickets of the current round; none if it has nothing to choose, or nothing to confirm.
     """
     if not spec.confirms:
         return []
+    found = {arm: _candidates_of(arm, tickets, spec) for arm in ARMS}
+    if not found["unit"] or not found["search"]:
+        return []
+    now = current_round(tickets)
     plan = [
         (pair, arm, rank, parameters)
         for pair in range(spec.study.seeds.choose)
         for arm in ARMS
-        for rank, parameters in _several(_candidates_of(arm, tickets, spec))
+        if len(found[arm]) > 1
+        for rank, parameters in enumerate(found[arm])
     ]
     return [
         NewTicket(
             kind="choose",
             arm=arm,
             number=number,
-            seed=derive(spec.study.seed, "choose", pair),
+            seed=_seed(spec, "choose", pair, now),
             candidate=rank,
             pair=pair,
             parameters=parameters,
+            round=now,
         )
-        for number, (pair, arm, rank, parameters) in enumerate(plan)
+        for number, (pair, arm, rank, parameters) in enumerate(plan, next_number(tickets, "choose"))
     ]
 
 
-def _several(found: list[Parameters]) -> list[tuple[int, Parameters]]:
-    return list(enumerate(found)) if len(found) > 1 else []
+def next_number(tickets: Iterable[TicketRow], kind: Kind) -> int:
+    """Return the first number that no ticket of the kind has: numbers go on from round to round."""
+    return 1 + max((ticket.number for ticket in tickets if ticket.kind == kind), default=-1)
+
+
+def _seed(spec: StudySpec, kind: Kind, pair: int, of_round: int) -> int:
+    later = (of_round,) if of_round else ()
+    return derive(spec.study.seed, kind, pair, *later)
 
 
 def pick(tickets: Sequence[TicketRow], spec: StudySpec) -> dict[Kind, Parameters]:
-    """Return the chosen parameter set of each arm, as far as the arms have been decided.
+    """Return the chosen parameter set of each arm, as far as the arms have been decided in this round.
 
     The best mean over the choosing seeds wins. A candidate that diverged or was lost on some of them
     ranks below every candidate that was so on fewer; of equal means the better of the search wins.
@@ -132,8 +164,9 @@ def pick(tickets: Sequence[TicketRow], spec: StudySpec) -> dict[Kind, Parameters
         Arm to parameters; without the arms of which no run was complete or whose choosing is not over.
     """
     chosen: dict[Kind, Parameters] = {}
+    now = current_round(tickets)
     for arm in ARMS:
-        tried = of_kind(tickets, "choose", arm)
+        tried = of_kind(tickets, "choose", arm, of_round=now)
         if tried:
             found = [_best(tried, spec.study.direction)] if finished(tried) else []
         else:
@@ -162,36 +195,56 @@ def confirm_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
     the agent bakes the winner's temperature at step 0 into its initial weights.
 
     Args:
-        tickets: All tickets of the study, of which all but the ones returned are over.
+        tickets: All tickets of the study, which are all over.
         spec: The study's spec.
 
     Returns:
-        ``confirm`` tickets pair by pair, then ``init_only``; none if no search run was complete.
+        ``confirm`` tickets of the current round pair by pair, then its ``init_only``; none if no search
+        run was complete.
     """
     chosen = pick(tickets, spec) if spec.confirms else {}
     if not {"unit", "search"} <= chosen.keys():
         return []
-    seeds = [derive(spec.study.seed, "confirm", pair) for pair in range(spec.study.seeds.confirm)]
+    now = current_round(tickets)
+    seeds = [_seed(spec, "confirm", pair, now) for pair in range(spec.study.seeds.confirm)]
     plan = [(pair, seed, arm) for pair, seed in enumerate(seeds) for arm in ARMS if arm in chosen]
     neutral = {n: value for n, value in chosen["unit"].items() if n in TEMPERATURE_PARAMETERS}
     others = {n: value for n, value in chosen["search"].items() if n not in TEMPERATURE_PARAMETERS}
     return [
-        NewTicket(kind="confirm", arm=arm, number=number, seed=seed, pair=pair, parameters=chosen[arm])
-        for number, (pair, seed, arm) in enumerate(plan)
+        NewTicket(
+            kind="confirm", arm=arm, number=number, seed=seed, pair=pair, parameters=chosen[arm], round=now
+        )
+        for number, (pair, seed, arm) in enumerate(plan, next_number(tickets, "confirm"))
     ] + [
         NewTicket(
-            kind="init_only", arm="init_only", number=pair, seed=seed, pair=pair, parameters=neutral | others
+            kind="init_only",
+            arm="init_only",
+            number=number,
+            seed=seed,
+            pair=pair,
+            parameters=neutral | others,
+            round=now,
         )
-        for pair, seed in enumerate(seeds)
+        for number, (pair, seed) in enumerate(enumerate(seeds), next_number(tickets, "init_only"))
     ]
 
 
-def winner_of(tickets: Sequence[TicketRow], spec: StudySpec) -> Parameters | None:
-    """Return the search arm's choice: what is being confirmed, or else what choosing has decided."""
-    confirmed = of_kind(tickets, "confirm", "search")
+def winner_of(
+    tickets: Sequence[TicketRow], spec: StudySpec, *, of_round: int | None = None
+) -> Parameters | None:
+    """Return the search arm's choice: what is being confirmed, or else what choosing has decided.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        of_round: The round whose choice is asked for; None for the current one.
+    """
+    now = current_round(tickets)
+    confirmed = of_kind(tickets, "confirm", "search", of_round=now if of_round is None else of_round)
     if confirmed:
         return confirmed[0].parameters
-    if of_kind(tickets, "choose") and finished(of_kind(tickets, "choose")):
+    chosen = of_kind(tickets, "choose", of_round=now)
+    if of_round in (None, now) and chosen and finished(chosen):
         return pick(tickets, spec).get("search")
     return None
 

@@ -83,13 +83,31 @@ def read(path: Path) -> Document:
     Raises:
         SpecError: It cannot be read, is not YAML, holds a key twice, or is not a mapping.
     """
+    return parse(_text(path, "a study spec"), source=str(path))
+
+
+def read_sets(path: Path) -> list[dict[str, Any]]:
+    """Read a YAML file that lists parameter sets.
+
+    Raises:
+        SpecError: It cannot be read, is not YAML, holds a key twice, or is not a list of mappings.
+    """
+    given, _ = _loaded(_text(path, "a list"), str(path))
+    if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
+        raise SpecError(
+            f"{path} holds no list of parameter sets. Give a line for each, with values of searched names, "
+            "as in - {temperature_init: 2.0}"
+        )
+    return given
+
+
+def _text(path: Path, what: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is not a text file in UTF-8. Give a study spec in YAML.") from error
+        raise SpecError(f"{path} is not a text file in UTF-8. Give {what} in YAML.") from error
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}. Give a file that can.") from error
-    return parse(text, source=str(path))
 
 
 def parse(text: str, *, source: str) -> Document:
@@ -98,17 +116,7 @@ def parse(text: str, *, source: str) -> Document:
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
     """
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        lines: dict[str, int] = {}
-        for key, line in _keys(node, source):
-            lines.setdefault(key, line)
-        data = None if node is None else loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise SpecError(_yaml_message(error, source)) from error
-    finally:
-        loader.dispose()
+    data, lines = _loaded(text, source)
     if not isinstance(data, dict):
         given = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
         raise SpecError(
@@ -116,6 +124,24 @@ def parse(text: str, *, source: str) -> Document:
             f'model:, data: and trainer:. "tempopt init" writes one to begin with.'
         )
     return Document(source=source, data=data, lines=lines)
+
+
+def _loaded(text: str, source: str) -> tuple[Any, dict[str, int]]:
+    """Return what a text in YAML holds, and the line of each key by its dotted path."""
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:
+        raise SpecError(_yaml_message(error, source)) from error
+    try:
+        node = loader.get_single_node()
+        lines: dict[str, int] = {}
+        for key, line in _keys(node, source):
+            lines.setdefault(key, line)
+        return None if node is None else loader.construct_document(node), lines
+    except yaml.YAMLError as error:
+        raise SpecError(_yaml_message(error, source)) from error
+    finally:
+        loader.dispose()
 
 
 def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:

@@ -15,7 +15,7 @@ import yaml
 
 from tempopt.errors import StudyFailed
 from tempopt.study.results import StudyResult
-from tempopt.study.verdict import headline, parameters_text
+from tempopt.study.verdict import headline, parameters_text, round_lines
 from tempopt.temperature import TemperatureParameters, effective
 
 _PLAN = frozenset(field.name for field in fields(TemperatureParameters))
@@ -89,7 +89,7 @@ def _parameters(result: StudyResult) -> dict[str, Any]:
     raise StudyFailed(
         f'Study "{result.name}" has no winner to export: no search trial is complete. '
         f"Go on with it (tempopt resume {result.name}), or look at what went wrong "
-        "(each run's folder has a log.txt)."
+        f"(tempopt logs {result.name})."
     )
 
 
@@ -97,7 +97,7 @@ def _header(result: StudyResult) -> list[str]:
     lines = [f"The winner of tempopt's study {result.name!r}, as written by tempopt export."]
     weights = result.spec.study.evaluate_only
     if result.verdict is not None:
-        lines.append(headline(result))
+        lines += [headline(result), *round_lines(result)]
     elif weights is not None:
         lines.append(f"The best temperature for the trained model {weights}; nothing was trained.")
     else:

@@ -11,13 +11,21 @@ from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from tempopt.study.optimizers import Tpe
+from tempopt.study.percentiles import Percentiles
+from tempopt.study.rungs import Halving, Rungs
+
 _STUDY = 0
+LEARNED = (TrialState.COMPLETE, TrialState.PRUNED)
+"""How trials have ended that samplers learn from."""
+
 _EPOCH = datetime(2000, 1, 1)  # a fixed time: no decision may depend on the clock
 
 
@@ -29,7 +37,6 @@ def frozen(
     params: Mapping[str, Any],
     value: float | None = None,
     reports: Mapping[int, float] | None = None,
-    attrs: dict[str, Any] | None = None,
 ) -> FrozenTrial:
     """Return a trial as samplers and pruners see it; its number is the ticket's number in its arm."""
     return FrozenTrial(
@@ -42,7 +49,7 @@ def frozen(
         params={name: value for name, value in params.items() if name in distributions},
         distributions={name: d for name, d in distributions.items() if name in params},
         user_attrs={},
-        system_attrs=attrs if attrs is not None else {},
+        system_attrs={},
         intermediate_values=dict(reports or {}),
     )
 
@@ -149,9 +156,11 @@ class History:
         self._distributions = dict(distributions)
         self._parallel = parallel
         self._asked: dict[int, dict[str, Any]] = {}
-        self._attrs: dict[int, dict[str, Any]] = {}
         self._finished: list[FrozenTrial | None] = []
         self._ready = 0
+        self._partial = False
+        self._rows = np.empty((0, len(distributions)))
+        self._decider: Rungs | Percentiles | None = None
 
     def ready(self, number: int) -> bool:
         """Return whether everything is known that ticket ``number`` may know."""
@@ -165,6 +174,8 @@ class History:
             for n in range(len(known), number)
             if n in self._asked
         ]
+        if isinstance(sampler, Tpe) and not self._partial and any(t.state in LEARNED for t in known):
+            sampler.shared, sampler.rows = self._distributions, self._rows
         view = View(
             name=self._name, direction=self._direction, trials=[*known, *pending], own=None, number=number
         )
@@ -173,17 +184,35 @@ class History:
 
     def asked(self, number: int, params: Mapping[str, Any]) -> None:
         """Remember the parameters of ticket ``number``."""
-        self._asked[number] = {name: params[name] for name in self._distributions if name in params}
+        own = {name: params[name] for name in self._distributions if name in params}
+        self._asked[number] = own
+        if len(own) < len(self._distributions):
+            self._partial = True
+            return
+        if number >= len(self._rows):
+            more = np.empty((max(number + 1, 64), len(self._distributions)))
+            self._rows = np.concatenate([self._rows, more])
+        self._rows[number] = [each.to_internal_repr(own[name]) for name, each in self._distributions.items()]
 
     def prune(self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner) -> bool:
-        """Return whether the pruner would end ticket ``number`` after these reports (step to value)."""
+        """Return whether the pruner would end ticket ``number`` after these reports (step to value).
+
+        Args:
+            number: The ticket.
+            reports: All that it has reported.
+            pruner: Optuna's pruner, with the same options each time; a new one for each decision, since
+                some settle their options by what they see first.
+        """
+        decider = self._decider_like(pruner)
+        if decider is not None:
+            assert self._ready >= self._end(number), "a ticket was started before its history was known"
+            return decider.prune(number, reports, self._end(number))
         own = frozen(
             number,
             state=TrialState.RUNNING,
             distributions=self._distributions,
             params=self._asked[number],
             reports=reports,
-            attrs=self._attrs.setdefault(number, {}),
         )
         view = View(
             name=self._name, direction=self._direction, trials=self._known(number), own=own, number=number
@@ -201,13 +230,31 @@ class History:
             params=self._asked.get(number, {}),
             value=value if state == TrialState.COMPLETE else None,
             reports=reports,
-            attrs=self._attrs.get(number),
         )
+        if state in LEARNED and number not in self._asked:
+            self._partial = True
         while self._ready < len(self._finished) and self._finished[self._ready] is not None:
             self._ready += 1
 
+    def _decider_like(self, pruner: optuna.pruners.BasePruner) -> Rungs | Percentiles | None:
+        """Return what decides as the pruner does, with all in it that is known; None: the pruner must."""
+        maximize = self._direction == StudyDirection.MAXIMIZE
+        if self._decider is None and isinstance(pruner, Halving):
+            self._decider = Rungs(pruner, name=self._name, maximize=maximize)
+        elif self._decider is None and isinstance(pruner, optuna.pruners.PercentilePruner):
+            self._decider = Percentiles(pruner, maximize=maximize)
+        if self._decider is not None:
+            for number in range(len(self._decider), self._ready):
+                trial = self._finished[number]
+                assert trial is not None
+                self._decider.add(trial, self._end(number))
+        return self._decider
+
+    def _end(self, number: int) -> int:
+        """Return how many tickets, from the first on, ticket ``number`` may know."""
+        return max(0, number - self._parallel + 1)
+
     def _known(self, number: int) -> list[FrozenTrial]:
-        end = max(0, number - self._parallel + 1)
-        known = self._finished[:end]
-        assert len(known) == end and None not in known, "a ticket was started before its history was known"
-        return known  # type: ignore[return-value]
+        end = self._end(number)
+        assert self._ready >= end, "a ticket was started before its history was known"
+        return self._finished[:end]  # type: ignore[return-value]

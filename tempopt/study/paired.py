@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from statistics import fmean, median, stdev
@@ -41,6 +41,7 @@ class PairedTest:
         ci_high: Upper end of the interval, or inf.
         p_value: Two-sided.
         n_pairs: Number of pairs.
+        confidence: Coverage of the interval.
     """
 
     gain: float
@@ -48,6 +49,7 @@ class PairedTest:
     ci_high: float
     p_value: float
     n_pairs: int
+    confidence: float
 
     @property
     def significant(self) -> bool:
@@ -56,7 +58,12 @@ class PairedTest:
 
 
 def paired(
-    differences: Sequence[float], *, test: Test, direction: Direction, confidence: float = 1 - ALPHA
+    differences: Sequence[float],
+    *,
+    test: Test,
+    direction: Direction,
+    confidence: float = 1 - ALPHA,
+    looks: int = 1,
 ) -> PairedTest:
     """Test whether paired differences are centred on zero, two-sided.
 
@@ -69,6 +76,9 @@ def paired(
         test: ``t`` (Student's) or ``wilcoxon`` (signed ranks, exact).
         direction: ``maximize`` or ``minimize``: which sign of a difference is better.
         confidence: Coverage of the interval, in (0, 1).
+        looks: Number of tests that this one is the last of, >= 1, if each of them could have been stopped
+            at. All of them together are wrong as seldom as one alone would be (Bonferroni): p is
+            multiplied by ``looks``, and what the interval misses is divided by it.
 
     Raises:
         UsageError: If there is no pair, a difference is not finite, or the test is not known.
@@ -79,10 +89,11 @@ def paired(
         raise UsageError("A paired test was given a difference that is not finite; give it finite ones only.")
     if test not in TESTS:
         raise UsageError(unknown("test", test, TESTS))
+    confidence = 1 - (1 - confidence) / looks
     gains = [0.0 - d for d in differences] if direction == "minimize" else list(differences)
-    if max(gains) - min(gains) <= _tolerance(gains):
-        return _wilcoxon(gains, confidence)
-    return TESTS[test](gains, confidence)
+    no_spread = max(gains) - min(gains) <= _tolerance(gains)
+    found = (_wilcoxon if no_spread else TESTS[test])(gains, confidence)
+    return replace(found, p_value=min(1.0, looks * found.p_value))
 
 
 def _tolerance(gains: Sequence[float]) -> float:
@@ -101,6 +112,7 @@ def _student(gains: Sequence[float], confidence: float) -> PairedTest:
         ci_high=mean + margin,
         p_value=2 * float(stdtr(n - 1, -abs(mean) / error)),
         n_pairs=n,
+        confidence=confidence,
     )
 
 
@@ -123,6 +135,7 @@ def _wilcoxon(gains: Sequence[float], confidence: float) -> PairedTest:
         ci_high=walsh[-cut] if cut else math.inf,
         p_value=min(1.0, 2 * tail[lesser]),
         n_pairs=n,
+        confidence=confidence,
     )
 
 

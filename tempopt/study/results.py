@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
 from tempopt.store.rows import KINDS, Kind, Measurement, Outcome, StudyRow, StudyState, TicketRow
 from tempopt.study.answers import Answer, Share, Verdict, conclude
-from tempopt.study.confirm import of_kind, oriented, usable, winner_of
+from tempopt.study.confirm import current_round, of_kind, oriented, usable, winner_of
 from tempopt.study.paired import Direction
+from tempopt.study.presence import at_work
 from tempopt.study.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Tickets:
 
     Args:
         requested: Tickets asked for; None while it is not known which candidates there will be.
+        failed: Of which every attempt was lost.
+        withdrawn: Asked for, and not begun because the study was stopped.
     """
 
     requested: int | None
@@ -35,6 +38,7 @@ class Tickets:
     running: int
     waiting: int
     failed: int
+    withdrawn: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +67,12 @@ class Cost:
         train_seconds: Training seconds of all runs, all attempts.
         pruned_saving: Training seconds that pruning saved, an estimate: the steps that the pruned trials
             did not take, at the pace of the steps that they did take.
+        checkpoint_seconds: Part of the training seconds that went into writing checkpoints.
     """
 
     train_seconds: float
     pruned_saving: float
+    checkpoint_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +81,22 @@ class StudyResult:
 
     Args:
         spec: What was asked.
-        state: ``running``, ``paused`` or ``done``.
+        state: ``done``; else ``running`` if anybody is at work on it, ``paused`` if nobody is.
+        agents: Number of agents at work: those whose runs have shown progress lately.
         tickets: Progress by kind.
         trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
         baseline: The arm ``unit`` during the search; None before its first complete run.
         best: Best complete search trial; None before the first.
-        winner: Parameters that choosing has settled on; None before.
-        verdict: The four answers; None before the last confirmation run.
+        winner: Parameters that the verdict is about, or without one those that choosing has settled on.
+        verdict: The four answers of the last round that was confirmed; None before the first was.
         cost: What it took so far.
+        round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
+        lost: Tickets of which attempts were lost, those first that have failed for good.
     """
 
     spec: StudySpec
     state: StudyState
+    agents: int
     tickets: dict[Kind, Tickets]
     trials: dict[str, int]
     baseline: Baseline | None
@@ -94,6 +104,8 @@ class StudyResult:
     winner: dict[str, Any] | None
     verdict: Verdict | None
     cost: Cost
+    round: int
+    lost: list[TicketRow]
 
     @property
     def name(self) -> str:
@@ -117,26 +129,13 @@ class StudyResult:
             "metric": self.metric,
             "direction": self.direction,
             "state": self.state,
-            "tickets": {
-                kind: {
-                    "requested": count.requested,
-                    "done": count.done,
-                    "running": count.running,
-                    "waiting": count.waiting,
-                    "failed": count.failed,
-                }
-                for kind, count in self.tickets.items()
-            },
+            "agents": self.agents,
+            "tickets": {kind: asdict(count) for kind, count in self.tickets.items()},
             "trials": self.trials,
-            "baseline": self.baseline
-            and {"mean": self.baseline.mean, "sd": self.baseline.sd, "n": self.baseline.n},
-            "best": self.best
-            and {"number": self.best.number, "value": self.best.value, "params": self.best.params},
+            "baseline": self.baseline and asdict(self.baseline),
+            "best": self.best and asdict(self.best),
             "verdict": self.verdict and _verdict_json(self.verdict),
-            "cost": {
-                "train_seconds": self.cost.train_seconds,
-                "pruned_saving": self.cost.pruned_saving,
-            },
+            "cost": asdict(self.cost),
         }
 
 
@@ -148,6 +147,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "params": verdict.params,
         "test": verdict.test,
         "confirmed_on": verdict.confirmed_on,
+        "round": verdict.round,
+        "looks": verdict.looks,
         "against_constant": verdict.against_constant and _answer_json(verdict.against_constant),
         "inference_only": verdict.inference_only and _share_json(verdict.inference_only),
         "init_only": verdict.init_only and _share_json(verdict.init_only),
@@ -189,35 +190,37 @@ def assemble(row: StudyRow, tickets: Sequence[TicketRow], measurements: Iterable
         measurements: Those of the confirm tickets of the arm ``unit``, at least.
     """
     spec = StudySpec.from_json(row.spec)
+    verdict = conclude(tickets, measurements, spec)
+    agents = at_work(tickets)
+    lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
+    state: StudyState = "running" if agents else "paused"
     return StudyResult(
         spec=spec,
-        state=row.state,
-        tickets={kind: _count(tickets, kind, spec) for kind in KINDS},
+        state="done" if row.state == "done" else state,
+        agents=len(agents),
+        tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "unit")),
         best=_best(of_kind(tickets, "search"), spec.study.direction),
-        winner=winner_of(tickets, spec),
-        verdict=conclude(tickets, measurements, spec),
+        winner=winner_of(tickets, spec) if verdict is None else verdict.params,
+        verdict=verdict,
         cost=_cost(tickets),
+        round=current_round(tickets),
+        lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
     )
 
 
-def _count(tickets: Sequence[TicketRow], kind: Kind, spec: StudySpec) -> Tickets:
+def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
+    open_ended = kind not in ("unit", "constant", "search") and spec.confirms and not done
     return Tickets(
-        requested=states.total() or _planned(kind, spec),
+        requested=states.total() or (None if open_ended else 0),
         done=states["done"],
         running=states["running"],
         waiting=states["waiting"],
         failed=states["failed"],
+        withdrawn=states["withdrawn"],
     )
-
-
-def _planned(kind: Kind, spec: StudySpec) -> int | None:
-    """Return how many tickets there will be of a kind that has none yet, None where that is open."""
-    if kind in ("unit", "constant", "search") or not spec.confirms:
-        return 0
-    return None
 
 
 def _trials(search: Sequence[TicketRow]) -> dict[str, int]:
@@ -243,9 +246,10 @@ def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
 
 
 def _cost(tickets: Iterable[TicketRow]) -> Cost:
-    total, saved = 0.0, 0.0
+    total, saved, checkpoints = 0.0, 0.0, 0.0
     for ticket in tickets:
         total += ticket.seconds
+        checkpoints += ticket.checkpoint_seconds
         if ticket.outcome == "pruned" and ticket.steps and ticket.total_steps:
             saved += ticket.seconds * (ticket.total_steps - ticket.steps) / ticket.steps
-    return Cost(train_seconds=total, pruned_saving=saved)
+    return Cost(train_seconds=total, pruned_saving=saved, checkpoint_seconds=checkpoints)

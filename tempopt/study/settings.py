@@ -68,6 +68,9 @@ class Section(BaseModel):
 
 
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+_Most = Annotated[
+    float | None, Field(gt=0, allow_inf_nan=False, description="a number above 0, or null for no limit")
+]
 
 
 class Arms(Section):
@@ -82,6 +85,18 @@ class Seeds(Section):
 
     choose: Count = 4
     confirm: Annotated[int, Field(ge=2, description="a whole number of at least 2")] = 8
+
+
+class Limits(Section):
+    """When a study stops searching by itself, whatever is left to search; None: when all is searched.
+
+    Args:
+        hours: Hours since the study was begun.
+        gpu_hours: Hours of training, added up over all trainers.
+    """
+
+    hours: _Most = None
+    gpu_hours: _Most = None
 
 
 class Strategy(Section):
@@ -105,7 +120,14 @@ class Strategy(Section):
 
 
 class StudySection(Section):
-    """The ``study:`` section: what is asked, how often, and how it is judged."""
+    """The ``study:`` section: what is asked, how often, and how it is judged.
+
+    Args:
+        enqueue: Parameter sets to try first, of some or all of the searched names.
+        lease: Seconds that a run may go without a step before another agent takes its ticket.
+        store_timeout: Seconds that agents go on training while the database cannot be reached.
+        checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
+    """
 
     name: Annotated[
         str,
@@ -128,6 +150,21 @@ class StudySection(Section):
     pruner: Strategy = Strategy(name="median")
     parallel: Count = 4
     max_attempts: Count = 3
+    enqueue: Annotated[
+        list[dict[str, Any]],
+        Field(description="a list of parameter sets, as in [{temperature_init: 2.0}]"),
+    ] = []
+    limits: Limits = Limits()
+    lease: Annotated[
+        float, Field(ge=1, allow_inf_nan=False, description="a number of seconds of at least 1")
+    ] = 300.0
+    store_timeout: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
+    ] = 1800.0
+    checkpoint_every: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
+    ] = None
     evaluate_only: Annotated[
         str | None, Field(min_length=1, description="the path of a checkpoint, or null")
     ] = None
@@ -177,6 +214,9 @@ class Resources(Section):
 
     workers: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
     threads: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    grace: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
+    ] = 20.0
 
 
 def direction_of(metric: str) -> Direction | None:

@@ -229,6 +229,61 @@ def _check_temperature(name: str, domain: Domain) -> None:
             raise SpecError(f"{error}{' Give choices, or a step.' * inside}") from error
 
 
+def parse_sets(
+    given: Iterable[Mapping[str, Any]], *, search: Mapping[str, Domain], path: str
+) -> list[dict[str, Any]]:
+    """Return parameter sets that a person wants tried, each value as its domain holds it.
+
+    Args:
+        given: Searched names to values; what a set leaves out is left open.
+        search: What is searched.
+        path: Where the sets are written, for messages.
+
+    Raises:
+        FaultsError: A name is not searched, or a value is not in its domain; all of them are in it.
+    """
+    lines: list[tuple[str, str]] = []
+    sets: list[dict[str, Any]] = []
+    for index, each in enumerate(given):
+        if not each:
+            message = "given no value. Give at least one searched name, or take the set out."
+            lines.append((f"{path}.{index}", message))
+        held: dict[str, Any] = {}
+        for name, value in each.items():
+            try:
+                if name not in search:
+                    raise SpecError(unknown("searched name", name, search))
+                held[name] = _held(search[name], value)
+            except SpecError as error:
+                lines.append((f"{path}.{index}.{name}", str(error)))
+        sets.append(held)
+    if lines:
+        raise FaultsError(lines)
+    return sets
+
+
+def _held(domain: Domain, value: object) -> Any:
+    """Return a value as its domain holds it; SpecError, saying what is allowed, if it does not."""
+    if isinstance(domain, Choices):
+        for choice in domain.choices:
+            # true is not 1, though Python has them equal
+            if choice == value and isinstance(choice, bool) is isinstance(value, bool):
+                return choice
+        raise SpecError(f"given {value!r}. Give one of {', '.join(map(json.dumps, domain.choices))}.")
+    whole = isinstance(domain.low, int) and isinstance(domain.high, int)
+    allowed = f"{'a whole number' if whole else 'a number'} from {domain.low} to {domain.high}"
+    if domain.step is not None:
+        allowed += f" in steps of {domain.step}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int if whole else int | float)
+        or not domain.low <= value <= domain.high
+        or (domain.step and (Decimal(str(value)) - Decimal(str(domain.low))) % Decimal(str(domain.step)))
+    ):
+        raise SpecError(f"given {value!r}. Give {allowed}.")
+    return value if whole else float(value)
+
+
 def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
     """Return the searched temperature parameters that change nothing, whatever the others are.
 

@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from tempopt import __version__
 from tempopt.errors import SpecError
 from tempopt.study import document
 from tempopt.study.document import Document, FaultsError, Override
@@ -50,6 +51,7 @@ from tempopt.study.space import (
     distributions,
     idle,
     parse_search,
+    parse_sets,
 )
 from tempopt.study.translate import faults
 from tempopt.temperature.plan import TEMPERATURE_PARAMETERS, check_parameter
@@ -59,6 +61,12 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 __all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec", "diff", "load_spec"]
+
+# What may be changed while a study runs: how many runs there are, and how they are looked after.
+_CARE = (
+    *("trials", "arms", "enqueue", "limits"),
+    *("max_attempts", "lease", "store_timeout", "checkpoint_every"),
+)
 
 
 class StudySpec(Section):
@@ -111,6 +119,10 @@ class StudySpec(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         lines = [*self._length_problems(), *self._temperature_problems()]
+        try:
+            self._enqueued(self.study.enqueue, path="study.enqueue")
+        except FaultsError as error:
+            lines += error.lines
         workers = self.resources.workers or 1
         if workers > self.study.parallel:
             message = (
@@ -208,6 +220,30 @@ class StudySpec(Section):
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
         return arm_parameters(arm, sampled, searched=self.search, fixed=self.fixed_temperatures)
 
+    def enqueued(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return parameter sets that a person wants tried, as Optuna's distributions hold their values.
+
+        Args:
+            given: Mappings of searched names to values; what a set leaves out is sampled. At most
+                ``study.trials`` of them.
+
+        Raises:
+            SpecError: A name is not searched, or a value is not in its range or among its choices.
+        """
+        try:
+            return self._enqueued(given, path="enqueue")
+        except FaultsError as error:
+            raise SpecError(_listed("These parameter sets have", str(error).splitlines())) from None
+
+    def _enqueued(self, given: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
+        if len(given) > self.study.trials:
+            message = (
+                f"given {len(given)} parameter sets, but study.trials is {self.study.trials}. "
+                "Give at most that many, or more trials."
+            )
+            raise FaultsError([(path, message)])
+        return parse_sets(given, search=self.search, path=path)
+
     def with_overrides(self, overrides: Sequence[str]) -> Self:
         """Return the spec with ``a.b=c`` settings in force.
 
@@ -259,6 +295,7 @@ class StudySpec(Section):
             metric=here.study.metric,
             validate_at=here.study.validate_at,
             data_seed=here.study.seed,
+            identity=self.identity(),
             weights=_checkpoint(here.study.evaluate_only),
         )
 
@@ -268,8 +305,18 @@ class StudySpec(Section):
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the spec that :meth:`to_json` wrote."""
-        return cls.parse(stored, source="the stored study spec")
+        """Return the spec that :meth:`to_json` wrote.
+
+        Raises:
+            SpecError: Another version of tempopt wrote it, in a way that this one does not read.
+        """
+        try:
+            return cls.parse(stored, source="the stored study spec")
+        except SpecError as error:
+            raise SpecError(
+                f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Go on "
+                "with that version, or install the newest: pip install --upgrade tempopt"
+            ) from None
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], *, source: str | Document) -> Self:
@@ -294,9 +341,8 @@ class StudySpec(Section):
         except ValidationError as error:
             lines = faults(error, cls)
         lines.sort(key=lambda line: origin.line(line[0]))
-        count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
-        body = "\n".join(f"  {origin.where(path)}: {path}: {message}" for path, message in lines)
-        raise SpecError(f"This study spec has {count}:\n{body}")
+        told = [f"{origin.where(path)}: {path}: {message}" for path, message in lines]
+        raise SpecError(_listed("This study spec has", told))
 
     def identity(self) -> str:
         """Return a hash that is equal for specs that ask the same; see :func:`diff`."""
@@ -325,8 +371,8 @@ def load_spec(path_or_name: str | Path, overrides: Sequence[str] = ()) -> StudyS
 def diff(stored: StudySpec, given: StudySpec) -> list[str]:
     """Return a line for each thing that one study asks otherwise than another, empty if there is none.
 
-    The name, the number of tickets (``trials``, ``arms``), ``max_attempts`` and what belongs to a
-    machine (``resources:``, ``--set data.*``) are no difference.
+    The name, what only says how many runs there are and how they are looked after (``_CARE``), and what
+    belongs to a machine (``resources:``, ``--set data.*``) are no difference.
     """
     before, after = _flat(_identifying(stored)), _flat(_identifying(given))
     lines = []
@@ -350,7 +396,7 @@ def _is_emptied(value: object, path: str, other: Mapping[str, Any]) -> bool:
 def _identifying(spec: StudySpec) -> dict[str, Any]:
     data = spec.to_json()
     del data["resources"]
-    for name in ("name", "trials", "arms", "max_attempts"):
+    for name in ("name", *_CARE):
         del data["study"][name]
     return data
 
@@ -362,6 +408,11 @@ def _flat(value: object, path: str = "") -> dict[str, Any]:
     for key, item in value.items():
         result |= _flat(item, f"{path}.{key}" if path else key)
     return result
+
+
+def _listed(head: str, lines: Sequence[str]) -> str:
+    count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
+    return "\n".join([f"{head} {count}:", *(f"  {line}" for line in lines)])
 
 
 def _looks_like_a_range(domain: Choices) -> bool:

@@ -31,6 +31,9 @@ study:
   confirm_on: {confirm_on}
   # test: wilcoxon  # instead of the paired t test, where a few seeds may fail altogether
   # pruner: hyperband  # instead of median; none trains every run to its end
+  # enqueue: [{{temperature_init: 0.5}}]  # parameters to try first
+  # limits: {{hours: 8}}  # stop searching by then, and confirm what was found; gpu_hours counts training
+  # checkpoint_every: 60  # seconds; else at every validation, and at least every 300 seconds
 
 # A bare name is an init argument of the model or a temperature parameter; data.x and trainer.x are the
 # others. A range is {{low, high, log, step}}, a list is one of several.
@@ -53,6 +56,7 @@ trainer:
 
 {attach}# resources:  # this machine's; no part of the study
 #   workers: 2  # runs at a time
+#   grace: 20  # seconds to checkpoint and leave when told to
 """
 
 _TEMPERED = """\

@@ -10,22 +10,27 @@ from tempopt.study.answers import Share, Verdict
 from tempopt.study.paired import ALPHA, PairedTest
 
 if TYPE_CHECKING:
+    from tempopt.store.rows import TicketRow
     from tempopt.study.results import StudyResult
 
 _TESTS = {"t": "paired t-test", "wilcoxon": "Wilcoxon signed-rank test"}
 _DATA = {"test": "test", "validate": "validation"}
+_NAMED = 3
+_LONGEST = 100
 
 
 def verdict_lines(result: StudyResult) -> list[str]:
     """Return what the study found, one statement a line, for the end of a search and ``tempopt show``."""
-    if result.verdict is None:
-        return [*_open_lines(result), _cost(result)]
     verdict = result.verdict
-    lines = [headline(result), f"  winner: {parameters_text(verdict.params)}"]
-    lines += _caveats(verdict)
-    lines += _constant_lines(verdict, result)
-    lines += _share_lines(verdict)
-    return [*lines, _cost(result)]
+    if verdict is None:
+        lines = _open_lines(result)
+    else:
+        lines = [headline(result), f"  winner: {parameters_text(verdict.params)}"]
+        lines += [f"  {line}" for line in round_lines(result)]
+        lines += _caveats(verdict)
+        lines += _constant_lines(verdict, result)
+        lines += _share_lines(verdict)
+    return [*lines, *_missing_lines(result), _cost(result)]
 
 
 def headline(result: StudyResult) -> str:
@@ -53,6 +58,8 @@ def parameters_text(parameters: Mapping[str, Any]) -> str:
 
 def _open_lines(result: StudyResult) -> list[str]:
     best = result.best
+    if best is None and result.state == "done":
+        return [f"No verdict: {result.name} is over, and no search trial is complete."]
     if best is None:
         return [f"No search trial of {result.name} is complete yet."]
     found = f"best trial: {result.metric} {best.value:.4g} with {parameters_text(best.params)}"
@@ -61,12 +68,61 @@ def _open_lines(result: StudyResult) -> list[str]:
             f"Evaluation of a trained model, {found}.",
             "  Nothing was trained, so there is no gain to confirm.",
         ]
+    if result.state == "done" and not result.tickets["confirm"].requested:
+        return ["No verdict: no run with τ = 1 was begun, so there is nothing to compare with.", f"  {found}"]
     if result.state == "done":
         return ["No verdict: no pair of runs could be compared in the confirmation.", f"  {found}"]
     return [
         "No verdict yet: the confirmation on fresh seeds is not over.",
         f"  {found}; that is not the gain.",
     ]
+
+
+def round_lines(result: StudyResult) -> list[str]:
+    """Return what is to be said of a verdict that is not a study's first, or not on all of its trials."""
+    verdict = result.verdict
+    if verdict is None:
+        return []
+    lines = []
+    if result.round > verdict.round:
+        lines.append("this is from before the newest search trials were added: those are not confirmed.")
+    if verdict.looks > 1:
+        lines.append(
+            f"verdict {verdict.looks} of this study: to be right as often as with one look, every p is "
+            f"multiplied by {verdict.looks} and the intervals are {_confidence(verdict.total.paired)}."
+        )
+    return lines
+
+
+def _missing_lines(result: StudyResult) -> list[str]:
+    """Return what was asked for and did not come to its end, or only at a later attempt."""
+    lines = []
+    failed = [ticket for ticket in result.lost if ticket.state == "failed"]
+    if failed:
+        lines.append(f"  failed on every attempt: {len(failed)} ({_named(failed)}).")
+    again = [ticket for ticket in result.lost if ticket.state != "failed"]
+    if again:
+        attempts = sum(ticket.failures for ticket in again)
+        lines.append(f"  attempts lost and made good: {attempts} ({_named(again)}).")
+    withdrawn = [f"{count.withdrawn} {kind}" for kind, count in result.tickets.items() if count.withdrawn]
+    if withdrawn:
+        lines.append(f"  withdrawn, the study having been stopped before: {', '.join(withdrawn)} tickets.")
+    return lines
+
+
+def _named(tickets: list[TicketRow]) -> str:
+    shown = [
+        f"{ticket.kind} {ticket.number}: {_brief(ticket.error or 'no reason is known')}"
+        for ticket in tickets[:_NAMED]
+    ]
+    more = len(tickets) - _NAMED
+    return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _brief(text: str) -> str:
+    lines = text.split("\n")
+    whole = len(lines) == 1 and len(text) <= _LONGEST
+    return text.rstrip(".") if whole else f"{lines[0][:_LONGEST].rstrip('.')} ..."
 
 
 def _caveats(verdict: Verdict) -> list[str]:
@@ -91,7 +147,8 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
         return ["  no constant temperature could be compared."]
     test = answer.paired
     constant = parameters_text(verdict.constant_params or {})
-    tried = result.tickets["constant"].requested
+    constants = result.tickets["constant"]
+    tried = constants.done + constants.failed
     text = f"  against the best of {tried} constants ({constant}): {_signed(test)} ({_numbers(test)})"
     if answer.significant:
         return [f"{text}: the plan is worth that much more than one constant."]
@@ -131,7 +188,9 @@ def _cost(result: StudyResult) -> str:
     runs = sum(count.done + count.failed for count in result.tickets.values())
     saved = result.cost.pruned_saving
     pruning = f"; pruning saved about {_duration(saved)}" if saved > 0 else ""
-    trained = f"{_duration(result.cost.train_seconds)} of training in {runs} runs"
+    kept = result.cost.checkpoint_seconds
+    writing = f", {_duration(kept)} of it to write checkpoints" if kept >= 1 else ""
+    trained = f"{_duration(result.cost.train_seconds)} of training in {runs} runs{writing}"
     return f"  cost: {trained} (search trials: {counts or 'none'}){pruning}."
 
 
@@ -140,8 +199,12 @@ def _better(result: StudyResult) -> str:
 
 
 def _numbers(test: PairedTest) -> str:
-    interval = f"95 % interval {_rounded(test.ci_low, test)} to {_rounded(test.ci_high, test)}"
+    interval = f"{_confidence(test)} interval {_rounded(test.ci_low, test)} to {_rounded(test.ci_high, test)}"
     return f"{interval}, p = {test.p_value:.2g}"
+
+
+def _confidence(test: PairedTest) -> str:
+    return f"{100 * test.confidence:.4g} %"
 
 
 def _size(test: PairedTest) -> str:

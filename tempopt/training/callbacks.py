@@ -18,7 +18,6 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature import Constant, TemperatureParameters, TemperaturePlan, progress
-from tempopt.training.checkpoints import RunCheckpoint
 from tempopt.training.seeds import derive
 
 
@@ -180,18 +179,31 @@ class StartCallback(L.Callback):
         self._started(trainer.global_step, steps_of(trainer))
 
 
+class StoppedError(Exception):
+    """An evaluation at the end of a run was broken off, since the run is to end."""
+
+
+def end(trainer: L.Trainer) -> None:
+    """End the training after this batch, whatever its Trainer was told about how long to train at least."""
+    trainer.should_stop = True
+    trainer.fit_loop.min_epochs = 0
+    trainer.fit_loop.epoch_loop.min_steps = None
+    # Lightning validates once more when it is told to stop; that number would count for nothing.
+    trainer.limit_val_batches = 0
+
+
 class RunCallback(Checkpoint):
-    """Report validations, notice divergence, obey the stop flag and keep the checkpoint.
+    """Report validations, notice divergence, obey the stop flag and say that the run moves.
 
     Its state is the history of reports, which travels in the checkpoint. It is a ``Checkpoint`` so that
-    Lightning calls it last: the state of all others is then that of after the validation.
+    Lightning calls it last, after all that may still log something.
 
     Args:
         metric: Name of the logged metric that counts.
         report: Called with the optimizer step, the metric and all logged numbers after each validation.
-        beat: Called with the optimizer step after each batch.
-        stopped: Asked after each batch whether the run shall end.
-        checkpoint: Where to keep the newest checkpoint, or None.
+        beat: Called with the optimizer step after each batch, of training and of validation.
+        stopped: Asked between batches whether the run shall end at once.
+        broken_off: Asked after each batch of an evaluation whether the run shall end.
     """
 
     def __init__(
@@ -201,21 +213,16 @@ class RunCallback(Checkpoint):
         report: Callable[[int, float, dict[str, float]], None],
         beat: Callable[[int], None],
         stopped: Callable[[], bool],
-        checkpoint: RunCheckpoint | None,
+        broken_off: Callable[[], bool],
     ) -> None:
         self._metric = metric
         self._report = report
         self._beat = beat
         self._stopped = stopped
-        self.checkpoint = checkpoint
+        self._broken_off = broken_off
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged_at: int | None = None
-
-    def _end(self, trainer: L.Trainer) -> None:
-        trainer.should_stop = True
-        # Lightning validates once more when it is told to stop; that number would count for nothing.
-        trainer.limit_val_batches = 0
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -223,10 +230,23 @@ class RunCallback(Checkpoint):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None and not math.isfinite(loss):
             self.diverged_at = trainer.global_step
-            self._end(trainer)
+            end(trainer)
         elif self._stopped():
-            self._end(trainer)
+            end(trainer)
         self._beat(trainer.global_step)
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self._beat(trainer.global_step)
+        if trainer.state.fn != "fit" and self._broken_off():
+            raise StoppedError
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
@@ -236,12 +256,11 @@ class RunCallback(Checkpoint):
         self.metrics = logged
         if not math.isfinite(value):
             self.diverged_at = trainer.global_step
-            self._end(trainer)
+            end(trainer)
             return
         self.take(trainer.global_step, value, logged)
-        ends = trainer.should_stop or trainer.global_step >= steps_of(trainer)
-        if self.checkpoint is not None and not ends:
-            self.checkpoint.save(trainer)
+        if self._stopped():
+            end(trainer)
 
     def take(self, step: int, value: float, logged: dict[str, float]) -> None:
         """Take one validation into the history, and report it."""
@@ -249,17 +268,12 @@ class RunCallback(Checkpoint):
         self.metrics = logged
         self._report(step, value, logged)
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        if self.checkpoint is not None:
-            self.checkpoint.mark(checkpoint)
-
     def state_dict(self) -> dict[str, Any]:
-        return {"reports": self.reports}
+        return {"reports": self.reports, "metrics": self.metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.reports = [list(report) for report in state_dict["reports"]]
+        self.metrics = dict(state_dict["metrics"])
 
 
 def metric_of(logged: dict[str, float], metric: str) -> float:

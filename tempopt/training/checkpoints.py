@@ -2,64 +2,215 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import lightning as L
 import torch
+from fsspec.implementations.local import LocalFileSystem
 
 from tempopt.errors import SpecError
+from tempopt.training.messages import RunRequest, Saved
 
 _RUN = "tempopt_run"
+_WRITING = ".writing"
+# Stores in which an object is there whole or not at all, so that a rename, there a copy, gains nothing.
+_ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
 
-class RunCheckpoint:
-    """The newest checkpoint of one run.
+class RunCheckpoints:
+    """The checkpoints of one run, in a folder that is the run's own.
+
+    Nothing is deleted but what attempts that were killed left under temporary names.
 
     Args:
-        folder: The run's folder.
+        request: The run; its ``checkpoints`` are not None.
         run: Identity of the run; a checkpoint of another one is not used.
+
+    Attributes:
+        seconds: What writing them took so far.
+        faults: A sentence for each that could not be written.
     """
 
-    def __init__(self, folder: Path, *, run: str) -> None:
-        self.path = folder / "newest.ckpt"
+    def __init__(self, request: RunRequest, *, run: str) -> None:
+        assert request.checkpoints is not None
+        self.seconds = 0.0
+        self.faults: list[str] = []
+        self._attempt = request.attempt
         self._run = run
         self._saving = False
+        self._step: int | None = None
+        self._fetched: Path | None = None
+        self._url = request.checkpoints.rstrip("/")
+        self._fs, self._folder = fsspec.core.url_to_fs(self._url)
+        if isinstance(self._fs, LocalFileSystem):
+            self._near = Path(self._folder)
+        else:
+            self._near = Path(request.folder or Path(tempfile.gettempdir(), f"tempopt-{os.getpid()}"))
+        self._clean()
 
-    def save(self, trainer: L.Trainer) -> None:
-        """Write the trainer's state, by way of a temporary name."""
-        temporary = self.path.with_name(self.path.name + ".writing")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    def save(self, trainer: L.Trainer) -> Saved | None:
+        """Write the trainer's state; None if this step has been written, or if it could not be."""
+        step = trainer.global_step
+        if step == self._step:
+            return None
+        began = time.monotonic()
+        name = f"step-{step}-{self._attempt}.ckpt"
+        temporary = self._near / (name + _WRITING)
+        try:
+            self._near.mkdir(parents=True, exist_ok=True)
+            self._dump(trainer, temporary)
+            size, digest = temporary.stat().st_size, _digest(temporary)
+            self._place(temporary, name)
+        except OSError as error:
+            self._could_not(name, error)
+            return None
+        finally:
+            _forget(temporary)
+            self.seconds += time.monotonic() - began
+        self._step = step
+        return Saved(step=step, url=f"{self._url}/{name}", digest=digest, size=size)
+
+    def _dump(self, trainer: L.Trainer, path: Path) -> None:
         self._saving = True
         try:
-            trainer.save_checkpoint(temporary)
+            trainer.save_checkpoint(path)
         finally:
             self._saving = False
-        temporary.replace(self.path)
 
-    def mark(self, checkpoint: dict[str, Any]) -> None:
-        """Write the run's identity into a checkpoint that is being saved, if it is this one."""
-        if not self._saving:
+    def _place(self, temporary: Path, name: str) -> None:
+        if isinstance(self._fs, LocalFileSystem):
+            _synced(temporary)
+            temporary.replace(self._near / name)
+            _synced(self._near)
             return
-        checkpoint[_RUN] = self._run
-        # a run is built from its request; what these hold may be no plain data, and would not load
-        for name in ("hyper_parameters", "datamodule_hyper_parameters"):
-            checkpoint.pop(name, None)
-
-    def usable(self) -> Path | None:
-        """Return the file if it is this run's and whole, else None: the run then begins at its beginning."""
+        target = f"{self._folder}/{name}"
         try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
-        except FileNotFoundError:
-            return None
+            if self._atomic:
+                self._fs.put_file(str(temporary), target)
+            else:
+                self._fs.makedirs(self._folder, exist_ok=True)
+                self._fs.put_file(str(temporary), target + _WRITING)
+                self._fs.mv(target + _WRITING, target)
         except Exception as error:
-            print(f"The checkpoint {self.path} cannot be read ({error}). The run begins again.")
-            return None
-        return self.path if content.get(_RUN) == self._run else None
+            # each store has errors of its own
+            raise OSError(f"{type(error).__name__}: {error}") from error
 
-    def remove(self) -> None:
-        """Delete the file, if there is one."""
-        self.path.unlink(missing_ok=True)
+    @property
+    def _atomic(self) -> bool:
+        known = self._fs.protocol
+        return not _ATOMIC.isdisjoint([known] if isinstance(known, str) else known)
+
+    def _could_not(self, name: str, error: OSError) -> None:
+        fault = f"The checkpoint {name} could not be written ({error}). The run goes on without it."
+        print(fault, flush=True)
+        self.faults.append(fault)
+
+    def mark(self, checkpoint: dict[str, Any]) -> bool:
+        """Write the run's identity into a checkpoint that is saved, if it is one of ours; return whether."""
+        if self._saving:
+            checkpoint[_RUN] = self._run
+            # a run is built from its request; what these hold may be no plain data, and would not load
+            for name in ("hyper_parameters", "datamodule_hyper_parameters"):
+                checkpoint.pop(name, None)
+        return self._saving
+
+    def newest(self, saved: Sequence[Saved]) -> tuple[Path | None, list[str]]:
+        """Return a local file of the first checkpoint that is this run's and whole, and what was found out.
+
+        Args:
+            saved: Where they were written, newest first.
+
+        Returns:
+            The file, or None: the run begins at its beginning; and a sentence for each that is not usable.
+        """
+        faults: list[str] = []
+        for each in saved:
+            path = self._near / f"resume-{self._attempt}.ckpt{_WRITING}"
+            try:
+                path = self._whole(each, path)
+            except Exception as error:
+                _forget(path)
+                why = str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_named(error)})"
+                name = each.url.rpartition("/")[2]
+                faults.append(f"The checkpoint {name} of step {each.step} {why}")
+                continue
+            return path, [f"{fault}: the one of step {each.step} is used." for fault in faults]
+        return None, [f"{fault}: the run begins again." for fault in faults]
+
+    def _whole(self, saved: Saved, path: Path) -> Path:
+        fs, where = fsspec.core.url_to_fs(saved.url)
+        try:
+            if isinstance(fs, LocalFileSystem):
+                path = Path(where)
+            else:
+                self._near.mkdir(parents=True, exist_ok=True)
+                self._fetched = path
+                # what was listed once may be listed from memory
+                fs.invalidate_cache()
+                fs.get_file(where, str(path))
+            size = path.stat().st_size
+        except FileNotFoundError as error:
+            raise _UnusableError("is not there") from error
+        if size != saved.size:
+            raise _UnusableError(f"is damaged ({size} bytes instead of {saved.size})")
+        if _digest(path) != saved.digest:
+            raise _UnusableError("is damaged (its bytes are not those that were written)")
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:
+            raise _UnusableError(f"cannot be loaded as data ({_named(error)})") from error
+        if not isinstance(content, dict) or content.get(_RUN) != self._run:
+            raise _UnusableError("is of another run")
+        return path
+
+    def close(self) -> None:
+        """Remove what was fetched in order to go on from it."""
+        if self._fetched is not None:
+            _forget(self._fetched)
+
+    def _clean(self) -> None:
+        for path in self._near.glob("*" + _WRITING):
+            _forget(path)
+        if not self._atomic and not isinstance(self._fs, LocalFileSystem):
+            with contextlib.suppress(Exception):
+                for path in self._fs.glob(f"{self._folder}/*{_WRITING}"):
+                    self._fs.rm_file(path)
+
+
+class _UnusableError(Exception):
+    """A checkpoint cannot be gone on from; the message follows its name."""
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+
+
+def _synced(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _forget(path: Path) -> None:
+    # what cannot be deleted is in nobody's way
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _named(error: Exception) -> str:
+    # torch's errors go on for a page
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".removesuffix(": ")
 
 
 def load_weights(path: Path) -> dict[str, Any]:

@@ -5,14 +5,16 @@ It wraps the loaders that a person wrote; it makes no data itself.
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import functools
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import lightning as L
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tempopt.training.callbacks import seed_generators
@@ -62,6 +64,9 @@ class _SeededOrder:
         self.start = 0
 
     def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            # where an epoch was left says nothing of the next one
+            self.start = 0
         self.epoch = epoch
         for sampler in (self._inner, getattr(self._inner, "sampler", None)):
             if callable(forward := getattr(sampler, "set_epoch", None)):
@@ -131,16 +136,82 @@ class SeededLoader(DataLoader[Any]):
         self._order.start = state["batch"]
 
 
+class SteadyStream:
+    """A loader without a length whose position, and randomness, is that of the batch that is trained on.
+
+    Lightning draws such a loader's next batch before it trains on one, to know which is the last: the
+    loader's own position is always one too far.
+
+    Args:
+        loader: A loader with ``state_dict`` and ``load_state_dict``.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, loader: Any, *, seed: int) -> None:
+        self._loader = loader
+        self._seed = seed
+        self._given = 0
+        self._trained: dict[str, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        while True:
+            position = self._position()
+            seed_generators(self._seed, "items", self._given)
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            self._given += 1
+            self._trained = position
+            yield batch
+        self._trained = self._position()
+
+    def _position(self) -> dict[str, Any]:
+        return {"loader": copy.deepcopy(self._loader.state_dict()), "given": self._given}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position behind the batch before the newest, or behind the last."""
+        return self._trained if self._trained is not None else self._position()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a position that :meth:`state_dict` returned."""
+        self._loader.load_state_dict(state["loader"])
+        self._given = state["given"]
+
+
+def _left_alone(inner: Callable[[int], object] | None, worker: int) -> None:
+    # who tells a whole group of processes to end leaves it to the agent when the data are needed no more
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if inner is not None:
+        inner(worker)
+
+
+def _shielded(loaders: Any) -> Any:
+    """Return the loaders, whose worker processes no longer end on SIGTERM."""
+    for loader in tree_leaves(loaders):
+        if isinstance(loader, DataLoader) and loader.num_workers:
+            loader.worker_init_fn = functools.partial(_left_alone, loader.worker_init_fn)
+    return loaders
+
+
 def _seeded(loaders: Any, seed: int) -> Any:
     # each loader with a seed of its own: two over the same data are not to give the same order
     if isinstance(loaders, dict):
         return {name: _seeded(loader, derive(seed, str(name))) for name, loader in loaders.items()}
     if isinstance(loaders, list | tuple):
         return type(loaders)(_seeded(loader, derive(seed, number)) for number, loader in enumerate(loaders))
+    try:
+        len(loaders)
+    except TypeError:
+        return SteadyStream(loaders, seed=seed) if _resumable(loaders) else loaders
     if isinstance(loaders, DataLoader) and not isinstance(loaders.dataset, IterableDataset):
-        with contextlib.suppress(TypeError):
-            len(loaders)
-            return SeededLoader(loaders, seed=seed)
+        return SeededLoader(loaders, seed=seed)
     return loaders
 
 
@@ -187,7 +258,7 @@ def seed_data(
     owner: Any = module if datamodule is None else datamodule
 
     def train(loaders: Any) -> Any:
-        seeded = _seeded(loaders, seed)
+        seeded = _seeded(_shielded(loaders), seed)
         if not _resumable(seeded):
             warnings.warn(
                 "The training data do not know their position: a run that is interrupted starts again from "
@@ -204,5 +275,5 @@ def seed_data(
     for name in ("prepare_data", "setup"):
         _wrap(owner, name, lambda: seed_generators(data_seed, "setup"), the_runs_own_again)
     _wrap(owner, "train_dataloader", lambda: seed_generators(seed, "train"), train)
-    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"))
-    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"))
+    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), _shielded)
+    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), _shielded)

@@ -1,7 +1,8 @@
-"""The identity of the code that a run was trained with."""
+"""What attempts at the same run have in common, and the code that it was trained with, as short hashes."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -9,6 +10,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import lightning as L
+
+from tempopt.training.messages import Program, RunRequest, encode
 
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "numpy")
 
@@ -39,3 +42,25 @@ def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule |
     if datamodule is not None:
         text += _source(type(datamodule).__module__)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def run_identity(request: RunRequest) -> str:
+    """Return a hash of what a request trains: the same for all attempts at it, wherever they are made."""
+    # where it is kept and what is measured at the end may change between attempts; what is trained may not
+    trained = dataclasses.replace(
+        request, attempt=0, evaluations=[], folder=None, checkpoints=None, checkpoint_every=None, resume=[]
+    )
+    if request.program.identity is not None:
+        # the data lie elsewhere on another machine, and are the same
+        nothing = Program(
+            model={},
+            data=None,
+            trainer={},
+            attach=None,
+            metric="",
+            validate_at="final",
+            data_seed=0,
+            identity=request.program.identity,
+        )
+        trained = dataclasses.replace(trained, program=nothing)
+    return hashlib.blake2b(encode(trained), digest_size=16).hexdigest()

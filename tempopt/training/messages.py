@@ -26,6 +26,7 @@ class Program:
         validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
         data_seed: Seed under which the data module is set up; one for the whole study, so that
             a random split is the same split in every run.
+        identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
         weights: Checkpoint that a frozen model is loaded from (``study.evaluate_only``), else None.
     """
 
@@ -36,6 +37,7 @@ class Program:
     metric: str
     validate_at: ValidateAt
     data_seed: int
+    identity: str | None = None
     weights: str | None = None
 
 
@@ -57,6 +59,23 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """One checkpoint of a run.
+
+    Args:
+        step: Optimizer step at which it was written.
+        url: Where it lies, absolute (an fsspec URL).
+        digest: Hash of its bytes; a file with another one is damaged.
+        size: Its bytes.
+    """
+
+    step: int
+    url: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """One run: a parameter set and a seed, by value.
 
@@ -70,8 +89,12 @@ class RunRequest:
         evaluations: Measured at the end, after training.
         bake: Temperature parameters whose plan at step 0 is multiplied into the initial query
             weights and biases (the initialisation-only arm), else None.
-        folder: Folder for checkpoints and the log of this ticket, or None to keep neither.
-        resume: Whether to go on from the newest checkpoint in ``folder``.
+        folder: Local folder for the log of this ticket, or None to keep none.
+        checkpoints: fsspec URL of a folder for the checkpoints of this ticket, or None to keep none.
+        checkpoint_every: Seconds between checkpoints; None: at every validation, and at the latest
+            five minutes after the one before.
+        resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
+            is used. None of them: the run begins at its beginning.
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
@@ -85,9 +108,16 @@ class RunRequest:
     evaluations: list[Evaluation] = field(default_factory=list)
     bake: dict[str, Any] | None = None
     folder: str | None = None
-    resume: bool = False
+    checkpoints: str | None = None
+    checkpoint_every: float | None = None
+    resume: list[Saved] = field(default_factory=list)
     task: Literal["train", "rehearse", "check"] = "train"
     space: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The trainer process is warm; said once, before all else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +127,7 @@ class Started:
     Args:
         reports: History that the checkpoint carries, ``[[step, value], ...]``; an agent that died
             may have missed the newest.
+        notes: What a person should know: a checkpoint that was damaged, one that is not there.
     """
 
     ticket: int
@@ -108,11 +139,12 @@ class Started:
     layers: list[str]
     code: str
     reports: list[list[float]]
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Optimizer steps done so far; sent now and then."""
+    """Optimizer steps done so far; sent as batches (of validation too) are done, never by a clock."""
 
     ticket: int
     attempt: int
@@ -131,8 +163,17 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A checkpoint is there, whole."""
+
+    ticket: int
+    attempt: int
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The end of a run that its parameters decided.
+    """The end of a run in good order.
 
     Args:
         state: ``complete``, ``stopped`` (the agent's stop message) or ``diverged`` (NaN or inf).
@@ -140,6 +181,8 @@ class Finished:
         measurements: Evaluation name to metric value; empty unless complete.
         seconds: Wall-clock seconds from building to the end, of this attempt.
         reports: Every report up to here, those of earlier attempts included: ``[[step, value], ...]``.
+        checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
+        notes: What a person should know: a checkpoint that could not be written.
     """
 
     ticket: int
@@ -150,6 +193,8 @@ class Finished:
     metrics: dict[str, dict[str, float]]
     seconds: float
     reports: list[list[float]]
+    checkpoint_seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,14 +217,19 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Agent to trainer: end this run at the next step, in good order."""
+    """Agent to trainer: end this run at the next step, in good order.
+
+    Args:
+        keep: Whether a checkpoint is to be written first, so that a later attempt goes on from there.
+    """
 
     ticket: int
     attempt: int
+    keep: bool = False
 
 
-Message = RunRequest | Started | Progress | Report | Finished | Failed | Stop
-_TYPES = {t.__name__: t for t in (RunRequest, Started, Progress, Report, Finished, Failed, Stop)}
+Message = RunRequest | Ready | Started | Progress | Report | Kept | Finished | Failed | Stop
+_TYPES = {t.__name__: t for t in (RunRequest, Ready, Started, Progress, Report, Kept, Finished, Failed, Stop)}
 
 
 def encode(message: Message) -> bytes:
@@ -194,5 +244,8 @@ def decode(line: bytes) -> Message:
     if kind is RunRequest:
         fields["program"] = Program(**fields["program"])
         fields["evaluations"] = [Evaluation(**e) for e in fields["evaluations"]]
+        fields["resume"] = [Saved(**saved) for saved in fields["resume"]]
+    elif kind is Kept:
+        fields["saved"] = Saved(**fields["saved"])
     message: Message = kind(**fields)
     return message

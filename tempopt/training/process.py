@@ -10,7 +10,7 @@ import subprocess
 import sys
 from multiprocessing.connection import Connection
 
-from tempopt.training.messages import Message, decode, encode
+from tempopt.training.messages import Message, Ready, decode, encode
 
 
 class TrainerProcess:
@@ -23,6 +23,8 @@ class TrainerProcess:
 
     def __init__(self, *, slot: int, threads: int) -> None:
         self.slot = slot
+        self.ready = False
+        """Whether it is known to be warm."""
         ours, theirs = socket.socketpair()
         # MKL follows OpenMP; two numbers that differ have threads wait for each other
         environment = {name: value for name, value in os.environ.items() if name != "MKL_NUM_THREADS"}
@@ -51,9 +53,11 @@ class TrainerProcess:
     def receive(self) -> Message | None:
         """Return the next message, or None if the trainer has died."""
         try:
-            return decode(self.connection.recv_bytes())
+            message = decode(self.connection.recv_bytes())
         except (EOFError, OSError):
             return None
+        self.ready = self.ready or isinstance(message, Ready)
+        return message
 
     def obituary(self) -> str:
         """Return in words how the process ended."""
@@ -63,8 +67,13 @@ class TrainerProcess:
             return f"the trainer was killed by {names.get(-code, f'signal {-code}')}"
         return f"the trainer ended with exit code {code}"
 
+    def end(self) -> None:
+        """End the process, and what it has started, at once; that shows on the next :meth:`receive`."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def kill(self) -> None:
-        """End the process at once."""
-        self._process.kill()
+        """End the process at once, and wait until it has gone."""
+        self.end()
         self._process.wait()
         self.connection.close()

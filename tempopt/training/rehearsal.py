@@ -15,7 +15,7 @@ from tempopt.attention.attach import Attachment
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.build import check_space
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.messages import Finished, Message, RunRequest
+from tempopt.training.messages import Finished, Message, RunRequest, Stop
 from tempopt.training.module import TemperedModule
 from tempopt.training.run import Channel, Run
 
@@ -35,19 +35,15 @@ _SHORT: dict[str, Any] = {
 }
 
 
-# Arguments that would keep a Trainer from ending when it is told to, and one that writes files.
-_UNBOUND: dict[str, Any] = {"min_steps": None, "min_epochs": None, "logger": False}
-
-
 class _Unheard:
     """A channel to nobody: what two steps report counts for nothing."""
 
     def send(self, message: Message) -> None:
         """Drop the message."""
 
-    def stopped(self, request: RunRequest) -> bool:
-        """Return False: the training ends by itself."""
-        return False
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return None: the training ends by itself."""
+        return None
 
 
 class _OneStep:
@@ -56,9 +52,9 @@ class _OneStep:
     def __init__(self, channel: Channel) -> None:
         self.send = channel.send
 
-    def stopped(self, request: RunRequest) -> bool:
-        """Return True."""
-        return True
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the wish to end."""
+        return Stop(ticket=request.ticket, attempt=request.attempt)
 
 
 def check(request: RunRequest) -> Finished:
@@ -106,7 +102,7 @@ def rehearse(request: RunRequest, channel: Channel) -> Finished:
     for evaluation in request.evaluations:
         run.evaluate(evaluation)
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
-    Run(request, _OneStep(channel), **_UNBOUND).fit()
+    Run(request, _OneStep(channel), logger=False).fit()
     return run.finished("complete", run.trainer.global_step, {"validate": run.logged})
 
 

@@ -6,8 +6,6 @@ It knows nothing of Optuna, SQL or where its reports go; serve.py gives it a cha
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -26,24 +24,28 @@ from tempopt.training.callbacks import (
     RunCallback,
     SeedCallback,
     StartCallback,
+    StoppedError,
     TemperatureCallback,
     Tempered,
     metric_of,
     seed_generators,
 )
-from tempopt.training.checkpoints import RunCheckpoint, load_weights
+from tempopt.training.checkpoints import RunCheckpoints, load_weights
 from tempopt.training.data import seed_data
-from tempopt.training.identity import code_identity
+from tempopt.training.identity import code_identity, run_identity
+from tempopt.training.keep import KeepCallback
 from tempopt.training.messages import (
     Evaluation,
     Finished,
+    Kept,
     Message,
     Progress,
     Report,
     RunRequest,
+    Saved,
     Started,
+    Stop,
     ValidateAt,
-    encode,
 )
 from tempopt.training.module import TemperedModule
 
@@ -63,8 +65,8 @@ class Channel(Protocol):
     def send(self, message: Message) -> None:
         """Send one message to the agent."""
 
-    def stopped(self, request: RunRequest) -> bool:
-        """Return whether the agent wants this run to end."""
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the agent's wish that this run end, if there is one."""
 
 
 class Run:
@@ -84,7 +86,7 @@ class Run:
         self.request = request
         self._channel = channel
         self._clock = time.monotonic()
-        self._beaten = 0.0
+        self._beaten = -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
         built = build(
             request.program,
@@ -97,13 +99,17 @@ class Run:
         self._layers = built.layers
         self.tempered = self._temper()
         self._bake()
-        self._checkpoint = self._kept()
+        self._notes: list[str] = []
+        self._checkpoints = self._own_checkpoints()
         self._callback = RunCallback(
             metric=request.program.metric,
             report=self._report,
             beat=self._beat,
-            stopped=lambda: channel.stopped(request),
-            checkpoint=self._checkpoint,
+            stopped=self._stopped,
+            broken_off=lambda: channel.stop(request) is not None,
+        )
+        self._keeping = KeepCallback(
+            self._checkpoints, every=request.checkpoint_every, leaving=self._leaving, kept=self._kept
         )
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         seed_data(
@@ -114,6 +120,7 @@ class Run:
             not_resumable=self._keep_nothing,
         )
         self.trainer = self._trainer({**LEAN, **built.trainer_kwargs, **overrides})
+        self._beat(0)
 
     @property
     def owner(self) -> Any:
@@ -136,23 +143,30 @@ class Run:
         Raises:
             SpecError: The metric was never logged, or the training has no known end.
         """
-        if self.request.program.weights is not None:
-            return self._evaluate_only(Path(self.request.program.weights))
-        self.fit(resume=self._checkpoint.usable() if self._checkpoint is not None else None)
-        if self.diverged_at is not None:
-            return self.finished("diverged", self.diverged_at)
-        if self._channel.stopped(self.request):
-            return self.finished("stopped", self.trainer.global_step)
-        return self._measured()
+        try:
+            if self.request.program.weights is not None:
+                return self._evaluate_only(Path(self.request.program.weights))
+            self.fit(resume=self._newest())
+            if self.diverged_at is not None:
+                return self.finished("diverged", self.diverged_at)
+            if self._channel.stop(self.request) is None:
+                return self._measured()
+        except StoppedError:
+            pass
+        return self.finished("stopped", self.trainer.global_step)
 
     def fit(self, *, resume: Path | None = None) -> None:
         """Train, from a checkpoint on if one is given."""
-        self.trainer.fit(
-            self.module,
-            datamodule=self.datamodule,
-            ckpt_path=resume,
-            weights_only=None if resume is None else True,
-        )
+        try:
+            self.trainer.fit(
+                self.module,
+                datamodule=self.datamodule,
+                ckpt_path=resume,
+                weights_only=None if resume is None else True,
+            )
+        finally:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
 
     def evaluate(self, evaluation: Evaluation) -> dict[str, float]:
         """Return what the validation loop logs on the evaluation's data, under its temperature.
@@ -188,23 +202,36 @@ class Run:
             metrics=measured,
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
+            checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
+            notes=self._checkpoints.faults[:1] if self._checkpoints is not None else [],
         )
 
-    def _kept(self) -> RunCheckpoint | None:
+    def _own_checkpoints(self) -> RunCheckpoints | None:
         request = self.request
-        if request.folder is None or request.task != "train":
+        if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
-        # what is measured at the end may change between attempts; what is trained may not
-        trained = dataclasses.replace(request, attempt=0, evaluations=[], resume=False, folder=None)
-        identity = hashlib.blake2b(encode(trained), digest_size=16).hexdigest()
-        checkpoint = RunCheckpoint(Path(request.folder), run=identity)
-        if not request.resume:
-            checkpoint.remove()
-        return checkpoint
+        return RunCheckpoints(request, run=run_identity(request))
+
+    def _newest(self) -> Path | None:
+        if self._checkpoints is None:
+            return None
+        path, notes = self._checkpoints.newest(self.request.resume)
+        self._notes += notes
+        self._beat(0)
+        return path
 
     def _keep_nothing(self) -> None:
-        # a stream cannot be taken up in its middle
-        self._callback.checkpoint = None
+        self._keeping.checkpoints = None
+        if self.request.attempt > 1:
+            self._notes.append("The training data do not know their position: the run begins again.")
+
+    def _stopped(self) -> bool:
+        stop = self._channel.stop(self.request)
+        # with something to keep, it ends as soon as that is kept
+        return stop is not None and not (stop.keep and self._keeping.checkpoints is not None)
+
+    def _leaving(self) -> bool:
+        return self._channel.stop(self.request) is not None
 
     def _temper(self) -> Tempered:
         if isinstance(self.module, TemperedModule):
@@ -234,7 +261,10 @@ class Run:
             callbacks.append(LossScaleCallback())
         theirs = options.pop("callbacks", None) or []
         theirs = theirs if isinstance(theirs, list) else [theirs]
-        return L.Trainer(callbacks=[*theirs, *callbacks, self._callback], **options)
+        trainer = L.Trainer(callbacks=[*theirs, *callbacks, self._callback, self._keeping], **options)
+        # Lightning would end the run on SIGTERM (and requeue it under Slurm); that is the agent's to decide
+        trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+        return trainer
 
     def _started(self, step: int, total_steps: int) -> None:
         trainer = self.trainer
@@ -249,8 +279,12 @@ class Run:
                 layers=list(self.tempered.layers),
                 code=code_identity(self.module, self.datamodule),
                 reports=self._callback.reports,
+                notes=self._notes,
             )
         )
+
+    def _kept(self, saved: Saved) -> None:
+        self._channel.send(Kept(ticket=self.request.ticket, attempt=self.request.attempt, saved=saved))
 
     def _report(self, step: int, value: float, metrics: dict[str, float]) -> None:
         ticket, attempt = self.request.ticket, self.request.attempt

@@ -19,6 +19,7 @@ from tempopt.errors import UsageError
 from tempopt.training.messages import (
     Failed,
     Message,
+    Ready,
     RunRequest,
     Stop,
     decode,
@@ -34,7 +35,7 @@ class AgentChannel:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._stops: set[tuple[int, int]] = set()
+        self._stops: dict[tuple[int, int], Stop] = {}
         self.requests: queue.Queue[RunRequest] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -46,7 +47,7 @@ class AgentChannel:
                 # the agent is gone: nobody is left to report to, and the checkpoint is on disk
                 os._exit(1)
             if isinstance(message, Stop):
-                self._stops.add((message.ticket, message.attempt))
+                self._stops[message.ticket, message.attempt] = message
             elif isinstance(message, RunRequest):
                 self.requests.put(message)
 
@@ -55,9 +56,9 @@ class AgentChannel:
         with self._lock:
             self._connection.send_bytes(encode(message))
 
-    def stopped(self, request: RunRequest) -> bool:
-        """Return whether the agent wants this run to end."""
-        return (request.ticket, request.attempt) in self._stops
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the agent's wish that this run end, if there is one."""
+        return self._stops.get((request.ticket, request.attempt))
 
 
 def _log_to(folder: str | None) -> None:
@@ -105,11 +106,14 @@ def _answer(request: RunRequest, channel: AgentChannel) -> Message:
 
 def main(descriptor: int) -> None:
     """Serve run requests until the agent goes away."""
+    # a whole process group gets these; what becomes of the run is the agent's to decide
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = AgentChannel(Connection(descriptor))
     import tempopt.training.rehearsal  # noqa: F401  # paid once, while the agent prepares the study
 
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    channel.send(Ready())
     while True:
         request = channel.requests.get()
         channel.send(_answer(request, channel))

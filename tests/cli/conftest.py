@@ -10,6 +10,16 @@ import pytest
 from tempopt.store.rows import TicketRow
 from tempopt.study.progress import Snapshot, TrainerView
 
+# A password as it is, as it is written in a URL, and the parts that a careless mask would leave.
+SECRET = "zqx@kvw:2/jq"
+WRITTEN = "zqx%40kvw%3A2%2Fjq"
+_TRACES = ("zqx", "kvw", "2/jq", "2%2Fjq")
+
+
+def holds_no_password(text: str) -> None:
+    """See that nothing of the password is in a text."""
+    assert not [trace for trace in _TRACES if trace in text]
+
 
 @pytest.fixture
 def make_ticket() -> Callable[..., TicketRow]:

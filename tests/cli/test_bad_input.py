@@ -19,19 +19,16 @@ from typing import Any
 import pytest
 import torch
 
-from tempopt import cli
 from tempopt.store.rows import NewTicket
 from tempopt.store.store import Store
 from tempopt.study.spec import load_spec
+from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
+from tests.servers import descendants
 
 REPOSITORY = Path(__file__).parents[2]
 TOYS = REPOSITORY / "tests" / "training"
 POSTGRESQL = "postgres@127.0.0.1:5432"
 MARIADB = "127.0.0.1:3306"
-# As it is, as it is written in a URL, and the parts that a careless mask would leave.
-SECRET = "zqx@kvw:2/jq"
-WRITTEN = "zqx%40kvw%3A2%2Fjq"
-TRACES = ("zqx", "kvw", "2/jq", "2%2Fjq")
 
 SPEC = """\
 study:
@@ -62,10 +59,6 @@ TOY = {"q_proj": (8, 8), "k_proj": (8, 8), "head": (3, 8)}
 
 Start = Callable[..., subprocess.Popen[str]]
 Told = Callable[..., str]
-
-
-def _holds_no_password(text: str) -> None:
-    assert not [trace for trace in TRACES if trace in text]
 
 
 def _set(*settings: str) -> list[str]:
@@ -203,6 +196,9 @@ def test_a_setting_that_does_not_fit(refused: Told, setting: str, said: str) -> 
         (["search", "toy.yaml", "--workers", "3"], "3 workers were asked for; study.parallel allows 1 to 1"),
         (["search", "toy.yaml", "--trials", "0"], '--trials: "0" is not a number of 1 or more'),
         (["show", "toy", "further"], "unrecognized arguments: further"),
+        (["resume", "toy", "--trials", "5"], '"5" is not +N: a study that goes on can only get more trials'),
+        (["search", "toy.yaml", "--storage-file", "none"], "none cannot be read: No such file or directory."),
+        (["search", "toy.yaml", "--enqueue", "none"], "none cannot be read: No such file or directory."),
         (["export", "toy", "--format", "toml"], "invalid choice: 'toml' (choose from 'yaml', 'python')"),
     ],
 )
@@ -319,7 +315,7 @@ def test_a_database_that_cannot_be_reached(told: Told, closed_port: int, scheme:
     message = told("search", "toy.yaml", "--storage", url)
     assert f"The database {scheme}://me:***@127.0.0.1:{closed_port}/studies failed: " in message
     assert "See that the server is running and can be reached from this machine, then try again." in message
-    _holds_no_password(message)
+    holds_no_password(message)
 
 
 def _connected(driver: str, server: str, **settings: Any) -> Any:
@@ -337,7 +333,7 @@ def test_a_wrong_password(told: Told) -> None:
     message = told("search", "toy.yaml", "--storage", f"mariadb://root:{WRITTEN}@{MARIADB}/test")
     assert f"The database mysql://root:***@{MARIADB}/test failed: Access denied for user 'root'@" in message
     assert "Check the user name and the password in the URL; in them, @ is written %40" in message
-    _holds_no_password(message)
+    holds_no_password(message)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +356,7 @@ def test_a_storage_that_is_none(told: Told, folder: Path, url: str, said: str) -
     assert (folder / "toy.yaml").read_bytes() == before
 
 
-@pytest.mark.parametrize("words", [["list"], ["show", "toy"], ["resume", "toy"], ["export", "toy"]])
+@pytest.mark.parametrize("words", [["list"], ["show", "toy"], ["agent", "toy"], ["pause", "toy"]])
 def test_looking_for_a_database_makes_none(told: Told, folder: Path, words: list[str]) -> None:
     said = f"There is no file {folder / 'tempopt.db'}. Go to the folder where the study was begun, or"
     assert said in told(*words)
@@ -406,50 +402,6 @@ def test_exporting_what_has_no_winner_yet(told: Told, begun: Path) -> None:
     assert not (begun.parent / "winner.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["list", f"postgresql://me:{SECRET}@host/studies"],
-        ["list", f"--storge=postgresql://me:{SECRET}@host/studies"],
-        ["search", f"postgresql://me:{SECRET}@host/studies"],
-        ["list", "--storage", f"postgresql://me:{SECRET}@host/studies"],
-        ["list", "--storage", f"postgresql://me:{WRITTEN}@host:port/studies"],
-        ["list", "--storage", f"oracle://me:{SECRET}@host/studies"],
-        ["list", "--storage", f"postgresql:/me:{SECRET}@host/studies"],
-        ["list", "--storage", f"me:{SECRET}@host/studies"],
-        ["list", f"postgresql://host/studies?password={SECRET}"],
-        ["list", f"postgresql://me:zqx kvw {SECRET}@host/studies"],
-    ],
-)
-def test_a_password_is_not_repeated_wherever_it_was_written(told: Told, words: list[str]) -> None:
-    message = told(*words)
-    _holds_no_password(message)
-
-
-def test_a_traceback_holds_no_password_and_the_exit_code_stays(start: Start) -> None:
-    url = f"postgresql://me:{SECRET}@host/studies"
-    process = start("list", TEMPOPT_TRACEBACK="1", TEMPOPT_STORAGE=url)
-    _, message = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "Traceback" in message
-    assert "tempopt: error: The storage URL postgresql://me:***@host/studies has more than one @." in message
-    _holds_no_password(message)
-
-
-def test_what_nobody_foresaw_is_shown_without_passwords(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(words: list[str]) -> int:
-        raise RuntimeError(f"lost postgresql://me:{SECRET}@host/studies")
-
-    monkeypatch.setattr(cli, "_run", fail)
-    assert cli.main(["list"]) == 1
-    message = capsys.readouterr().err
-    assert "Traceback" in message
-    assert "tempopt: error: RuntimeError: lost postgresql://me:***@host/studies" in message
-    _holds_no_password(message)
-
-
 @pytest.fixture
 def server() -> Iterator[tuple[str, Any]]:
     """The URL, password and all, of an empty PostgreSQL database, and a connection to it."""
@@ -477,19 +429,25 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     assert search.returncode == 0, err
     assert f"tempopt show toy --storage '{shown}'" in out
 
+    # beside the folder, all of which is searched for the password below
+    file = folder.with_name(f"{folder.name}.url")
+    file.write_text(url, encoding="utf-8")
+    file.chmod(0o600)
     words = ["--name", "long", *_set("trainer.max_steps=1000000")]
-    long = start("search", "toy.yaml", "--storage", url, *words)
+    long = start("search", "toy.yaml", "--storage-file", str(file), *words)
     assert long.stdout is not None
     assert "tickets:" in long.stdout.readline()
+    family = [long.pid, *descendants(long.pid)]
+    processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family] if Path("/proc").is_dir() else []
     long.send_signal(signal.SIGINT)
     more, errors = long.communicate(timeout=120)
     assert long.returncode == 130, errors
-    assert f"  tempopt resume long --storage '{shown}'\n" in more
+    assert f"  tempopt resume long --storage-file {file}\n" in more
 
     tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
     stored = [connection.execute(f'SELECT t::text FROM "{table}" t').fetchall() for (table,) in tables]
     assert len(stored) > 3
     files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-    everything = f"{out}{err}{more}{errors}{stored}{files}"
+    everything = f"{out}{err}{more}{errors}{stored}{files}{processes}"
     assert SECRET not in everything
     assert WRITTEN not in everything

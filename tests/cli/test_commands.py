@@ -12,12 +12,20 @@ import pytest
 from tempopt import __version__, cli
 from tempopt.errors import SpecError, StudyFailed
 
+STORE = {"--storage", "--storage-file"}
 FLAGS = {
-    "search": {"SPEC", "--storage", "--trials", "--workers", "--set", "--name", "--checkpoints"},
-    "resume": {"NAME", "--storage", "--workers", "--checkpoints"},
-    "list": {"--storage", "--json"},
-    "show": {"NAME", "--storage", "--json"},
-    "export": {"NAME", "--storage", "--format", "-o", "--output"},
+    "search": STORE | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
+    "resume": STORE | {"NAME", "--trials", "--workers", "--checkpoints"},
+    "agent": STORE | {"NAME", "--workers", "--checkpoints"},
+    "list": STORE | {"--json"},
+    "show": STORE | {"NAME", "--json"},
+    "logs": STORE | {"NAME", "TICKET", "--attempt"},
+    "export": STORE | {"NAME", "--format", "-o", "--output"},
+    "pause": STORE | {"NAME"},
+    "stop": STORE | {"NAME"},
+    "delete": STORE | {"NAME", "--yes", "--force"},
+    "gc": STORE | {"NAME", "--dry-run"},
+    "storage": STORE | {"upgrade"},
     "check": {"SPEC", "--set", "--dry-run"},
     "init": {"IMPORT_PATH", "-o", "--output"},
 }
@@ -74,6 +82,18 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFi
         (["search", "x.yaml", "--trials", "many"], '"many" is not a number of 1 or more'),
         (["export", "x", "--format", "toml"], "choose from 'yaml', 'python'"),
         (["list", "x"], "unrecognized arguments: x"),
+        (["resume", "x", "--trials", "5"], '"5" is not +N: a study that goes on can only get more trials'),
+        (["resume", "x", "--trials", "+0"], '"0" is not a number of 1 or more'),
+        (["search", "x.yaml", "--trials", "+"], '"" is not a number of 1 or more'),
+        (["storage"], "the following arguments are required: upgrade"),
+        (["storage", "downgrade"], "invalid choice: 'downgrade' (choose from 'upgrade')"),
+        (["logs"], "the following arguments are required: NAME. See `tempopt logs --help`."),
+        (["logs", "x", "--attempt", "0"], '"0" is not a number of 1 or more'),
+        (["delete"], "the following arguments are required: NAME"),
+        (
+            ["list", "--storage", "a.db", "--storage-file", "b"],
+            "--storage and --storage-file were both given",
+        ),
     ],
 )
 def test_what_cannot_be_typed_is_told_in_one_line(
@@ -119,13 +139,10 @@ def test_errors_for_people_are_one_message_and_an_exit_code(
     assert message.endswith("\ntempopt: error: so it is\n")
 
 
-def test_storage_is_what_was_given_then_the_environment_then_the_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert cli.storage_url(None) == "sqlite:///tempopt.db"
-    monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
-    assert cli.storage_url(None) == "sqlite:///other.db"
-    assert cli.storage_url("sqlite:///given.db") == "sqlite:///given.db"
+def test_options_may_stand_between_the_words_of_a_command() -> None:
+    _, commands = cli.build_parsers()
+    given = commands["logs"].parse_intermixed_args(["x", "--storage", "a.db", "search", "12"])
+    assert (given.name, given.ticket, given.storage) == ("x", ["search", "12"], "a.db")
 
 
 _LOADED = """

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from tempopt.cli.progress import Lines, Screen, called, duration, observing, outcome
+from tempopt.cli.progress import Lines, Screen, amount, called, duration, observing, outcome
 from tempopt.store.rows import TicketRow
 from tempopt.study.progress import Snapshot
 
@@ -21,6 +21,14 @@ MakeSnapshot = Callable[..., Snapshot]
 )
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (12_300_000, "12.3 MB"), (2 * 10**15, "2000.0 TB")],
+)
+def test_amounts_have_the_unit_that_fits(size: int, text: str) -> None:
+    assert amount(size) == text
 
 
 @pytest.mark.parametrize(

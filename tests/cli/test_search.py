@@ -35,11 +35,12 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
     def run(what: object, **settings: Any) -> SimpleNamespace:
         settings.pop("observer").note("a note")
         called.update(settings)
-        return SimpleNamespace(best=called.get("best", "the best"))
+        return SimpleNamespace(best=called.get("best", "the best"), state=called.get("state", "done"))
 
     monkeypatch.setattr(command, "load_spec", load)
     monkeypatch.setattr(api, "search", run)
     monkeypatch.setattr(api, "resume", run)
+    monkeypatch.setattr(api, "join", run)
     monkeypatch.setattr(command, "verdict_lines", lambda result: ["the verdict"])
     return called
 
@@ -60,6 +61,8 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "workers": 2,
         "checkpoints": "runs",
         "trials": 5,
+        "more": 0,
+        "enqueue": [],
     }
     assert capsys.readouterr().out == (
         "a note\n"
@@ -81,8 +84,48 @@ def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
 
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resume", "pairs"]) == 0
-    assert carried_out == {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
+    assert carried_out == {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None, "more": 0}
     assert "the verdict" in capsys.readouterr().out
+
+
+def test_more_trials_can_be_asked_for(carried_out: Called) -> None:
+    assert cli.main(["resume", "pairs", "--trials", "+20"]) == 0
+    assert carried_out["more"] == 20
+    assert cli.main(["search", "a.yaml", "--trials", "+3"]) == 0
+    assert (carried_out["trials"], carried_out["more"]) == (None, 3)
+
+
+def test_parameter_sets_to_try_are_read_from_a_file(carried_out: Called, folder: Path) -> None:
+    (folder / "mine.yaml").write_text("- {temperature_init: 0.5}\n- {schedule: cosine}\n", encoding="utf-8")
+    assert cli.main(["search", "a.yaml", "--enqueue", "mine.yaml"]) == 0
+    assert carried_out["enqueue"] == [{"temperature_init": 0.5}, {"schedule": "cosine"}]
+
+
+def test_an_agent_joins_and_ends_with_the_verdict(
+    carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["agent", "pairs", "--workers", "2", "--checkpoints", "s3://bucket/runs"]) == 0
+    assert carried_out == {
+        "storage": "sqlite:///tempopt.db",
+        "workers": 2,
+        "checkpoints": "s3://bucket/runs",
+    }
+    assert "the verdict" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["search", "a.yaml"], ["resume", "pairs"], ["agent", "pairs"]])
+@pytest.mark.parametrize("state", ["paused", "running"])
+def test_a_study_that_was_paused_says_how_to_go_on_and_claims_nothing(
+    words: list[str], state: str, carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    carried_out["state"] = state
+    assert cli.main([*words, "--storage", "sqlite:///a b.db"]) == 0
+    assert capsys.readouterr().out == (
+        "a note\n"
+        "\n"
+        "The study was paused. Everything that was reported is saved. To go on:\n"
+        "  tempopt resume pairs --storage 'sqlite:///a b.db'\n"
+    )
 
 
 def test_the_hints_lead_to_the_same_store_without_its_password(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.store.rows import NewTicket, Outcomes
+from tempopt.store.rows import Ended, Kind, NewTicket, Outcomes, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.spec import StudySpec
 
@@ -23,7 +23,11 @@ SPEC = {
     "trainer": {"max_steps": 10},
     "search": {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}},
 }
-DONE = [("unit", {}, 0.60), ("unit", {}, 0.62), ("search", {"temperature_init": 2.5}, 0.71239)]
+DONE: list[tuple[Kind, dict[str, float], float]] = [
+    ("unit", {}, 0.60),
+    ("unit", {}, 0.62),
+    ("search", {"temperature_init": 2.5}, 0.71239),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -38,25 +42,59 @@ def begun() -> Iterator[None]:
     spec = StudySpec.parse(SPEC, source="the test")
     with Store.open(URL, create=True) as store:
         study = store.create_study("pairs", spec.to_json(), spec.identity())
-        counts = {"unit": 2, "search": 3}
+        counts: dict[Kind, int] = {"unit": 2, "search": 3}
         tickets = [NewTicket(kind=k, arm=k, number=i, seed=i) for k, n in counts.items() for i in range(n)]
         store.add_tickets(study.id, tickets)
         for kind, parameters, value in DONE:
-            ticket = store.take_ticket(study.id, "here:1", kinds=[kind])
-            assert ticket is not None
-            trial = ticket.number if kind == "search" else None
-            store.set_parameters(ticket.id, ticket.attempt, parameters, trial)
+            ticket = _take(store, study.id, kind)
+            store.begin(ticket.id, ticket.attempt, parameters, parameters, None)
             outcomes = Outcomes(outcome="complete", value=value, steps=10, seconds=2.0)
-            store.finish(ticket.id, ticket.attempt, outcomes)
+            ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+            store.write(study.id, [ended], lease=60.0)
     yield
+
+
+def _take(store: Store, study: int, kind: Kind, agent: str = "far:1:2:3", lease: float = 60.0) -> TicketRow:
+    ticket = store.take_ticket(study, agent, {kind: None}, lease=lease, max_attempts=3)
+    assert ticket is not None
+    return ticket
+
+
+def _begin(*agents: str, lease: float = 60.0) -> None:
+    """Have agents take a search ticket each."""
+    with Store.open(URL) as store:
+        for agent in agents:
+            _take(store, store.load_study("pairs").id, "search", agent, lease)
 
 
 @pytest.mark.usefixtures("begun")
 def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     head, line = capsys.readouterr().out.splitlines()
-    assert head.split() == ["study", "state", "metric", "direction", "tickets", "done", "begun", "(UTC)"]
-    assert line.split()[:5] == ["pairs", "running", "val_accuracy", "maximize", "3/5"]
+    assert head.split() == ["study", "state", "agents", "metric", "direction", "done", "begun", "(UTC)"]
+    assert line.split()[:6] == ["pairs", "paused", "0", "val_accuracy", "maximize", "3/5"]
+
+
+@pytest.mark.usefixtures("begun")
+def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture[str]) -> None:
+    _begin("far:1:2:3", lease=-1.0)
+    assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
+    out = capsys.readouterr().out
+    assert "pairs: maximize val_accuracy; paused\n" in out
+    assert "running (" not in out
+    _begin("far:1:2:3", "far:2:2:3")
+    assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
+    out = capsys.readouterr().out
+    assert "pairs: maximize val_accuracy; running (2 agents)\n" in out
+    assert out.splitlines()[1].split()[:4] == ["pairs", "running", "2", "val_accuracy"]
+
+
+@pytest.mark.usefixtures("begun")
+def test_what_was_withdrawn_is_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stop", "pairs"]) == cli.main(["show", "pairs"]) == 0
+    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert rows["tickets"] == ["tickets", "asked", "done", "running", "waiting", "failed", "withdrawn"]
+    assert rows["search"] == ["search", "3", "1", "0", "0", "0", "2"]
 
 
 @pytest.mark.usefixtures("begun")
@@ -68,8 +106,9 @@ def test_list_as_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> Non
         "study": "pairs",
         "metric": "val_accuracy",
         "direction": "maximize",
-        "state": "running",
-        "tickets": {"requested": 5, "waiting": 2, "running": 0, "done": 3, "failed": 0},
+        "state": "paused",
+        "agents": 0,
+        "tickets": {"requested": 5, "waiting": 2, "running": 0, "done": 3, "failed": 0, "withdrawn": 0},
     }
 
 
@@ -81,11 +120,16 @@ def test_an_empty_store_says_that_it_is_empty(capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out) == []
 
 
-@pytest.mark.parametrize("words", [["list"], ["show", "pairs"], ["export", "pairs"], ["resume", "pairs"]])
+ASKING = ("show", "export", "resume", "agent", "logs", "pause", "stop", "gc", "delete")
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["gc"], ["storage", "upgrade"], *([each, "pairs"] for each in ASKING)], ids=" ".join
+)
 def test_a_store_that_is_not_there_is_told_and_not_made(
     words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(words) == 2
+    assert cli.main([*words, "--yes"] if words[0] == "delete" else words) == 2
     assert "tempopt.db" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
 
@@ -109,6 +153,7 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "metric",
         "direction",
         "state",
+        "agents",
         "tickets",
         "trials",
         "baseline",
@@ -117,16 +162,16 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "cost",
     ]
     assert list(told) == keys
-    assert told["best"] == {"number": 0, "value": 0.71239, "params": {"temperature_init": 2.5}}
+    assert told["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
     assert told["verdict"] is None
 
 
 @pytest.mark.usefixtures("begun")
-@pytest.mark.parametrize("command", ["show", "export", "resume"])
+@pytest.mark.parametrize("command", ASKING)
 def test_a_name_that_is_not_in_the_store_is_told_the_nearest(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([command, "pears"]) == 2
+    assert cli.main([command, "pears", *["--yes"][: command == "delete"]]) == 2
     assert 'Unknown study "pears". Did you mean "pairs"?' in capsys.readouterr().err
 
 
@@ -144,18 +189,26 @@ def test_export_writes_a_file_or_prints(folder: Path, capsys: pytest.CaptureFixt
 _RUN_AND_LIST = """
 import json, sys
 from tempopt.cli import main
-code = main(sys.argv[1:])
-print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
+codes = []
+for line in sys.argv[1:]:
+    try:
+        codes.append(main(line.split()))
+    except SystemExit as exit:
+        codes.append(exit.code)
+print(json.dumps([codes, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
 """
+LIGHT = [
+    "--help",
+    *("list", "list --json", "show pairs", "show pairs --json", "export pairs"),
+    *("logs pairs", "logs pairs search-0", "gc", "storage upgrade", "stop pairs", "pause pairs"),
+    "delete pairs --yes",
+]
 
 
 @pytest.mark.usefixtures("begun")
-@pytest.mark.parametrize(
-    "words", [["list"], ["show", "pairs"], ["show", "pairs", "--json"], ["export", "pairs"]], ids=" ".join
-)
-def test_looking_loads_neither_torch_nor_lightning(words: list[str]) -> None:
-    runner = [sys.executable, "-c", _RUN_AND_LIST, *words]
+def test_looking_after_a_study_loads_neither_torch_nor_lightning() -> None:
+    runner = [sys.executable, "-c", _RUN_AND_LIST, *LIGHT]
     done = subprocess.run(runner, capture_output=True, text=True, check=True)
-    code, loaded = json.loads(done.stderr.splitlines()[-1])
-    assert code == 0
+    codes, loaded = json.loads(done.stderr.splitlines()[-1])
+    assert codes == [0] * len(LIGHT)
     assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(loaded)

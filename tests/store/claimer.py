@@ -1,6 +1,6 @@
-"""One process that takes tickets until there are none, run by test_claims as a program of its own.
+"""One process that takes and begins tickets until there are none, run by test_claims as a program of its own.
 
-Says "ready" on its standard output, begins when a line comes in, and then prints the ids it was given.
+Says "ready" on its standard output, begins when a line comes in, and then prints ticket:trial for each claim.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import sys
 
 from sqlalchemy import create_engine
 
+from tempopt.errors import StaleAttempt
 from tempopt.store import Store
 from tempopt.store.schema import connect
+from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL
 
 
 def main(url: str, study_id: str, agent: str, form: str) -> None:
-    """Take every ticket that can be had."""
+    """Take every ticket that can be had, and begin each one."""
     database = connect(url, create=False)
     if form == "plain":
         # What one would write without knowing better: engine.begin() as it comes.
@@ -23,10 +25,21 @@ def main(url: str, study_id: str, agent: str, form: str) -> None:
     with Store(database) as store:
         print("ready", flush=True)
         sys.stdin.readline()
-        claims = []
-        while (ticket := store.take_ticket(int(study_id), agent)) is not None:
-            claims.append(ticket.id)
-        print(*claims, flush=True)
+        claims: dict[int, int | None] = {}
+        told: list[str] = []
+        while True:
+            ticket = store.take_ticket(
+                int(study_id), agent, {"search": None}, lease=HOUR, max_attempts=3, held=claims
+            )
+            if ticket is None:
+                break
+            try:
+                number = store.begin(ticket.id, ticket.attempt, PARAMETERS, SAMPLED, TRIAL)
+            except StaleAttempt:
+                number = None
+            claims[ticket.id] = number
+            told.append(f"{ticket.id}:{number}")
+        print(*told, flush=True)
 
 
 if __name__ == "__main__":

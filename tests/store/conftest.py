@@ -1,34 +1,21 @@
-"""Databases for the store's tests: SQLite always, PostgreSQL and MariaDB where a server answers."""
+"""Databases for the store's tests: SQLite always, PostgreSQL and MariaDB where a server can be had."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import optuna
 import pytest
-from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.exc import OperationalError
 
 from tempopt.store import Store, StudyRow
+from tests.servers import Server, find_or_start
 
-SERVERS = {
-    "postgresql": "postgresql+psycopg://postgres@127.0.0.1:5432/test",
-    "mariadb": "mysql+pymysql://root@127.0.0.1:3306/test",
-}
-BACKENDS = ("sqlite", *SERVERS)
+BACKENDS = ("sqlite", "postgresql", "mariadb")
 _COUNT = itertools.count()
-
-
-def _execute(url: str, statement: str) -> None:
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
-    try:
-        with engine.connect() as connection:
-            connection.execute(text(statement))
-    finally:
-        engine.dispose()
 
 
 @pytest.fixture(scope="session")
@@ -37,43 +24,44 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-@pytest.fixture(scope="session")
-def servers_that_answer() -> dict[str, str]:
-    """Why a server cannot be used, by backend; the empty text for one that can."""
-    answers = {}
-    for backend, url in SERVERS.items():
-        try:
-            _execute(url, "SELECT 1")
-            answers[backend] = ""
-        except (ImportError, OperationalError) as error:
-            why = " ".join(str(error.orig if isinstance(error, OperationalError) else error).split())
-            answers[backend] = (
-                f"NOT TESTED on {backend}: no use of {make_url(url).render_as_string()} ({why}). "
-                "Start a server there and install the drivers: pip install tempopt[postgresql,mysql]"
-            )
-    return answers
-
-
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, servers_that_answer: dict[str, str]) -> str:
+def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if servers_that_answer.get(name):
-        pytest.skip(servers_that_answer[name])
     return name
 
 
 @pytest.fixture
-def url(backend: str, tmp_path: Path) -> Iterator[str]:
+def server(backend: str) -> Server:
+    """The server of a backend that has one."""
+    found, why_not = find_or_start(backend)
+    if found is None:
+        pytest.skip(why_not)
+    return found
+
+
+@pytest.fixture
+def new_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """Makes an empty database of the test's own and returns its URL."""
+    server: Server | None = None if backend == "sqlite" else request.getfixturevalue("server")
+    made: list[str] = []
+
+    def make() -> str:
+        name = f"tempopt_test_{os.getpid()}_{next(_COUNT)}"
+        if server is None:
+            return f"sqlite:///{tmp_path / name}.db"
+        made.append(name)
+        return server.create_database(name)
+
+    yield make
+    for name in made:
+        assert server is not None
+        server.drop_database(name)
+
+
+@pytest.fixture
+def url(new_url: Callable[[], str]) -> str:
     """The URL of an empty database of the test's own."""
-    if backend == "sqlite":
-        yield f"sqlite:///{tmp_path / 'tempopt.db'}"
-        return
-    server, name = SERVERS[backend], f"tempopt_test_{os.getpid()}_{next(_COUNT)}"
-    _execute(server, f"CREATE DATABASE {name}")
-    try:
-        yield make_url(server).set(database=name).render_as_string()
-    finally:
-        _execute(server, f"DROP DATABASE {name}{' WITH (FORCE)' if backend == 'postgresql' else ''}")
+    return new_url()
 
 
 @pytest.fixture
@@ -85,6 +73,23 @@ def store(url: str) -> Iterator[Store]:
 @pytest.fixture
 def study(store: Store) -> StudyRow:
     return store.create_study("example", {"study": {"name": "example"}}, "0" * 64)
+
+
+@pytest.fixture
+def storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
+    """Optuna's own view of the store's database."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    opened = optuna.storages.RDBStorage(store.url)
+    yield opened
+    opened.engine.dispose()
+    optuna.logging.set_verbosity(before)
+
+
+@pytest.fixture
+def optuna_study(storage: optuna.storages.RDBStorage, study: StudyRow) -> optuna.Study:
+    """Optuna's study that belongs to ours."""
+    return optuna.create_study(study_name=study.name, storage=storage)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

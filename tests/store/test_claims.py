@@ -1,4 +1,4 @@
-"""Tickets are given out once each, however many processes ask at the same time."""
+"""Tickets are given out once each, with one trial each, however many processes ask at the same time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tempopt.store import NewTicket, Store, StudyRow
+import optuna
+
+from tempopt.store import Store, StudyRow
+from tests.store.scenes import new
 
 CLAIMER = Path(__file__).with_name("claimer.py")
 NUM_PROCESSES = 6
 NUM_TICKETS = 200
 
 
-def claims(store: Store, study: StudyRow, url: str, form: str, environment: dict[str, str]) -> list[int]:
-    """Return every id that was given out, of tickets that many processes take at the same time."""
-    tickets = [NewTicket(kind="search", arm="search", number=n, seed=n) for n in range(NUM_TICKETS)]
-    store.add_tickets(study.id, tickets)
+def claims(
+    store: Store, study: StudyRow, url: str, form: str, environment: dict[str, str]
+) -> tuple[list[str], bool]:
+    """Let many processes take tickets; return each ticket:trial given out, and whether all ended well."""
+    store.add_tickets(study.id, [new(n) for n in range(NUM_TICKETS)])
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
@@ -41,8 +45,8 @@ def claims(store: Store, study: StudyRow, url: str, form: str, environment: dict
             process.stdin.write("go\n")
             process.stdin.flush()
         answers = [process.communicate(timeout=120)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0] * NUM_PROCESSES
-    return [int(word) for answer in answers for word in answer.split()]
+    words = [word for answer in answers for word in answer.split()]
+    return words, not any(process.returncode for process in processes)
 
 
 def _kill(processes: Iterable[subprocess.Popen[str]]) -> None:
@@ -50,13 +54,19 @@ def _kill(processes: Iterable[subprocess.Popen[str]]) -> None:
         process.kill()
 
 
-def test_no_ticket_is_given_out_twice_and_none_is_lost(
-    store: Store, study: StudyRow, url: str, environment: dict[str, str]
+def test_no_ticket_is_given_out_twice_none_is_lost_and_each_has_one_trial(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, url: str, environment: dict[str, str]
 ) -> None:
-    given = claims(store, study, url, "ours", environment)
-    assert len(given) == NUM_TICKETS
-    assert sorted(given) == [ticket.id for ticket in store.tickets(study.id)]
-    assert {(t.state, t.attempt) for t in store.tickets(study.id)} == {("running", 1)}
+    given, all_ended_well = claims(store, study, url, "ours", environment)
+    assert all_ended_well
+    tickets = store.tickets(study.id)
+    assert sorted(given) == sorted(f"{t.id}:{t.trial_number}" for t in tickets)
+    assert {(t.state, t.attempt) for t in tickets} == {("running", 1)}
+    trials = optuna_study.get_trials()
+    assert [trial.number for trial in trials] == list(range(NUM_TICKETS))
+    assert {t.trial_number: t.id for t in tickets} == {
+        trial.number: trial.user_attrs["tempopt:ticket"] for trial in trials
+    }
 
 
 def test_the_plain_form_of_a_transaction_gives_tickets_out_twice(
@@ -65,5 +75,9 @@ def test_the_plain_form_of_a_transaction_gives_tickets_out_twice(
     """What shows that the test above can fail, and why SQLite has a write engine of its own."""
     url = f"sqlite:///{tmp_path / 'plain.db'}"
     with Store.open(url) as store:
-        given = claims(store, store.create_study("example", {}, ""), url, "plain", environment)
-    assert len(given) > NUM_TICKETS
+        study = store.create_study("example", {}, "")
+        storage = optuna.storages.RDBStorage(url)
+        optuna.create_study(study_name="example", storage=storage)
+        storage.engine.dispose()
+        given, all_ended_well = claims(store, study, url, "plain", environment)
+    assert len(given) > NUM_TICKETS or not all_ended_well

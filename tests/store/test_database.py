@@ -18,10 +18,11 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import text
 
-from tempopt.errors import StorageError
+from tempopt.errors import StorageError, StoreUnreachable
 from tempopt.store import Store
 from tempopt.store.database import Database
 from tempopt.store.urls import parse
+from tests.servers import Server
 
 # Where transactions meet and connections are lost: a file has neither.
 SERVERS = ("postgresql", "mariadb")
@@ -75,18 +76,32 @@ def test_what_a_driver_says_is_told_with_advice_and_without_the_password(
     assert ENCODED not in told
 
 
-def test_a_wrong_password_on_a_real_server_is_told(servers_that_answer: dict[str, str]) -> None:
-    if servers_that_answer["mariadb"]:
-        pytest.skip(servers_that_answer["mariadb"])
-    with pytest.raises(StorageError, match=r"Access denied.*Check the user name and the password") as caught:
-        Store.open(f"mysql://root:{ENCODED}@127.0.0.1:3306/test")
-    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+@pytest.mark.parametrize("backend", ["mariadb"], indirect=True)
+def test_a_password_with_every_sign_opens_a_real_server_and_a_wrong_one_is_told(
+    server: Server, url: str
+) -> None:
+    user = f"tempopt_{os.getpid()}"
+    server.execute(f"CREATE USER {user}@'%' IDENTIFIED BY '{PASSWORD}'")
+    try:
+        server.execute(f"GRANT ALL ON *.* TO {user}@'%'")
+        place = url.partition("@")[2]
+        with Store.open(f"mysql://{user}:{ENCODED}@{place}") as store:
+            assert store.list_studies() == []
+            assert store.url_shown == f"mysql://{user}:***@{place}"
+        wrong = f"{PASSWORD}!"
+        with pytest.raises(StorageError, match=r"Access denied.*Check the user name and the pass") as caught:
+            Store.open(f"mysql://{user}:{quote(wrong, safe='')}@{place}")
+        assert not isinstance(caught.value, StoreUnreachable)
+        assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+    finally:
+        server.execute(f"DROP USER {user}@'%'")
 
 
 @pytest.mark.parametrize("backend", SERVERS, indirect=True)
 def test_a_database_that_is_not_on_the_server_is_told(url: str) -> None:
-    with pytest.raises(StorageError, match="Create the database first"):
+    with pytest.raises(StorageError, match="Create the database first") as caught:
         Store.open(url + "_that_is_not_there")
+    assert not isinstance(caught.value, StoreUnreachable)
 
 
 def test_a_failing_statement_does_not_repeat_what_was_to_be_written(url: str) -> None:
@@ -169,7 +184,7 @@ def test_a_writer_waits_for_another_and_then_writes(tmp_path: Path) -> None:
 
 
 def test_a_database_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempopt.store.database._BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("tempopt.store.engines.BUSY_SECONDS", 0.01)
     monkeypatch.setattr("tempopt.store.database._PATIENCE_SECONDS", 0.05)
     file = tmp_path / "x.db"
     with Store.open(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as other:

@@ -25,10 +25,10 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "9999", "0001"
+revision, down_revision = "9999", "0002"
 
 def upgrade():
-    op.add_column("tempopt_ticket", sa.Column("lease", sa.DateTime))
+    op.add_column("tempopt_ticket", sa.Column("mood", sa.DateTime))
 """
 
 
@@ -44,7 +44,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the program one version newer than it is."""
     migrations = tmp_path / "50% migrations"
     shutil.copytree(schema.MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
-    (migrations / "versions" / "9999_lease.py").write_text(NEXT)
+    (migrations / "versions" / "9999_mood.py").write_text(NEXT)
     monkeypatch.setattr(schema, "MIGRATIONS", migrations)
     monkeypatch.setattr(schema, "HEAD", "9999")
 
@@ -117,7 +117,7 @@ class TestOlder:
     @pytest.fixture
     def old(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
         with monkeypatch.context() as before:
-            before.setattr(schema, "HEAD", "0001")
+            before.setattr(schema, "HEAD", "0002")
             before.setattr(schema, "MIGRATIONS", Path(schema.__file__).parent / "migrations")
             return Store.open(url)
 
@@ -132,7 +132,7 @@ class TestOlder:
             with pytest.raises(StorageError, match=r"older tempopt.*tempopt storage upgrade"):
                 Store.open(url, create=create)
         assert upgrade(url) == "9999"
-        assert "lease" in database.read(columns)
+        assert "mood" in database.read(columns)
         with Store.open(url) as store:
             assert store.tickets(study.id) == before
         assert upgrade(url) == "9999"
@@ -142,7 +142,7 @@ class TestOlder:
         with pytest.raises(StorageError, match="older tempopt"):
             Store.open(url, create=False)
         Store.open(url).close()
-        assert "lease" in database.read(columns)
+        assert "mood" in database.read(columns)
 
 
 def test_sqlite_keeps_its_journal_ahead_so_that_readers_do_not_wait(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_failed_migration_leaves_a_database_as_it_was(
     migrations = tmp_path / "migrations"
     shutil.copytree(schema.MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
     broken = NEXT + '    op.execute("SELECT no_such_column FROM tempopt_ticket")\n'
-    (migrations / "versions" / "9999_lease.py").write_text(broken)
+    (migrations / "versions" / "9999_mood.py").write_text(broken)
     file = str(tmp_path / "x.db")
     Store.open(file).close()
     monkeypatch.setattr(schema, "MIGRATIONS", migrations)
@@ -170,7 +170,7 @@ def test_a_failed_migration_leaves_a_database_as_it_was(
         assert store.list_studies() == []
     with closing(sqlite3.connect(file)) as connection:
         names = [row[1] for row in connection.execute("PRAGMA table_info(tempopt_ticket)")]
-    assert "lease" not in names
+    assert "mood" not in names
 
 
 def test_an_old_server_is_refused_with_the_version_that_is_needed(

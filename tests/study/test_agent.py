@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,105 +15,33 @@ from optuna.trial import TrialState
 from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
 from tempopt.store.rows import TicketRow
 from tempopt.store.store import Store
+from tempopt.study.agent import Agent
 from tempopt.study.api import load_study, resume, search
 from tempopt.study.progress import Unobserved
-from tempopt.study.results import StudyResult
-from tempopt.study.trials import Trials
-
-TOYS = Path(__file__).parents[1] / "training"
-REPOSITORY = Path(__file__).parents[2]
-URL = "sqlite:///tempopt.db"
+from tests.study.toy_study import (
+    SMALL,
+    URL,
+    Ended,
+    ended,
+    facts,
+    start,
+    tickets,
+    toy_spec,
+    undisturbed_study,
+    wait_until,
+    work_in,
+)
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{TOYS}{os.pathsep}{REPOSITORY}")
-
-
-def toy_spec(
-    *,
-    init: dict[str, Any] | None = None,
-    space: dict[str, Any] | None = None,
-    trainer: dict[str, Any] | None = None,
-    **study: Any,
-) -> dict[str, Any]:
-    """Return the spec of a small study; keyword arguments go to its ``study:`` section."""
-    temperatures = {
-        "temperature_init": {"low": 0.25, "high": 4.0},
-        "temperature_final": {"low": 0.25, "high": 4.0},
-        "schedule": ["constant", "linear", "cosine"],
-    }
-    return {
-        "study": {
-            "name": "toy",
-            "metric": "val_loss",
-            "direction": "minimize",
-            "trials": 8,
-            "arms": {"unit": 2, "constant": 3},
-            "candidates": 2,
-            "seeds": {"choose": 2, "confirm": 2},
-            "pruner": {"name": "median", "n_startup_trials": 2},
-            **study,
-        },
-        "search": space or temperatures,
-        "model": {"class_path": "toy_modules.Toy", "init_args": init or {}},
-        "data": {"class_path": "toy_modules.ToyData"},
-        "trainer": {
-            "max_steps": 24,
-            "val_check_interval": 4,
-            "check_val_every_n_epoch": None,
-            "accelerator": "cpu",
-            **(trainer or {}),
-        },
-    }
-
-
-SMALL = {"trials": 2, "arms": {"unit": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a study came to."""
-
-    folder: Path
-    result: StudyResult
-    facts: list[tuple[Any, ...]]
-    reports: list[Any]
-
-
-def ended(result: StudyResult) -> Ended:
-    return Ended(Path.cwd(), result, facts(), reports())
+    work_in(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """The study as one agent with one trainer carries it out when nothing happens to it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("undisturbed"))
-        patch.setenv("PYTHONPATH", f"{TOYS}{os.pathsep}{REPOSITORY}")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        return ended(search(toy_spec(), storage=URL, workers=1))
-
-
-def tickets() -> list[TicketRow]:
-    with Store.open(URL, create=False) as store:
-        return store.tickets(store.load_study("toy").id)
-
-
-def facts() -> list[tuple[Any, ...]]:
-    """Return everything about the tickets that may not depend on the clock or on who did them."""
-    return [
-        (t.kind, t.arm, t.number, t.seed, t.parameters, t.outcome, t.value, t.diverged_at, t.trial_number)
-        for t in tickets()
-    ]
-
-
-def reports() -> list[tuple[int, str, float]]:
-    with Store.open(URL, create=False) as store:
-        study = store.load_study("toy")
-        number = {t.id: (t.kind, t.number) for t in store.tickets(study.id)}
-        return sorted((number[m.ticket_id], m.step, m.name, m.value) for m in store.measurements(study.id))
+    return undisturbed_study(tmp_path_factory.mktemp("undisturbed"))
 
 
 def test_a_study_is_the_same_with_however_many_trainers_it_is_run(undisturbed: Ended) -> None:
@@ -168,35 +91,12 @@ def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
         assert len(paired) == 1
 
 
-def _start(spec: dict[str, Any], tmp_path: Path) -> subprocess.Popen[bytes]:
-    program = (
-        "import json, pathlib\n"
-        "from tempopt.study.api import search\n"
-        "spec = json.loads(pathlib.Path('spec.json').read_text())\n"
-        f"search(spec, storage={URL!r}, workers=2)\n"
-    )
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
-    return subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
-
-
-def _wait_until(done: Callable[[list[TicketRow]], bool]) -> None:
-    for _ in range(600):
-        time.sleep(0.1)
-        if Path("tempopt.db").exists():
-            try:
-                if done(tickets()):
-                    return
-            except UsageError:
-                pass
-    raise AssertionError("the study never got so far")
-
-
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     undisturbed: Ended, tmp_path: Path, blow: signal.Signals
 ) -> None:
-    process = _start(toy_spec(), tmp_path)
-    _wait_until(lambda rows: sum(t.kind == "search" and t.state == "done" for t in rows) >= 2)
+    process = start(toy_spec(), tmp_path)
+    wait_until(lambda rows: sum(t.kind == "search" and t.state == "done" for t in rows) >= 2)
     process.send_signal(blow)
     process.wait(timeout=60)
     cut = tickets()
@@ -214,26 +114,23 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "after"),
+    ("method", "fatal", "after"),
     [
-        (Store, "create_study", True),
-        (Store, "take_ticket", True),
-        (Trials, "begin", True),
-        (Store, "set_parameters", True),
-        (Store, "record", True),
-        (Trials, "report", True),
-        (Trials, "end", True),
-        (Store, "finish", True),
-        (Store, "add_tickets", False),
+        ("create_study", 1, True),
+        ("add_tickets", 1, True),
+        ("add_tickets", 2, False),
+        ("take_ticket", 9, True),
+        ("begin", 9, False),
+        ("begin", 9, True),
+        ("write", 12, False),
+        ("write", 12, True),
     ],
 )
 def test_an_agent_may_die_between_any_two_writes(
-    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, after: bool
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch, method: str, fatal: int, after: bool
 ) -> None:
     calls = 0
-    work = getattr(owner, method)
-    # in the middle of the search, where there is a middle
-    fatal = {"create_study": 1, "add_tickets": 2, "begin": 4, "end": 4}.get(method, 9)
+    work = getattr(Store, method)
 
     def dying(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -246,15 +143,12 @@ def test_an_agent_may_die_between_any_two_writes(
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, method, dying)
+        patch.setattr(Store, method, dying)
         # a process that dies gives nothing back
-        patch.setattr(Store, "release_agent", lambda *args: None)
-        patch.setattr(Store, "set_state", lambda *args: None)
+        patch.setattr(Agent, "_leave", lambda self: None)
         with pytest.raises(Died):
             search(toy_spec(), storage=URL, workers=1)
-        patch.undo()
-        patch.setattr("tempopt.study.api._lives", lambda pid: False)
-        again = ended(resume("toy", storage=URL, workers=1))
+    again = ended(resume("toy", storage=URL, workers=1))
     assert (again.facts, again.reports) == (undisturbed.facts, undisturbed.reports)
     assert again.result.verdict == undisturbed.result.verdict
     study = optuna.load_study(study_name="toy", storage=URL)
@@ -362,17 +256,6 @@ def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing() ->
     again = search(toy_spec(**SMALL), storage=URL, workers=1)
     assert again == first == load_study(URL, "toy")
     assert tickets() == before
-
-
-def test_a_study_at_work_is_not_taken_over_by_a_second_search(tmp_path: Path) -> None:
-    process = _start(toy_spec(trainer={"max_steps": 4000}), tmp_path)
-    try:
-        _wait_until(lambda rows: any(t.state == "running" for t in rows))
-        with pytest.raises(UsageError, match=f"process {process.pid}"):
-            resume("toy", storage=URL)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_an_optuna_study_of_somebody_else_is_left_alone() -> None:

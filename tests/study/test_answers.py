@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,6 +56,52 @@ def test_the_total_gain_is_the_paired_t_test_of_scipy(make_spec: Any, runs: Any)
         "test",
     )
     assert verdict.against_constant is None
+
+
+@pytest.fixture
+def rounds(runs: Any) -> Callable[..., list[TicketRow]]:
+    """Return a maker of the confirm runs of rounds, given the gains of the search in each of them."""
+
+    def make(*gains: list[float]) -> list[TicketRow]:
+        return [
+            dataclasses.replace(t, round=number, number=t.number + 10 * number, id=t.id + 10 * number)
+            for number, of_round in enumerate(gains)
+            for t in [*runs("unit", UNIT), *runs("search", plus(UNIT, of_round))]
+        ]
+
+    return make
+
+
+def test_a_second_verdict_pays_for_the_first_look(make_spec: Any, rounds: Any) -> None:
+    smaller = [gain / 3 for gain in GAINS]
+    verdict = conclude(rounds(GAINS, smaller), [], make_spec())
+    assert verdict is not None and (verdict.round, verdict.looks) == (1, 2)
+    expected = stats.ttest_rel(plus(UNIT, smaller), UNIT)
+    interval = expected.confidence_interval(0.975)
+    total = verdict.total.paired
+    assert total.p_value == pytest.approx(2 * expected.pvalue)
+    assert (total.ci_low, total.ci_high) == pytest.approx((interval.low, interval.high))
+
+
+def test_what_one_look_calls_significant_three_may_not(make_spec: Any, rounds: Any) -> None:
+    noisy = [0.10, 0.12, -0.06, 0.11, 0.09, 0.13, -0.04, 0.10]
+    pvalue = stats.ttest_rel(plus(UNIT, noisy), UNIT).pvalue
+    assert 0.05 / 3 < pvalue < 0.05
+    first = conclude(rounds(noisy), [], make_spec())
+    third = conclude(rounds(GAINS, GAINS, noisy), [], make_spec())
+    assert first is not None and first.total.significant
+    assert third is not None and not third.total.significant
+    assert third.total.paired.ci_low < 0 < first.total.paired.ci_low
+
+
+def test_until_a_later_round_is_confirmed_the_verdict_before_it_stands(make_spec: Any, rounds: Any) -> None:
+    tickets = rounds(GAINS, [-gain for gain in GAINS])
+    before = conclude(rounds(GAINS), [], make_spec())
+    for state in ("waiting", "running"):
+        last = dataclasses.replace(tickets[-1], state=state, outcome=None, value=None)
+        assert conclude([*tickets[:-1], last], [], make_spec()) == before
+    after = conclude(tickets, [], make_spec())
+    assert after is not None and after.total.paired.gain < 0 and after.round == 1
 
 
 def test_a_falling_loss_is_a_gain(make_spec: Any, runs: Any) -> None:

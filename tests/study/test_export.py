@@ -98,6 +98,15 @@ def test_the_header_says_what_was_shown(
     assert yaml.safe_load(to_yaml(done))["model"]["init_args"]["temperature_init"] == 4.0
 
 
+def test_what_was_confirmed_is_exported_until_later_trials_are(
+    make_spec: Any, whole_study: list[TicketRow], make_ticket: Any, result_of: Any
+) -> None:
+    later = make_ticket("search", 99, 9.0, round=1, parameters={"temperature_init": 0.3})
+    text = to_yaml(result_of(make_spec(), [*whole_study, later]))
+    assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 4.0
+    assert "Gain shown" in text and "# this is from before the newest search trials were added" in text
+
+
 def test_a_winner_without_a_gain_is_exported_as_one_without(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from datetime import datetime
 from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution
-from optuna.trial import TrialState
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.study.history import History
 from tempopt.study.optimizers import make_pruner, make_sampler
@@ -102,6 +103,68 @@ def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
 
     assert sum(t > 1.5 for t in asked(diverged=False)) > 15
     assert sum(t > 1.5 for t in asked(diverged=True)) < 5
+
+
+NUMBERS = {"temperature_final": FloatDistribution(0.5, 2.0, step=0.1), "n0": IntDistribution(1, 64)}
+
+
+def optunas_draw(space: dict[str, Any], trials: list[Any], seed: int, **options: Any) -> Any:
+    """Return what Optuna's own TPE suggests after these trials: (params, state, value, reports) or params."""
+    sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed, **options)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for params, *end in trials:
+        state, value, reports = end or (TrialState.RUNNING, None, {})
+        study._storage.create_new_trial(
+            study._study_id,
+            template_trial=FrozenTrial(
+                number=-1,
+                trial_id=-1,
+                state=state,
+                value=value if state == TrialState.COMPLETE else None,
+                datetime_start=datetime(2026, 1, 1),
+                datetime_complete=datetime(2026, 1, 1) if state.is_finished() else None,
+                params=params,
+                distributions={name: space[name] for name in params},
+                user_attrs={},
+                system_attrs={},
+                intermediate_values=reports,
+            ),
+        )
+    return study.ask(fixed_distributions=space).params
+
+
+@pytest.mark.parametrize("count", [0, 5, 60])
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("options", [{}, {"n_startup_trials": 0}, {"group": True}], ids=str)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_tpe_draws_to_the_bit_what_optunas_own_draws_on_the_same_trials(
+    count: int, partial: bool, options: dict[str, Any]
+) -> None:
+    space: dict[str, Any] = SPACE | NUMBERS
+    luck, parallel = random.Random(count), 4
+    one = History(name="s/search", direction="maximize", distributions=space, parallel=parallel)
+    trials: list[Any] = []
+    for number in range(count + parallel - 1):
+        params = {
+            "temperature_init": luck.uniform(0.25, 4.0),
+            "schedule": luck.choice(["constant", "linear"]),
+            "temperature_final": luck.randint(5, 20) / 10,
+            "n0": luck.randint(1, 64),
+        }
+        if partial and number % 7 == 3:
+            del params["n0"]
+        one.asked(number, params)
+        if number >= count:
+            trials.append((params,))
+            continue
+        state = luck.choice([TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL])
+        reports = {} if luck.random() < 0.2 else {step: luck.random() for step in (1, 2, 3)}
+        trials.append((params, state, luck.random(), reports))
+        one.told(number, *trials[-1][1:])
+    for seed in range(5):
+        sampler = make_sampler(Strategy.model_validate({"name": "tpe", **options}), seed=seed)
+        drawn = one.ask(count + parallel - 1, sampler)
+        assert drawn == optunas_draw(space, trials, seed, **options)
 
 
 def test_the_median_pruner_decides_as_optuna_does_on_the_same_trials() -> None:

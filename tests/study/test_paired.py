@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from tempopt.errors import UsageError
 from tempopt.study.paired import TESTS, paired
@@ -34,6 +35,31 @@ def test_t_is_scipys_one_sample_t(differences: list[float], confidence: float) -
     assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
 
 
+@given(samples, st.integers(2, 5))
+def test_several_looks_are_scipys_t_corrected_by_bonferroni(differences: list[float], looks: int) -> None:
+    assume(np.ptp(differences) > 1e-3)
+    expected = stats.ttest_1samp(differences, 0)
+    interval = expected.confidence_interval(1 - 0.05 / looks)
+    found = gains(differences, "t", looks=looks)
+    assert found.p_value == pytest.approx(min(1.0, looks * expected.pvalue), rel=1e-6, abs=1e-12)
+    assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
+    assert found.confidence == pytest.approx(1 - 0.05 / looks)
+    assert found.gain == gains(differences, "t").gain
+
+
+@given(samples)
+def test_one_look_is_the_plain_test_to_the_bit(differences: list[float]) -> None:
+    # what every verdict before the second round was computed with
+    assume(np.ptp(differences) > 1e-3)
+    n, mean = len(differences), fmean(differences)
+    error = stdev(differences) / math.sqrt(n)
+    margin = float(special.stdtrit(n - 1, (1 + (1 - 0.05)) / 2)) * error
+    found = gains(differences, "t", looks=1)
+    assert (found.gain, found.ci_low, found.ci_high) == (mean, mean - margin, mean + margin)
+    assert found.p_value == 2 * float(special.stdtr(n - 1, -abs(mean) / error))
+    assert found.confidence == 0.95
+
+
 @given(st.permutations(range(1, 13)), st.lists(st.booleans(), min_size=6, max_size=12))
 def test_wilcoxon_is_scipys_exact_one_without_ties(sizes: list[int], signs: list[bool]) -> None:
     differences = [size**1.5 * (1 if up else -1) for size, up in zip(sizes, signs, strict=False)]
@@ -49,9 +75,9 @@ def test_wilcoxon_is_never_bolder_under_ties_than_with_the_ties_broken(steps: li
     assert tied.p_value >= stats.wilcoxon(broken, method="exact").pvalue - 1e-9
 
 
-@given(st.lists(st.integers(-4, 4).map(float), min_size=2, max_size=12))
-def test_wilcoxons_p_and_interval_never_disagree(differences: list[float]) -> None:
-    found = gains(differences, "wilcoxon")
+@given(st.lists(st.integers(-4, 4).map(float), min_size=2, max_size=12), st.integers(1, 3))
+def test_wilcoxons_p_and_interval_never_disagree(differences: list[float], looks: int) -> None:
+    found = gains(differences, "wilcoxon", looks=looks)
     assert (found.p_value < 0.05) == (not found.ci_low <= 0 <= found.ci_high)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tempopt.errors import StudyNotFound
-from tempopt.store.rows import KINDS, NewTicket, Outcomes, TicketRow
+from tempopt.store.rows import KINDS, Ended, NewTicket, Outcomes, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.results import load
 
@@ -18,18 +18,19 @@ DOCUMENTED: dict[str, Any] = {
     "metric": None,
     "direction": None,
     "state": None,
-    "tickets": {kind: ("requested", "done", "running", "waiting", "failed") for kind in KINDS},
+    "agents": None,
+    "tickets": {kind: ("requested", "done", "running", "waiting", "failed", "withdrawn") for kind in KINDS},
     "trials": ("complete", "pruned", "diverged", "failed", "running"),
     "baseline": ("mean", "sd", "n"),
     "best": ("number", "value", "params"),
     "verdict": {
         **dict.fromkeys(("gain", "ci_low", "ci_high", "p_value", "n_pairs", "significant")),
-        **dict.fromkeys(("params", "test", "confirmed_on")),
+        **dict.fromkeys(("params", "test", "confirmed_on", "round", "looks")),
         "against_constant": ("gain", "ci_low", "ci_high", "p_value"),
         "inference_only": ("gain", "ci_low", "ci_high", "p_value", "share"),
         "init_only": ("gain", "ci_low", "ci_high", "p_value", "share"),
     },
-    "cost": ("train_seconds", "pruned_saving"),
+    "cost": ("train_seconds", "pruned_saving", "checkpoint_seconds"),
 }
 
 
@@ -48,10 +49,12 @@ def test_a_study_that_has_done_nothing_knows_nothing(
     data = result_of(make_spec(), waiting).to_json()
     assert keys_match(data, DOCUMENTED)
     assert data["baseline"] is data["best"] is data["verdict"] is None
-    assert data["tickets"]["search"] == {"requested": 1, "done": 0, "running": 0, "waiting": 1, "failed": 0}
+    none = {"done": 0, "running": 0, "failed": 0, "withdrawn": 0}
+    assert data["tickets"]["search"] == {"requested": 1, "waiting": 1, **none}
     assert data["tickets"]["choose"]["requested"] is None
     assert data["trials"] == {"complete": 0, "pruned": 0, "diverged": 0, "failed": 0, "running": 0}
-    assert data["cost"] == {"train_seconds": 6.0, "pruned_saving": 0.0}
+    assert data["cost"] == {"train_seconds": 6.0, "pruned_saving": 0.0, "checkpoint_seconds": 0.0}
+    assert (data["state"], data["agents"]) == ("paused", 0)
 
 
 def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
@@ -113,6 +116,34 @@ def test_an_interval_without_an_end_is_null(
     assert data["inference_only"] is None
 
 
+def test_agents_at_work_are_those_whose_leases_live(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    def held(number: int, agent: str, lease: float) -> TicketRow:
+        fields = {"state": "running", "agent": agent, "lease": lease}
+        return cast(TicketRow, make_ticket("search", number, **fields))
+
+    gone = [held(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
+    working = [held(2, "c", 10.0), held(3, "c", 20.0), held(4, "d", 0.5)]
+    for stored in ("running", "paused"):
+        idle = result_of(make_spec(), gone, state=stored)
+        assert (idle.state, idle.agents) == ("paused", 0)
+        busy = result_of(make_spec(), gone + working, state=stored)
+        assert (busy.state, busy.agents) == ("running", 2)
+    assert result_of(make_spec(), gone, state="done").state == "done"
+
+
+def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    tickets = [make_ticket("search", 0, 0.5)]
+    tickets += [make_ticket("search", number, state="withdrawn") for number in (1, 2)]
+    result = result_of(make_spec(), tickets, state="done")
+    count = result.tickets["search"]
+    assert (count.requested, count.done, count.withdrawn) == (3, 1, 2)
+    assert count.waiting == count.running == count.failed == 0
+    assert sum(result.trials.values()) == 1
+    assert result.tickets["confirm"].requested == 0
+
+
 def test_the_winner_is_known_once_choosing_is_over(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
@@ -139,12 +170,16 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         row = store.create_study("pairs", spec.to_json(), spec.identity())
         store.add_tickets(row.id, [NewTicket(kind="unit", arm="unit", number=0, seed=3)])
-        ticket = store.take_ticket(row.id, "here")
+        ticket = store.take_ticket(row.id, "here", {"unit": None}, lease=60.0, max_attempts=3)
         assert ticket is not None
-        store.set_parameters(ticket.id, ticket.attempt, {"temperature_init": 1.0})
-        ended = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5)
-        store.finish(ticket.id, ticket.attempt, ended)
+        store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
+        assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)
+        outcomes = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5, checkpoint_seconds=0.5)
+        ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        store.write(row.id, [ended], lease=60.0)
         result = load(store, "pairs")
+        assert (result.state, result.agents) == ("paused", 0)
+        assert result.cost.checkpoint_seconds == 0.5
         assert result.baseline is not None and result.baseline.mean == 0.25
         assert result.cost.train_seconds == 1.5
         with pytest.raises(StudyNotFound, match='Unknown study "pair"'):

@@ -21,6 +21,7 @@ from tempopt.study.space import (
     idle,
     other_parameters,
     parse_search,
+    parse_sets,
 )
 from tempopt.temperature.plan import NEUTRAL
 
@@ -163,6 +164,64 @@ def test_a_parameter_that_cannot_matter_is_found(
     search: dict[str, Any], fixed: dict[str, Any], names: list[str]
 ) -> None:
     assert idle(parse_search(search, model_args={}), fixed) == names
+
+
+HELD = {
+    "lr": {"low": 1e-3, "high": 1.0, "log": True},
+    "width": {"low": 1, "high": 9, "step": 4},
+    "cycles": {"low": 0.5, "high": 2.5, "step": 1},
+    "schedule": ["constant", "cosine"],
+    "clip": [None, True, 1.5],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "held"),
+    [
+        ("lr", 1, 1.0),
+        ("lr", 1e-3, 1e-3),
+        ("width", 5, 5),
+        ("cycles", 1.5, 1.5),
+        ("schedule", "cosine", "cosine"),
+        ("clip", None, None),
+        ("clip", True, True),
+    ],
+)
+def test_a_value_that_a_person_wants_tried_is_held_as_optuna_holds_it(
+    name: str, value: object, held: object
+) -> None:
+    [parameters] = parse_sets([{name: value}], search=parse_search(HELD, model_args={}), path="x")
+    assert parameters == {name: held}
+    assert type(parameters[name]) is type(held)
+    distribution = _space(HELD)[name]
+    assert distribution._contains(distribution.to_internal_repr(parameters[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("lr", 0, "given 0. Give a number from 0.001 to 1.0."),
+        ("lr", 1.1, "given 1.1. Give a number from"),
+        ("lr", math.nan, "given nan. Give a number from"),
+        ("lr", True, "given True. Give a number from"),
+        ("lr", "0.1", "given '0.1'. Give a number from"),
+        ("lr", None, "given None. Give a number from"),
+        ("width", 5.0, "given 5.0. Give a whole number from 1 to 9 in steps of 4."),
+        ("width", 6, "given 6. Give a whole number from 1 to 9 in steps of 4."),
+        ("cycles", 1, "given 1. Give a number from 0.5 to 2.5 in steps of 1."),
+        ("schedule", "cosin", 'given \'cosin\'. Give one of "constant", "cosine".'),
+        ("clip", 1, "given 1. Give one of null, true, 1.5."),
+        ("clip", [1.5], "given [1.5]. Give one of null, true, 1.5."),
+        ("rate", 1, 'Unknown searched name "rate".'),
+    ],
+)
+def test_a_value_that_is_not_searched_is_refused(name: str, value: object, said: str) -> None:
+    sets: list[dict[str, object]] = [{"lr": 0.5}, {name: value}]
+    with pytest.raises(FaultsError) as caught:
+        parse_sets(sets, search=parse_search(HELD, model_args={}), path="x")
+    [(path, message)] = caught.value.lines
+    assert path == f"x.1.{name}"
+    assert said in message
 
 
 SEARCH = {

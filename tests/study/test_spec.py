@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.errors import SpecError
+from tempopt.study.document import read_sets
 from tempopt.study.spec import StudySpec, diff, load_spec
 
 BASE = """
@@ -102,6 +104,26 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__sampler": {"name": "tpe", "seed": 1}}, "study.sampler: given a seed, but draws are seeded"),
     ({"study__pruner": 3}, "study.pruner: given 3. Give a name, or {name: ..., option: ...}."),
     ({"study__evaluate_only": ""}, 'study.evaluate_only: given the text "". Give the path of a checkpoint'),
+    ({"study__limits": {"hours": 0}}, "study.limits.hours: given 0. Give a number above 0, or null for no"),
+    ({"study__limits": {"gpu_hours": True}}, "study.limits.gpu_hours: given True. Give a number above 0"),
+    ({"study__limits": {"hours": math.inf}}, "study.limits.hours: given inf. Give a number above 0"),
+    ({"study__limits": {"hour": 1}}, 'study.limits.hour: Unknown key "hour". Did you mean "hours"?'),
+    ({"study__limits": 3}, "study.limits: given 3. Give a mapping with the keys hours, gpu_hours."),
+    ({"study__lease": 0.5}, "study.lease: given 0.5. Give a number of seconds of at least 1."),
+    ({"study__lease": "5m"}, 'study.lease: given the text "5m". Give a number of seconds of at least 1.'),
+    ({"study__store_timeout": -1}, "study.store_timeout: given -1. Give a number of seconds of at least 0."),
+    ({"study__checkpoint_every": 0}, "study.checkpoint_every: given 0. Give a number of seconds above 0, or"),
+    ({"study__enqueue": {"lr": 1}}, "study.enqueue: given {'lr': 1}. Give a list of parameter sets, as in ["),
+    ({"study__enqueue": [3]}, "study.enqueue.0: given 3. Give a list of parameter sets, as in [{temperature"),
+    (
+        {"study__enqueue": [{"temperature_init": 1}, {"temperature_init": 9}]},
+        "study.enqueue.1.temperature_init: given 9. Give a number from 0.25 to 4.0.",
+    ),
+    ({"study__enqueue": [{}]}, "study.enqueue.0: given no value. Give at least one searched name, or take"),
+    (
+        {"study__enqueue": [{"temperature_init": 1}] * 3, "study__trials": 2},
+        "study.enqueue: given 3 parameter sets, but study.trials is 2. Give at most that many, or more",
+    ),
     ({"study": None}, "study: is missing. Give a mapping with the keys name, metric, direction"),
     ({"modell": {}}, 'modell: Unknown key "modell". Did you mean "model"?'),
     ({"seed_everything": 1}, "seed_everything has no place in a study spec: seeds come from tickets."),
@@ -139,7 +161,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"attach": {"layers": []}}, "attach.layers: given []. Give auto, or a list of patterns"),
     ({"attach": {"layer": "auto"}}, 'attach.layer: Unknown key "layer". Did you mean "layers"?'),
     ({"resources": {"workers": 9}}, "resources.workers: given 9, but study.parallel lets 4 runs"),
-    ({"resources": {"gpus": 1}}, 'resources.gpus: Unknown key "gpus". Known: workers, threads.'),
+    ({"resources": {"grace": -1}}, "resources.grace: given -1. Give a number of seconds of at least 0."),
+    ({"resources": {"gpus": 1}}, 'resources.gpus: Unknown key "gpus". Known: workers, threads, grace.'),
     ({"data__init_args": {"root": "???"}}, "data.init_args.root: ??? stands for a value that only you"),
 ]
 
@@ -153,6 +176,17 @@ def test_a_fault_is_said_in_one_line(settings: dict[str, Any], said: str) -> Non
     [line] = lines
     assert line.startswith("  s.yaml: ")
     assert said in line
+
+
+def test_a_parameter_set_that_does_not_fit_is_said_with_its_line(write: Write) -> None:
+    path = write(
+        BASE.replace("search:", "  enqueue:\n    - {temperature_init: 1}\n    - {tempo: 2}\nsearch:")
+    )
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert f'{path}:8: study.enqueue.1.tempo: Unknown searched name "tempo". Known: temperature_init.' in str(
+        caught.value
+    )
 
 
 def test_all_faults_are_said_at_once_with_their_lines(write: Write) -> None:
@@ -267,6 +301,107 @@ def test_a_setting_of_the_study_changes_it(write: Write) -> None:
         "search.temperature_init.high: was 4.0, now 8.0",
         "model.init_args.lr: was not given, now 0.01",
     ]
+
+
+# What the first version stored for the base spec, and what it said was its identity.
+FIRST_STORED = """
+{"study": {"name": "mine", "metric": "val_accuracy", "direction": "maximize", "trials": 40,
+"arms": {"unit": null, "constant": null}, "candidates": 3, "seeds": {"choose": 4, "confirm": 8}, "seed": 0,
+"test": "t", "confirm_on": "test", "validate_at": "final", "sampler": {"name": "tpe"},
+"pruner": {"name": "median"}, "parallel": 4, "max_attempts": 3, "evaluate_only": null},
+"model": {"class_path": "my_module.MyModule", "init_args": {}},
+"data": {"class_path": "my_module.MyData", "init_args": {"root": "${DATA_ROOT}/mine", "batch_size": 32}},
+"trainer": {"max_steps": 100}, "search": {"temperature_init": {"low": 0.25, "high": 4.0, "log": true}},
+"attach": null, "resources": {"workers": null, "threads": null}}
+"""
+FIRST_IDENTITY = "20a6b1ef7e3fb909f22101b03e18d3717df86b26af4ccc08ff4a0db045692f86"
+
+
+def test_what_the_first_version_stored_is_the_same_study_still() -> None:
+    stored = StudySpec.from_json(json.loads(FIRST_STORED))
+    assert stored == _spec()
+    assert stored.identity() == _spec().identity() == FIRST_IDENTITY
+    assert (stored.study.lease, stored.study.store_timeout, stored.resources.grace) == (300, 1800, 20)
+    assert (stored.study.limits.hours, stored.study.limits.gpu_hours) == (None, None)
+    assert (stored.study.checkpoint_every, stored.study.enqueue) == (None, [])
+
+
+def test_what_a_later_version_stored_is_refused_with_what_to_do() -> None:
+    later = json.loads(FIRST_STORED)
+    later["study"]["warp"] = 9
+    with pytest.raises(
+        SpecError, match=r'(?s)the stored study spec: study\.warp: Unknown key "warp"\..*Another'
+    ):
+        StudySpec.from_json(later)
+    with pytest.raises(SpecError, match=r"install the newest: pip install --upgrade tempopt$"):
+        StudySpec.from_json(later)
+
+
+def test_how_a_study_is_looked_after_is_no_change() -> None:
+    cared = _spec(
+        study__limits={"hours": 1.5, "gpu_hours": 8},
+        study__lease=5,
+        study__store_timeout=0,
+        study__checkpoint_every=60,
+        study__enqueue=[{"temperature_init": 2}],
+        resources={"grace": 1},
+    )
+    assert diff(_spec(), cared) == []
+    assert cared.identity() == _spec().identity()
+    assert StudySpec.from_json(json.loads(json.dumps(cared.to_json()))) == cared
+
+
+def test_parameter_sets_are_held_as_their_domains_are() -> None:
+    spec = _spec(search__lr=[0.1, 1], search__width={"low": 1, "high": 8})
+    [held] = spec.enqueued([{"temperature_init": 2, "lr": 1.0, "width": 8}])
+    assert held == {"temperature_init": 2.0, "lr": 1, "width": 8}
+    assert [type(value) for value in held.values()] == [float, int, int]
+    assert spec.enqueued([]) == []
+
+
+def test_parameter_sets_that_do_not_fit_are_told_all_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        _spec().enqueued([{"temperature_init": 5}, {"temperatur_init": 1}, {}])
+    assert str(caught.value).splitlines() == [
+        "These parameter sets have 3 faults:",
+        "  enqueue.0.temperature_init: given 5. Give a number from 0.25 to 4.0.",
+        '  enqueue.1.temperatur_init: Unknown searched name "temperatur_init". Did you mean '
+        '"temperature_init"? Known: temperature_init.',
+        "  enqueue.2: given no value. Give at least one searched name, or take the set out.",
+    ]
+    with pytest.raises(SpecError, match=r"given 2 parameter sets, but study\.trials is 1"):
+        _spec(study__trials=1).enqueued([{"temperature_init": 1}] * 2)
+
+
+def test_parameter_sets_are_read_from_a_file_of_their_own(write: Write) -> None:
+    path = write("- {temperature_init: 1e-1, data.x: null}\n- temperature_init: 2\n")
+    assert read_sets(path) == [{"temperature_init": 0.1, "data.x": None}, {"temperature_init": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "holds no list of parameter sets. Give a line for each, with values of searched names, as in"),
+        ("{temperature_init: 1}", "holds no list of parameter sets"),
+        ("[]", "holds no list of parameter sets"),
+        ("- 3", "holds no list of parameter sets"),
+        ("- {a: 1", "study.yaml:1:8: this is not valid YAML"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(write: Write, text: str, said: str) -> None:
+    path = write(text)
+    with pytest.raises(SpecError) as caught:
+        read_sets(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_of_parameter_sets_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"nowhere\.yaml cannot be read: No such file or directory"):
+        read_sets(tmp_path / "nowhere.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\x80\xff")
+    with pytest.raises(SpecError, match=r"bytes\.yaml is not a text file in UTF-8"):
+        read_sets(tmp_path / "bytes.yaml")
 
 
 def test_more_tickets_and_another_name_are_no_change() -> None:

@@ -133,8 +133,18 @@ def test_a_template_with_nothing_to_fill_in_is_a_spec(info: Callable[..., Module
 def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleInfo]) -> None:
     rate = Argument(name="lr", annotation="float", required=False, default=0.02)
     text = render(info(arguments=[rate]))
-    section = text[text.index("search:\n") : text.index("model:\n")]
-    spec = _load(text.replace(section, re.sub("(?m)^  # ", "  ", section)))
+    for beginning, end in (("study:\n", "\n# A bare name"), ("search:\n", "model:\n")):
+        section = text[text.index(beginning) : text.index(end)]
+        text = text.replace(section, re.sub("(?m)^  # ", "  ", section))
+    before, _, resources = text.partition("# resources:")
+    spec = _load(before + "resources:" + re.sub("(?m)^#   ", "  ", resources))
+    assert (spec.study.pruner.name, spec.study.limits.hours, spec.study.checkpoint_every) == (
+        "hyperband",
+        8,
+        60,
+    )
+    assert spec.study.enqueue == [{"temperature_init": 0.5}]
+    assert (spec.resources.workers, spec.resources.grace) == (2, 20)
     assert {"layer_pattern", "layer_ratio", "length_scaling", "entropy_lambda", "lr"} <= set(spec.search)
 
 

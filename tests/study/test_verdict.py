@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 from tempopt.store.rows import TicketRow
 from tempopt.study.verdict import headline, parameters_text, verdict_lines
@@ -111,6 +111,61 @@ def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[Ticket
     assert "the winner diverged on 1 of 7 seeds, τ = 1 on 0" in text
     assert "so the gain does not count" in text
     assert "failed on every attempt: 1." in text
+
+
+def test_a_later_verdict_says_that_it_was_looked_at_before(
+    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+) -> None:
+    later = [
+        dataclasses.replace(t, round=1, id=t.id + 500, number=t.number + 500)
+        for t in whole_study
+        if t.kind in ("search", "confirm", "init_only")
+    ]
+    tickets = [*whole_study, *later]
+    lines = verdict_lines(result_of(make_spec(), tickets, measure_unit(tickets)))
+    assert "97.5 % interval" in lines[0] and "p = 1.5e-12" in lines[0]
+    assert lines[2] == (
+        "  verdict 2 of this study: to be right as often as with one look, every p is multiplied by 2 and "
+        "the intervals are 97.5 %."
+    )
+    searching = [t for t in later if t.kind == "search"]
+    lines = verdict_lines(result_of(make_spec(), [*whole_study, *searching]))
+    assert "95 % interval" in lines[0] and "p = 7.6e-13" in lines[0]
+    assert lines[2] == ("  this is from before the newest search trials were added: those are not confirmed.")
+
+
+def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    def failed(number: int, error: str | None) -> TicketRow:
+        fields = {"state": "failed", "outcome": "failed", "failures": 3, "error": error}
+        return cast(TicketRow, make_ticket("search", number, **fields))
+
+    tickets = [
+        make_ticket("search", 0, 0.5, failures=2, error="killed by signal 9 (SIGKILL)"),
+        *(failed(1, "out of memory."), failed(2, None), failed(3, f"{'x' * 200}\ny"), failed(4, "lost")),
+        make_ticket("constant", 0, state="withdrawn"),
+        *(make_ticket("search", 5 + i, state="withdrawn") for i in range(2)),
+    ]
+    lines = verdict_lines(result_of(make_spec(), tickets))
+    assert lines[2] == (
+        "  failed on every attempt: 4 (search 1: out of memory; search 2: no reason is known; "
+        f"search 3: {'x' * 100} ...; and 1 more)."
+    )
+    assert lines[3] == ("  attempts lost and made good: 2 (search 0: killed by signal 9 (SIGKILL)).")
+    assert lines[4] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
+
+
+def test_a_study_that_ended_with_nothing_says_why(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    withdrawn = make_ticket("search", 0, state="withdrawn")
+    lines = verdict_lines(result_of(make_spec(), [withdrawn], state="done"))
+    assert lines[0] == "No verdict: pairs is over, and no search trial is complete."
+    lines = verdict_lines(result_of(make_spec(), [make_ticket("search", 0, 0.5)], state="done"))
+    assert lines[0].startswith("No verdict: no run with τ = 1 was begun")
+
+
+def test_what_checkpoints_cost_is_told(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    ticket = make_ticket("search", 0, 0.5, seconds=100.0, checkpoint_seconds=12.0)
+    cost = verdict_lines(result_of(make_spec(), [ticket]))[-1]
+    assert "1 min 40 s of training in 1 runs, 12 s of it to write checkpoints" in cost
 
 
 def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(

@@ -9,19 +9,34 @@ from typing import Any
 
 import pytest
 
-from tempopt.training.messages import Message, Program, RunRequest
+from tempopt.training.messages import Kept, Message, Program, RunRequest, Saved, Stop
 
 HERE = Path(__file__).parent
 NAMES = {"class": "toy_modules"}
 
 
 class Listener:
-    """A channel that keeps what it hears, and may stop the run or end the process's part in it."""
+    """A channel that keeps what it hears, and may stop the run or end the process's part in it.
 
-    def __init__(self, *, die_at: int | None = None, stop_at: int | None = None) -> None:
+    Args:
+        die_at: Optimizer step at whose progress the run is killed.
+        stop_at: Optimizer step from which on the run is to end; ``keep``: with a checkpoint.
+        stop_after: Number of messages after which it is to end.
+    """
+
+    def __init__(
+        self,
+        *,
+        die_at: int | None = None,
+        stop_at: int | None = None,
+        stop_after: int | None = None,
+        keep: bool = False,
+    ) -> None:
         self.heard: list[Message] = []
         self.die_at = die_at
         self.stop_at = stop_at
+        self.stop_after = stop_after
+        self.keep = keep
         self.step = 0
 
     def send(self, message: Message) -> None:
@@ -30,11 +45,19 @@ class Listener:
         if type(message).__name__ == "Progress" and self.die_at is not None and self.step >= self.die_at:
             raise SystemExit
 
-    def stopped(self, request: RunRequest) -> bool:
-        return self.stop_at is not None and self.step >= self.stop_at
+    def stop(self, request: RunRequest) -> Stop | None:
+        reached = self.stop_at is not None and self.step >= self.stop_at
+        if reached or (self.stop_after is not None and len(self.heard) >= self.stop_after):
+            return Stop(ticket=request.ticket, attempt=request.attempt, keep=self.keep)
+        return None
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
+
+    @property
+    def saved(self) -> list[Saved]:
+        """The checkpoints, newest first, as an agent would give them to the next attempt."""
+        return [message.saved for message in reversed(self.of(Kept))]
 
 
 @pytest.fixture

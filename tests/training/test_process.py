@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -10,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from tempopt.training.messages import Failed, Finished, Message, Progress, Report, RunRequest, Started, Stop
+from tempopt.training.messages import (
+    Failed,
+    Finished,
+    Kept,
+    Message,
+    Progress,
+    Report,
+    RunRequest,
+    Started,
+    Stop,
+)
 from tempopt.training.process import TrainerProcess
 
 HERE = Path(__file__).parent
@@ -105,11 +116,47 @@ def test_a_trainer_ends_when_its_agent_is_gone(trainer: TrainerProcess, request_
     assert trainer.obituary() == "the trainer ended with exit code 1"
 
 
-def test_control_c_in_the_terminal_is_left_to_the_agent(trainer: TrainerProcess, request_for: Any) -> None:
-    trainer.send(request_for())
-    while not isinstance(trainer.receive(), Started):
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in listed]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_is_left_to_the_agent(
+    trainer: TrainerProcess, request_for: Any, number: signal.Signals
+) -> None:
+    trainer.send(request_for(data={"workers": 1}, trainer={"max_steps": 400}))
+    while not isinstance(trainer.receive(), Report):
         pass
-    os.kill(trainer.pid, signal.SIGINT)
-    while not isinstance(message := trainer.receive(), Finished):
+    workers = children(trainer.pid)
+    assert workers
+    for pid in (trainer.pid, *workers):
+        os.kill(pid, number)
+    while not isinstance(message := trainer.receive(), Finished | Failed):
         assert message is not None
-    assert message.state == "complete"
+    assert isinstance(message, Finished), message
+    assert (message.state, message.step) == ("complete", 400)
+
+
+def test_a_run_that_is_told_to_leave_keeps_a_checkpoint_and_goes_on_in_another_trainer(
+    trainer: TrainerProcess, request_for: Any, tmp_path: Path
+) -> None:
+    request = request_for(trainer={"max_steps": 60}, checkpoints=str(tmp_path / "ticket"))
+    trainer.send(request)
+    while not isinstance(trainer.receive(), Report):
+        pass
+    trainer.send(Stop(ticket=1, attempt=1, keep=True))
+    saved = []
+    while not isinstance(message := trainer.receive(), Finished):
+        if isinstance(message, Kept):
+            saved.insert(0, message.saved)
+    assert message.state == "stopped"
+    assert saved[0].step == message.step
+    other = TrainerProcess(slot=1, threads=1)
+    try:
+        heard = carry_out(other, dataclasses.replace(request, attempt=2, resume=saved))
+        assert [each.step for each in heard if isinstance(each, Started)] == [saved[0].step]
+        undisturbed = dataclasses.replace(request, ticket=2, checkpoints=None)
+        assert results(heard) == results(carry_out(trainer, undisturbed))
+    finally:
+        other.kill()

@@ -12,62 +12,15 @@ import torch
 
 from tempopt.errors import SpecError
 from tempopt.training.callbacks import TemperatureCallback
-from tempopt.training.messages import Evaluation, Finished, Program, Progress, Report, RunRequest, Started
+from tempopt.training.messages import Evaluation, Kept, Program, Progress, Report, RunRequest, Saved, Started
 from tempopt.training.run import Run
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
-TRAINERS: dict[str, dict[str, Any]] = {
-    "by steps": {},
-    "by steps that divide the epoch": {"val_check_interval": 5},
-    "several times an epoch": {"val_check_interval": 0.3, "check_val_every_n_epoch": 1},
-    "by epoch": {"val_check_interval": 1.0, "check_val_every_n_epoch": 1},
-    "accumulating": {"accumulate_grad_batches": 2, "max_steps": 12},
-}
 
 
 def same_weights(one: Run, other: Run) -> bool:
     theirs = other.module.state_dict()
     return all(torch.equal(value, theirs[name]) for name, value in one.module.state_dict().items())
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)
-def test_a_run_that_was_killed_and_resumed_ends_bit_identical_to_an_undisturbed_one(
-    request_for: Any, listener: Any, tmp_path: Path, trainer: dict[str, Any], workers: int
-) -> None:
-    def run(
-        folder: str, *, resume: bool = False, die_at: int | None = None
-    ) -> tuple[Run, Finished | None, Any]:
-        channel = listener(die_at=die_at)
-        one = Run(
-            request_for(
-                trainer=trainer,
-                data={"workers": workers},
-                parameters=HOT,
-                folder=str(tmp_path / folder),
-                resume=resume,
-            ),
-            channel,
-        )
-        try:
-            return one, one.execute(), channel
-        except SystemExit:
-            return one, None, channel
-
-    whole, undisturbed, _ = run("whole")
-    assert undisturbed is not None
-    for die_at in (3, 11, 13) if workers else (3, 6, 9, 10, 11, 17, 20):
-        _, nothing, _ = run(str(die_at), die_at=die_at)
-        if nothing is not None:
-            continue
-        again, finished, channel = run(str(die_at), resume=True)
-        (started,) = channel.of(Started)
-        written = [step for step, _ in undisturbed.reports if step < die_at]
-        assert started.step == (written[-1] if written else 0)
-        assert finished is not None
-        assert finished.reports == undisturbed.reports
-        assert finished.measurements == undisturbed.measurements
-        assert same_weights(whole, again)
 
 
 def test_what_a_run_reports_depends_on_its_seed_and_on_nothing_that_ran_before(
@@ -86,65 +39,21 @@ def test_worker_processes_do_not_change_what_is_trained(request_for: Any, listen
     assert with_two.reports == without.reports
 
 
-def test_a_truncated_write_leaves_the_checkpoint_before_it(
-    request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run(request_for(folder=str(tmp_path)), listener(die_at=6))
-    with pytest.raises(SystemExit):
-        run.execute()
-    before = (tmp_path / "newest.ckpt").read_bytes()
-
-    def full(*names: Any) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="disk full"):
-        Run(request_for(folder=str(tmp_path), resume=True), listener()).execute()
-    assert (tmp_path / "newest.ckpt").read_bytes() == before
-
-
-def test_a_checkpoint_of_another_run_in_the_same_folder_is_not_taken_up(
-    request_for: Any, listener: Any, tmp_path: Path
-) -> None:
-    with pytest.raises(SystemExit):
-        Run(request_for(seed=77, folder=str(tmp_path)), listener(die_at=6)).execute()
-    channel = listener()
-    resumed = Run(request_for(folder=str(tmp_path), resume=True), channel).execute()
-    assert channel.of(Started)[0].step == 0
-    assert resumed.reports == Run(request_for(), listener()).execute().reports
-
-
-@pytest.mark.parametrize("damage", [b"", b"no checkpoint", None])
-def test_a_damaged_checkpoint_means_to_begin_again(
-    request_for: Any, listener: Any, tmp_path: Path, damage: bytes | None
-) -> None:
-    with pytest.raises(SystemExit):
-        Run(request_for(folder=str(tmp_path)), listener(die_at=6)).execute()
-    path = tmp_path / "newest.ckpt"
-    path.write_bytes(path.read_bytes()[:1000] if damage is None else damage)
-    channel = listener()
-    resumed = Run(request_for(folder=str(tmp_path), resume=True), channel).execute()
-    assert channel.of(Started)[0].step == 0
-    assert len(resumed.reports) == 6
-
-
 def test_a_module_with_callbacks_and_hyperparameters_of_its_own_is_tempered_and_resumes(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
-    def run(folder: str, **given: Any) -> Run:
-        return Run(
-            request_for("OwnCallbacks", parameters=HOT, folder=str(tmp_path / folder), **given), listener()
-        )
+    def run(channel: Any, **given: Any) -> Run:
+        return Run(request_for("OwnCallbacks", parameters=HOT, checkpoints=str(tmp_path), **given), channel)
 
-    whole = run("whole")
+    whole = run(listener())
     finished = whole.execute()
     assert [step for step, _ in finished.reports] == [4, 8]
     assert whole.tempered.progress == pytest.approx(7 / 23)
-    cut = run("cut")
-    cut._channel.die_at = 6
+    killed, again = listener(die_at=6), listener()
     with pytest.raises(SystemExit):
-        cut.execute()
-    assert run("cut", resume=True).execute().reports == finished.reports
+        run(killed).execute()
+    assert run(again, attempt=2, resume=killed.saved).execute().reports == finished.reports
+    assert again.of(Started)[0].step == 4
 
 
 def test_a_run_that_ends_early_is_measured_at_the_temperature_that_is_asked(
@@ -191,6 +100,23 @@ def test_a_stop_ends_the_run_at_the_next_step_without_another_validation(
     assert finished.measurements == {}
 
 
+def test_a_stop_is_obeyed_though_the_trainer_is_to_train_longer(request_for: Any, listener: Any) -> None:
+    for least in ({"min_steps": 20}, {"min_epochs": 2}):
+        finished = Run(request_for(trainer=least), listener(stop_at=8)).execute()
+        assert (finished.state, finished.step) == ("stopped", 8)
+
+
+def test_a_stop_breaks_the_evaluations_at_the_end_off(request_for: Any, listener: Any) -> None:
+    asked = [Evaluation(name=str(number), on="test") for number in range(3)]
+    undisturbed = listener()
+    Run(request_for(evaluations=asked), undisturbed).execute()
+    channel = listener(stop_after=len(undisturbed.heard))
+    finished = Run(
+        request_for(evaluations=[*asked, Evaluation(name="more", on="test", at="current")]), channel
+    )
+    assert finished.execute().state == "stopped"
+
+
 def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
     request_for: Any, listener: Any
 ) -> None:
@@ -214,12 +140,30 @@ def test_a_training_without_a_known_end_is_refused(request_for: Any, listener: A
         Run(request_for(trainer=endless), listener()).execute()
 
 
-def test_progress_is_reported_from_the_first_to_the_last_step(request_for: Any, listener: Any) -> None:
+def test_every_batch_of_training_validation_and_evaluation_is_progress(
+    request_for: Any, listener: Any
+) -> None:
     channel = listener()
-    Run(request_for(), channel).execute()
+    Run(request_for(evaluations=[Evaluation(name="test", on="test")]), channel).execute()
     (started,) = channel.of(Started)
     assert (started.step, started.total_steps, started.device) == (0, 24, "cpu")
-    assert [message.step for message in channel.of(Progress)] == list(range(1, 25))
+    said = [type(message).__name__ for message in channel.heard]
+    # built, and taken up at the beginning; then four batches and one of validation, over and over
+    assert said[:3] == ["Progress", "Started", "Progress"]
+    trained = ["Progress"] * 5 + ["Report"]
+    assert said[2:] == trained * 6 + ["Progress"]
+    steps = [message.step for message in channel.of(Progress)]
+    assert sorted(set(steps)) == list(range(25))
+    assert steps == sorted(steps)
+
+
+def test_progress_is_said_no_more_often_than_an_agent_needs(
+    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 3600.0)
+    channel = listener()
+    Run(request_for(), channel).execute()
+    assert [message.step for message in channel.of(Progress)] == [0]
 
 
 def test_the_last_validation_serves_as_the_measurement_of_the_end(request_for: Any, listener: Any) -> None:
@@ -345,7 +289,11 @@ def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:
         parameters={"lr": 0.1 + 0.2, "data.workers": 2},
         evaluations=[Evaluation(name="x", on="test", temperature={"temperature_init": 0.1})],
         bake={"temperature_init": math.pi},
+        resume=[Saved(step=8, url="/runs/step-8-1.ckpt", digest="00ff", size=12)],
+        checkpoint_every=0.1 + 0.2,
     )
+    kept = Kept(ticket=1, attempt=1, saved=request.resume[0])
+    assert decode(encode(kept)) == kept
     assert isinstance(request.program, Program)
     assert decode(encode(request)) == request
     assert isinstance(decode(encode(request)), RunRequest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from tempopt import TemperedModule
 
@@ -101,6 +102,91 @@ class Toy(TemperedModule):
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class Scheduled(Toy):
+    """Learns at a rate that goes by epochs, or by a metric at each epoch or step; averages its weights."""
+
+    def __init__(self, rate: str = "epoch", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.register_buffer("mean", torch.zeros(3, 8))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.mean.lerp_(self.head.weight.detach(), 0.1)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        if self.rate == "epoch":
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+            }
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=1.0)
+        by = {"scheduler": plateau, "monitor": "val_loss", "interval": self.rate.removeprefix("plateau ")}
+        return {"optimizer": optimizer, "lr_scheduler": by}
+
+
+class Manual(Toy):
+    """Steps by itself, at every third batch."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.manual_backward(self.loss(batch))
+        if batch_idx % 3 == 2:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+
+class Positioned:
+    """Batches without a length, from a loader that knows its position."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.position < len(self.items):
+            first, self.position = self.position, self.position + 6
+            yield default_collate([self.items[index] for index in range(first, self.position)])
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+class StreamData(ToyData):
+    """Training data without a length, in the same order in every epoch."""
+
+    def __init__(self, positioned: bool = True) -> None:
+        super().__init__()
+        self.positioned = positioned
+
+    def train_dataloader(self) -> Any:
+        return (
+            Positioned(self.parts[0]) if self.positioned else DataLoader(Unsized(self.parts[0]), batch_size=6)
+        )
+
+
+class Unsized(IterableDataset[Any]):
+    """The items of a dataset, one after another."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.items[index] for index in range(len(self.items)))
 
 
 class Stock(L.LightningModule):

@@ -1,0 +1,492 @@
+"""What a trial costs the database and the agent: plain Optuna with its RDBStorage against tempopt, same work.
+
+A trial has 6 parameters and 20 reports, a pruning decision after each of them, TPE and the median pruner.
+Plain Optuna asks, reports, decides and tells; tempopt's own agent does it with trainers that only talk, on a
+clock that is simulated, since what an agent writes together depends on how long a trial takes. Every case
+has a database and a process of its own, and is void unless Optuna reads back every trial, value and report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from talkers import REPORTS, Talker, World, parameters, step_of, value_of
+
+SERVERS = {
+    "postgresql": "postgresql+psycopg://postgres@127.0.0.1:5432/test",
+    "mariadb": "mysql+pymysql://root@127.0.0.1:3306/test",
+}
+NAME = "benchmark"
+SEARCH: dict[str, Any] = {
+    "schedule": {"choices": ["constant", "linear", "cosine", "exponential"]},
+    "temperature_init": {"low": 0.25, "high": 4.0, "log": True},
+    "temperature_final": {"low": 0.25, "high": 4.0, "log": True},
+    "layer_pattern": {"choices": ["uniform", "linear", "u", "exp"]},
+    "layer_ratio": {"low": 0.5, "high": 2.0, "log": True},
+    "lr": {"low": 1e-4, "high": 1e-1, "log": True},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One measurement.
+
+    Args:
+        side: ``optuna`` or ``tempopt``.
+        backend: ``sqlite``, ``postgresql`` or ``mariadb``.
+        before: Finished trials that the study has already.
+        running: Trials in work at a time.
+        trials: Trials that are measured.
+        seconds: Length of a trial; tempopt's agent puts together what happens within some seconds.
+    """
+
+    side: str
+    backend: str
+    before: int
+    running: int
+    trials: int
+    seconds: float
+
+
+# ---- what is counted
+
+
+class Counts:
+    """Transactions and statements of every engine in this process, and CPU seconds."""
+
+    def __init__(self) -> None:
+        from sqlalchemy import Engine, event
+
+        self.transactions = self.statements = 0
+        event.listen(Engine, "commit", self._end)
+        event.listen(Engine, "rollback", self._end)
+        event.listen(Engine, "before_cursor_execute", self._execute)
+        self._cpu = 0.0
+
+    def _end(self, connection: Any) -> None:
+        self.transactions += 1
+
+    def _execute(self, connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        # SQLite's driver begins by itself, unseen, where it is not told to
+        self.statements += not statement.startswith("BEGIN")
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self.transactions = self.statements = 0
+        self._cpu = time.process_time()
+
+    def end(self, trials: int) -> dict[str, float]:
+        """Return what was counted, for each trial."""
+        return {
+            "transactions": self.transactions / trials,
+            "statements": self.statements / trials,
+            "cpu_ms": 1000 * (time.process_time() - self._cpu) / trials,
+        }
+
+
+# ---- databases and what is in them
+
+
+@contextlib.contextmanager
+def database(backend: str) -> Iterator[str]:
+    """Yield the URL of an empty database, which is removed afterwards."""
+    from sqlalchemy import create_engine, make_url, text
+
+    with tempfile.TemporaryDirectory() as folder:
+        if backend == "sqlite":
+            yield f"sqlite:///{folder}/store.db"
+            return
+        server, name = SERVERS[backend], f"tempopt_benchmark_{os.getpid()}"
+        engine = create_engine(server, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        try:
+            yield make_url(server).set(database=name).render_as_string(hide_password=False)
+        finally:
+            force = " WITH (FORCE)" if backend == "postgresql" else ""
+            with engine.connect() as connection:
+                connection.execute(text(f"DROP DATABASE {name}{force}"))
+
+
+def fill(url: str, before: int, space: dict[str, Any]) -> dict[int, int]:
+    """Write finished trials into Optuna's tables, in bulk, and return their keys by number."""
+    from datetime import datetime
+
+    from optuna.distributions import distribution_to_json
+    from optuna.storages._rdb import models
+    from sqlalchemy import create_engine, insert, select
+
+    engine = create_engine(url)
+    trials = models.TrialModel.__table__
+    moment = datetime(2026, 1, 1)
+    with engine.begin() as connection:
+        study_id = connection.scalar(select(models.StudyModel.study_id))
+        rows = [
+            {
+                "number": number,
+                "study_id": study_id,
+                "state": "COMPLETE",
+                "datetime_start": moment,
+                "datetime_complete": moment,
+            }
+            for number in range(before)
+        ]
+        connection.execute(insert(trials), rows)
+        ids = dict(connection.execute(select(trials.c.number, trials.c.trial_id)).all())
+        params, values, reports = [], [], []
+        for number, trial_id in ids.items():
+            for name, value in parameters(number, space).items():
+                params.append(
+                    {
+                        "trial_id": trial_id,
+                        "param_name": name,
+                        "param_value": space[name].to_internal_repr(value),
+                        "distribution_json": distribution_to_json(space[name]),
+                    }
+                )
+            last = value_of(number, REPORTS)
+            values.append({"trial_id": trial_id, "objective": 0, "value": last, "value_type": "FINITE"})
+            for report in range(1, REPORTS + 1):
+                reports.append(
+                    {
+                        "trial_id": trial_id,
+                        "step": step_of(report),
+                        "intermediate_value": value_of(number, report),
+                        "intermediate_value_type": "FINITE",
+                    }
+                )
+        connection.execute(insert(models.TrialParamModel.__table__), params)
+        connection.execute(insert(models.TrialValueModel.__table__), values)
+        connection.execute(insert(models.TrialIntermediateValueModel.__table__), reports)
+    engine.dispose()
+    return ids
+
+
+def check(url: str, case: Case, key: Callable[[Any], int]) -> None:
+    """See that Optuna reads back every trial that was measured; the benchmark is void otherwise.
+
+    Args:
+        url: The database.
+        case: What was measured.
+        key: What the values of a trial follow from.
+    """
+    import optuna
+
+    trials = optuna.load_study(study_name=NAME, storage=url).get_trials(deepcopy=False)
+    assert len(trials) == case.before + case.trials, f"void: {len(trials)} trials"
+    for trial in trials[case.before :]:
+        assert trial.state == optuna.trial.TrialState.COMPLETE, f"void: trial {trial.number} is {trial.state}"
+        expected = {step_of(report): value_of(key(trial), report) for report in range(1, REPORTS + 1)}
+        assert trial.value == expected[step_of(REPORTS)], f"void: the value of trial {trial.number}"
+        assert trial.intermediate_values == expected, f"void: the reports of trial {trial.number}"
+        assert trial.params.keys() == SEARCH.keys(), f"void: the parameters of trial {trial.number}"
+
+
+# ---- plain Optuna
+
+
+def plain(url: str, case: Case, counts: Counts) -> dict[str, float]:
+    """Carry the trials out as a program does that uses Optuna alone."""
+    import optuna
+
+    from tempopt.study.space import distributions, parse_search
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = distributions(parse_search(SEARCH, model_args={}))
+    optuna.create_study(study_name=NAME, storage=url, direction="minimize")
+    fill(url, case.before, space)
+    counts.begin()
+    study = optuna.load_study(
+        study_name=NAME,
+        storage=url,
+        sampler=optuna.samplers.TPESampler(seed=0),
+        pruner=optuna.pruners.MedianPruner(),
+    )
+    # the first look at a study reads all of it
+    study.get_trials(deepcopy=False)
+    start = counts.end(1)["cpu_ms"]
+    counts.begin()
+    left, running = case.trials, []
+    while left or running:
+        while left and len(running) < case.running:
+            trial = study.ask(fixed_distributions=space)
+            # those that run at a time are not at the same place
+            running.append([trial, 0])
+            left -= 1
+        for each in list(running):
+            trial, each[1] = each[0], each[1] + 1
+            trial.report(value_of(trial.number, each[1]), step_of(each[1]))
+            assert not trial.should_prune(), "void: a trial was pruned"
+            if each[1] == REPORTS:
+                study.tell(trial, value_of(trial.number, REPORTS))
+                running.remove(each)
+    found = counts.end(case.trials)
+    check(url, case, lambda trial: trial.number)
+    return {**found, "start_ms": start}
+
+
+# ---- tempopt
+
+
+def spec_of(case: Case, pruner: str = "median") -> Any:
+    """Return the spec of a study of so many search trials; without proof, which is not compared here."""
+    from tempopt.study.spec import StudySpec
+
+    study = {"name": NAME, "metric": "val_loss", "direction": "minimize", "pruner": pruner}
+    study |= {"trials": case.before + case.trials, "parallel": case.running, "evaluate_only": "weights.ckpt"}
+    data = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
+    return StudySpec.parse(data, source="the benchmark")
+
+
+def begun(store: Any, case: Case, spec: Any) -> Any:
+    """Return the row of a study that has its first trials behind it."""
+    from tempopt.study.stages import first_tickets
+    from tempopt.study.trials import make_study
+
+    make_study(store.url, name=NAME, direction="minimize", metric="val_loss")
+    study = store.create_study(NAME, spec.to_json(), spec.identity())
+    store.add_tickets(study.id, first_tickets(spec))
+    fill_tickets(store.url, fill(store.url, case.before, spec.space()), spec)
+    return study
+
+
+def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
+    """Carry the trials out with tempopt's agent."""
+    from tempopt.store.store import Store
+    from tempopt.study import agent, assignment, outbox
+    from tempopt.training.messages import Program
+
+    spec = spec_of(case)
+    world = World(case.seconds)
+    for module in (agent, assignment, outbox):
+        module.time = world  # type: ignore[attr-defined]
+    agent.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
+    with Store.open(url) as store, tempfile.TemporaryDirectory() as folder:
+        study = begun(store, case, spec)
+        counts.begin()
+        program = Program(
+            model={}, data=None, trainer={}, attach=None, metric="", validate_at="final", data_seed=0
+        )
+        worker = agent.Agent(
+            spec=spec,
+            program=program,
+            study=study,
+            store=store,
+            trainers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
+            folder=Path(folder),
+            checkpoints=f"file://{folder}",
+            threads=1,
+            observer=world,
+        )
+        start = counts.end(1)["cpu_ms"]
+        counts.begin()
+        found: dict[str, float] = {}
+        desk, over = worker._desk, worker._desk.over
+
+        def counted() -> bool:
+            # before it ends a study, an agent reads all of it once more: no cost of a trial
+            if not found and desk.board.over() and not len(desk._outbox):
+                found.update(counts.end(case.trials))
+            return over()
+
+        desk.over = counted  # type: ignore[method-assign]
+        worker.run()
+        assert store.load_study(NAME).state == "done", "void: the study is not done"
+    check(url, case, lambda trial: int(trial.user_attrs["tempopt:ticket"]))
+    return {**found, "start_ms": start}
+
+
+def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
+    """End the tickets of the trials that are there before, with all that they have reported."""
+    from sqlalchemy import bindparam, create_engine, insert, select, update
+
+    from tempopt.store.models import MEASUREMENT, TICKET
+
+    engine = create_engine(url)
+    space = spec.space()
+    with engine.begin() as connection:
+        numbers = select(TICKET.c.number, TICKET.c.id).where(TICKET.c.number < len(trials))
+        ids = dict(connection.execute(numbers).all())
+        ended = []
+        for number, ticket_id in ids.items():
+            sampled = parameters(number, space)
+            ended.append(
+                {
+                    "ticket": ticket_id,
+                    "parameters": spec.parameters("search", sampled),
+                    "sampled": sampled,
+                    "trial_id": trials[number],
+                    "trial_number": number,
+                    "value": value_of(number, REPORTS),
+                }
+            )
+        if not ended:
+            return
+        same = {"state": "done", "outcome": "complete", "attempt": 1, "seconds": 60.0}
+        same |= {"steps": step_of(REPORTS), "total_steps": step_of(REPORTS), "code": "code"}
+        own = {name: bindparam(name) for name in ended[0] if name != "ticket"}
+        statement = update(TICKET).where(TICKET.c.id == bindparam("ticket")).values(**same, **own)
+        connection.execute(statement, ended)
+        reports = [
+            {"ticket_id": id, "name": "report", "step": step_of(report), "value": value_of(number, report)}
+            for number, id in ids.items()
+            for report in range(1, REPORTS + 1)
+        ]
+        connection.execute(insert(MEASUREMENT), reports)
+    engine.dispose()
+
+
+# ---- a large study
+
+
+def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
+    """Return CPU milliseconds of what people and agents wait for when a study has become large."""
+    from tempopt.store.store import Store
+    from tempopt.study.board import Board
+
+    found = {}
+    with Store.open(url) as store:
+        study = begun(store, case, spec_of(case))
+        for command in (["list"], ["show", NAME]):
+            words = [sys.executable, "-m", "tempopt", *command, "--storage", url]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            found[f"tempopt {command[0]}"] = 1000 * spent
+        for pruner in ("hyperband", "median"):
+            spec = spec_of(case, pruner)
+            counts.begin()
+            board = Board(spec, study, store)
+            ticket = board.of_kind("search")[case.before]
+            # the first decision fills what decisions rest on
+            board.arms.told(dataclasses.replace(ticket, state="failed", outcome="failed"), {})
+            later = board.of_kind("search")[case.before + 1]
+            board.arms.asked(dataclasses.replace(later, parameters=parameters(0, spec.space())))
+            board.arms.prune(later, {100: 0.5})
+            found[f"start of an agent, {pruner}"] = counts.end(1)["cpu_ms"]
+            counts.begin()
+            for step in range(2, 22):
+                board.arms.prune(later, {100 * each: 0.5 for each in range(1, step)})
+            found[f"a pruning decision, {pruner}"] = counts.end(20)["cpu_ms"]
+        counts.begin()
+        for _ in range(10):
+            board.arms.ask(later)
+        found["a suggestion"] = counts.end(10)["cpu_ms"]
+    return found
+
+
+# ---- the tables
+
+
+def measure(case: Case) -> dict[str, float]:
+    """Measure one case in a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, __file__, "--case", json.dumps(asdict(case))],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def table(title: str, cases: list[tuple[str, list[Case]]]) -> None:
+    """Print a table: a line for each label, Optuna beside tempopt where both are measured."""
+    print(f"\n{title}\n")
+    print("| | transactions | statements | CPU ms | start CPU ms |\n|---|---|---|---|---|")
+    columns = (("transactions", ".1f"), ("statements", ".0f"), ("cpu_ms", ".0f"), ("start_ms", ".0f"))
+    for label, sides in cases:
+        found = [measure(case) for case in sides]
+        cells = [" / ".join(format(each[name], digits) for each in found) for name, digits in columns]
+        print(f"| {label} | {' | '.join(cells)} |", flush=True)
+
+
+def both(backend: str, before: int, running: int, trials: int) -> list[Case]:
+    """Return the case for both sides, a trial a minute long."""
+    return [
+        Case(side=side, backend=backend, before=before, running=running, trials=trials, seconds=60.0)
+        for side in ("optuna", "tempopt")
+    ]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--backend", choices=["sqlite", *SERVERS], action="append")
+    parser.add_argument("--table", choices=["running", "growth", "length", "large"], action="append")
+    parser.add_argument("--quick", action="store_true", help="few trials, up to 1,000: a minute a backend")
+    arguments = parser.parse_args()
+    if arguments.case is not None:
+        case = Case(**json.loads(arguments.case))
+        counts = Counts()
+        measured = {"optuna": plain, "tempopt": ours, "large": large}[case.side]
+        with database(case.backend) as url:
+            found = measured(url, case, counts)
+        print(json.dumps(found))
+        return
+    backends = arguments.backend or ["sqlite", *SERVERS]
+    wanted = arguments.table or ["running", "growth", "length", "large"]
+    turns = 1 if arguments.quick else 2
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    if "running" in wanted:
+        rows = [
+            (f"{backend}, {running} running", both(backend, 100, running, max(6, turns * running)))
+            for backend in backends
+            for running in (1, 8, 32)
+        ]
+        table("For each trial, Optuna / tempopt, after 100 trials:", rows)
+    if "growth" in wanted:
+        rows = [
+            (f"{backend}, {before} trials before", both(backend, before, 8, 8 * turns))
+            for backend in backends
+            for before in ((100, 1000) if arguments.quick else (100, 1000, 10000))
+        ]
+        table("For each trial, Optuna / tempopt, with 8 running:", rows)
+    if "length" in wanted:
+        rows = [
+            (
+                f"{backend}, {running} running, {length}",
+                [
+                    Case(
+                        side="tempopt",
+                        backend=backend,
+                        before=100,
+                        running=running,
+                        trials=max(4, 2 * running),
+                        seconds=seconds,
+                    )
+                ],
+            )
+            for backend in backends[:1]
+            for running in (1, 8)
+            for length, seconds in (("at once", 0.0), ("1 min", 60.0), ("10 min", 600.0), ("1 h", 3600.0))
+        ]
+        table("For each trial, tempopt alone, by the length of a trial:", rows)
+    if "large" in wanted:
+        before = 1000 if arguments.quick else 10000
+        print(f"\nCPU ms at {before} finished trials (SQLite):\n\n| what | CPU ms |\n|---|---|")
+        case = Case(side="large", backend="sqlite", before=before, running=8, trials=8, seconds=0.0)
+        for what, spent in measure(case).items():
+            print(f"| {what} | {spent:.3g} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""``tempopt pause``, ``stop``, ``delete``, ``gc`` and ``storage upgrade``: say what was done to a study."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from tempopt.cli import DONE
+from tempopt.cli.progress import amount
+from tempopt.cli.storage import storage_option
+from tempopt.errors import UsageError
+from tempopt.store import urls
+from tempopt.store.schema import upgrade
+from tempopt.study import care
+
+
+def pause(arguments: argparse.Namespace) -> int:
+    """Have every agent of a study leave until it is resumed."""
+    name, told = arguments.name, care.pause(arguments.url, arguments.name)
+    if told.before == "done":
+        print(f'Study "{name}" is done: there is nothing to pause.')
+        return DONE
+    print(f'Study "{name}" {"was paused already" if told.before == "paused" else "is paused"}. ', end="")
+    print(f"{_at_work(told.agents)}{' Each agent leaves once its runs are saved.' * bool(told.agents)}")
+    print(f"To go on:  tempopt resume {_where(arguments)}")
+    return DONE
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """End the searching of a study, so that what was found is confirmed."""
+    name, told = arguments.name, care.stop(arguments.url, arguments.name)
+    if told.before == "done":
+        print(f'Study "{name}" is done: there is nothing to stop.')
+        return DONE
+    count = told.withdrawn
+    tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
+    print(f'Study "{name}" searches no further: {tickets} withdrawn. ', end="")
+    if told.agents and told.before == "running":
+        print(f"{_at_work(told.agents)} Runs at work end, then what was found is confirmed.")
+        return DONE
+    print("It is paused." if told.before == "paused" else _at_work(told.agents))
+    print(f"To have what was found confirmed:  tempopt resume {_where(arguments)}")
+    return DONE
+
+
+def delete(arguments: argparse.Namespace) -> int:
+    """Delete a study with all that belongs to it, having asked."""
+    if not (arguments.yes or _confirmed(arguments)):
+        print("Nothing was deleted.")
+        return DONE
+    deleted = care.delete(arguments.url, arguments.name, force=arguments.force)
+    print(f'Study "{arguments.name}" is deleted; {amount(deleted.freed)} of checkpoints and logs were freed.')
+    if deleted.agents:
+        print(f"{_at_work(deleted.agents)} Each agent leaves as soon as it notices.")
+    for url, reason in deleted.left.items():
+        print(f"Not removed: {url} ({reason})")
+    return DONE
+
+
+def gc(arguments: argparse.Namespace) -> int:
+    """Remove the checkpoints that no run needs any more, or list them."""
+    collected = care.collect(arguments.url, arguments.name, dry_run=arguments.dry_run)
+    for each in collected:
+        if arguments.dry_run:
+            for url, size in each.files.items():
+                print(f"{each.study}: {url} ({amount(size)})")
+        for url, reason in each.left.items():
+            print(f"{each.study}: not removed: {url} ({reason})")
+    count, freed = sum(len(each.files) for each in collected), sum(each.freed for each in collected)
+    files = "1 checkpoint" if count == 1 else f"{count} checkpoints"
+    print(f"{'Would free' if arguments.dry_run else 'Freed'} {amount(freed)}: {files}.")
+    return DONE
+
+
+def storage(arguments: argparse.Namespace) -> int:
+    """Bring the tables of a database to this version."""
+    version = upgrade(arguments.url)
+    print(f"The database {urls.parse(arguments.url).shown} is of this version (tables {version}).")
+    return DONE
+
+
+def _at_work(agents: Sequence[str]) -> str:
+    return f"At work: {', '.join(agents)}." if agents else "Nobody is at work on it."
+
+
+def _where(arguments: argparse.Namespace) -> str:
+    return f"{shlex.quote(arguments.name)}{storage_option(arguments)}"
+
+
+def _confirmed(arguments: argparse.Namespace) -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "tempopt delete asks before it deletes, and there is no terminal to answer at. Give --yes."
+        )
+    where = urls.parse(arguments.url).shown
+    question = (
+        f'Delete study "{arguments.name}" in {where}, its trials, checkpoints and logs, for good? [y/N] '
+    )
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False

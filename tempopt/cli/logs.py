@@ -1,0 +1,51 @@
+"""``tempopt logs``: what the runs of a study printed, with the traceback of those that died."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tempopt.cli import DONE
+from tempopt.study import care
+from tempopt.study.care import Printed
+
+
+def logs(arguments: argparse.Namespace) -> int:
+    """Print a line for each attempt at a run, or all that the attempts at one printed."""
+    ticket = " ".join(arguments.ticket) or None
+    printed = care.logs(arguments.url, arguments.name, ticket)
+    if arguments.attempt is not None:
+        printed = [each for each in printed if each.attempt == arguments.attempt]
+    if not printed:
+        of = "" if arguments.attempt is None else f" of attempt {arguments.attempt}"
+        print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{of} yet.")
+    elif ticket is None:
+        Console().print(_overview(printed))
+    else:
+        for each in printed:
+            _show(each)
+    return DONE
+
+
+def _show(printed: Printed) -> None:
+    state = "running" if printed.running else "over"
+    print(f"==> {printed.ticket}, attempt {printed.attempt}, {state}, agent {printed.agent}")
+    if printed.text is None:
+        print(f"It is running on {printed.agent.partition(':')[0]}; its log is there until it is over.")
+    else:
+        print(printed.text.rstrip("\n"))
+
+
+def _overview(printed: list[Printed]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for title in ("ticket", "attempt", "agent", "lines"):
+        table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "lines") else "left")
+    table.add_column("last line", overflow="ellipsis", no_wrap=True, ratio=1)
+    for each in printed:
+        # what a run prints may hold anything, such as what moves the cursor
+        last = "".join(sign if sign.isprintable() else " " for sign in each.text or "")
+        table.add_row(each.ticket, str(each.attempt), each.agent, str(each.lines), Text(last))
+    return table

@@ -1,0 +1,152 @@
+"""Where checkpoints live: fsspec URLs, checked before use, and what lies under them counted and deleted.
+
+Knows neither what is in a checkpoint nor SQL; loads fsspec only when it is asked something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tempopt.errors import UsageError
+
+DEFAULT_FOLDER = "tempopt-runs"
+"""Where checkpoints and logs lie unless something else is said: a folder in the current one."""
+
+_LOCAL = ("file", "local")
+# What pip installs for a protocol; for others fsspec says it.
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+# Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
+_USERINFO = re.compile(r"(?<=://)[^:@/]*:.*@", re.DOTALL)
+_SECRET_QUERY = re.compile(r"(?<=[?&])([^=&]*(?:pass|pwd|secret|token|key|sig)[^=&]*=)[^&]+", re.IGNORECASE)
+
+
+def location(given: str | Path) -> str:
+    """Return the absolute URL (or path, on this machine) of a folder that can be written to.
+
+    Args:
+        given: A path, which is made if need be, or an fsspec URL such as ``s3://bucket/folder``.
+
+    Raises:
+        UsageError: It cannot be read, reached, made or written to, or it holds a password.
+    """
+    text = str(given).strip()
+    if not text:
+        raise UsageError(
+            "The folder for checkpoints is empty. Give a path, or a URL such as s3://bucket/folder."
+        )
+    shown = _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
+    if shown != text:
+        raise UsageError(
+            f"The URL of the checkpoints, {shown}, holds a password or a key, and would be kept in the "
+            "study's database. Leave it out, and give it to the storage's own client, by its environment "
+            "variables or files (AWS_ACCESS_KEY_ID, ~/.aws, FSSPEC_<PROTOCOL>_PASSWORD, ...)."
+        )
+    if is_local(text):
+        text = str(Path(text.partition("://")[2] if "://" in text else text).expanduser().absolute())
+    url = text.rstrip("/") or "/"
+    fs, folder = _opened(url)
+    probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
+    try:
+        if is_local(url):
+            fs.makedirs(folder, exist_ok=True)
+        fs.pipe_file(probe, b"tempopt")
+        fs.rm_file(probe)
+    except Exception as error:
+        # each store has errors of its own
+        why = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise UsageError(
+            f"Checkpoints cannot be written to {url} ({why}). Give a folder that can be written to, or a URL "
+            "such as s3://bucket/folder, with --checkpoints."
+        ) from error
+    return url
+
+
+def is_local(url: str) -> bool:
+    """Return whether a path or URL names a folder of this machine."""
+    protocol, found, _ = url.partition("://")
+    return not found or protocol in _LOCAL
+
+
+def join(url: str, *parts: str) -> str:
+    """Return the URL of what lies under another."""
+    return "/".join([url.rstrip("/"), *parts])
+
+
+def remove(urls: Iterable[str]) -> int:
+    """Delete files; one that is not there is none to delete.
+
+    Returns:
+        The bytes that this freed.
+
+    Raises:
+        OSError: A file is there and cannot be deleted, or the storage cannot be reached.
+    """
+    freed = 0
+    for url in urls:
+        fs, path = _opened(url)
+        # what was listed once may be listed from memory
+        fs.invalidate_cache()
+        with contextlib.suppress(FileNotFoundError):
+            size = fs.size(path) or 0
+            fs.rm_file(path)
+            freed += size
+    return freed
+
+
+def usage(url: str) -> dict[str, int]:
+    """Return the bytes of each file below a folder by its URL; empty if there is no such folder.
+
+    Raises:
+        OSError: The storage cannot be reached.
+    """
+    fs, folder = _opened(url)
+    fs.invalidate_cache()
+    root = folder.rstrip("/")
+    found: dict[str, dict[str, Any]] = fs.find(root, detail=True)
+    return {
+        join(url, name.removeprefix(root).lstrip("/")): int(info["size"] or 0)
+        for name, info in found.items()
+        if name != root
+    }
+
+
+def remove_folder(url: str) -> int:
+    """Delete a folder with everything below it; one that is not there is none to delete.
+
+    Returns:
+        The bytes that this freed.
+
+    Raises:
+        OSError: It cannot be deleted, or the storage cannot be reached.
+    """
+    freed = sum(usage(url).values())
+    fs, folder = _opened(url)
+    with contextlib.suppress(FileNotFoundError):
+        fs.rm(folder, recursive=True)
+    return freed
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        remedy = f"{error}."
+        if protocol in _EXTRAS:
+            remedy = f'Run: pip install "tempopt[{_EXTRAS[protocol]}]"'
+        raise UsageError(
+            f"Checkpoints under {protocol}:// need a package that is missing. {remedy}"
+        ) from error
+    except ValueError as error:
+        raise UsageError(
+            f"{url} cannot be read as the URL of a folder for checkpoints ({error}). Give a path, or a URL "
+            "such as s3://bucket/folder."
+        ) from error
+    return fs, path

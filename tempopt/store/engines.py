@@ -1,0 +1,107 @@
+"""SQLAlchemy engines: how a transaction begins, and how long anybody waits for a network or for a lock."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+
+from tempopt.store.urls import Address
+
+CONNECT_SECONDS = 5
+BUSY_SECONDS = 1.0
+# Waiting for a lock ends before waiting for an answer does: it is no outage.
+LOCK_SECONDS = 5
+ANSWER_SECONDS = 10
+# A client that was stopped while it held locks is cut off by the server after this time.
+IDLE_SECONDS = 30
+# Packets that nobody acknowledges: the network is cut.
+_SILENCE_SECONDS = 5
+_PROBE = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
+
+
+def sqlite_engine(address: Address, begin: str) -> Engine:
+    """Return an engine whose transactions begin where SQLAlchemy says, with the statement given.
+
+    The sqlite3 module begins one only at the first change, after the reading that the change rests
+    on: two processes then claim the same row.
+    """
+    engine = create_engine(address.url, connect_args={"timeout": BUSY_SECONDS})
+
+    @event.listens_for(engine, "connect")
+    def prepare_connection(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def begin_transaction(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def server_engine(address: Address) -> Engine:
+    """Return an engine for a server; READ COMMITTED, since MySQL's default locks the gaps between rows."""
+    is_mysql = address.url.get_backend_name() == "mysql"
+    limits = _mysql_limits() if is_mysql else _postgresql_limits(address)
+    engine = create_engine(
+        address.url,
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        connect_args={name: value for name, value in limits.items() if name not in address.url.query},
+    )
+    if is_mysql:
+        event.listen(engine, "connect", _limit_mysql)
+    return engine
+
+
+def _postgresql_limits(address: Address) -> dict[str, Any]:
+    settings = f"-c lock_timeout={LOCK_SECONDS}s -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
+    return {
+        "connect_timeout": CONNECT_SECONDS,
+        "tcp_user_timeout": 1000 * _SILENCE_SECONDS,
+        "keepalives": 1,
+        **_PROBE,
+        "options": settings,
+    }
+
+
+def _mysql_limits() -> dict[str, Any]:
+    return {
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": ANSWER_SECONDS,
+        "write_timeout": ANSWER_SECONDS,
+    }
+
+
+def _limit_mysql(connection: Any, record: Any) -> None:
+    """Set a new connection's limits, and its time zone: elsewhere one hour of the year comes twice."""
+    # MySQL cannot tell idle within a transaction from idle; the pool connects anew.
+    idle = "idle_transaction_timeout" if "MariaDB" in connection.get_server_info() else "wait_timeout"
+    settings = {
+        "time_zone": "'+00:00'",
+        "innodb_lock_wait_timeout": LOCK_SECONDS,
+        "lock_wait_timeout": LOCK_SECONDS,
+        idle: IDLE_SECONDS,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET SESSION {', '.join(f'{name} = {value}' for name, value in settings.items())}")
+    _give_up_on_silence(getattr(connection, "_sock", None))
+
+
+def _give_up_on_silence(connected: Any) -> None:
+    """Let a socket fail when its packets are not acknowledged; libpq has options for this, PyMySQL none."""
+    if not isinstance(connected, socket.socket) or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {
+        "TCP_USER_TIMEOUT": 1000 * _SILENCE_SECONDS,
+        "TCP_KEEPIDLE": _PROBE["keepalives_idle"],
+        "TCP_KEEPINTVL": _PROBE["keepalives_interval"],
+        "TCP_KEEPCNT": _PROBE["keepalives_count"],
+    }
+    for name, value in options.items():
+        # Not every system has every one of them.
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,102 @@
+"""What a database's errors mean: try again at once, try again later, or tell a person; and in what words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from tempopt.errors import StorageError, StoreUnreachable
+from tempopt.store.urls import Address
+
+# What the driver says, and what a person can do about it; the first that fits is told.
+_ADVICE = (
+    (
+        r"password|authentication|access denied|role .* does not exist",
+        "Check the user name and the password in the URL; in them, @ is written %40, : %3A and / %2F.",
+    ),
+    (
+        r"unknown database|database .* does not exist",
+        "Create the database first, or correct its name in the URL.",
+    ),
+    (
+        r"not a database|malformed|disk image",
+        "The file is something else, or damaged. Give another path.",
+    ),
+    (
+        r"readonly|read-only|unable to open",
+        "SQLite needs a folder that exists and in which files can be written, for the database and "
+        "the two files that it keeps beside it. Make it so, or give another path.",
+    ),
+    (r"foreign key", "The study was deleted meanwhile."),
+    (
+        r"locked|lock timeout|lock wait",
+        "Another program holds the database. End it, or wait until it is done.",
+    ),
+    (r"disk is full|no space|disk full", "Free some space on the disk of the database."),
+    (
+        r"permission denied|denied to user",
+        "Let the administrator give this user the right to create and change tables.",
+    ),
+    (
+        r"refused|timed? ?out|timeout|resolve|not known|unreachable|can't connect|connection|gone away|lost"
+        r"|starting up|shutting down|terminat",
+        "See that the server is running and can be reached from this machine, then try again.",
+    ),
+)
+
+# Lock not available, deadlock, serialization failure: the transaction is undone and may succeed next time.
+_LOCKED_POSTGRESQL = ("40001", "40P01", "55P03")
+_LOCKED_MYSQL = (1020, 1205, 1213)
+# Connection exceptions; and the server ends, has crashed, starts, is full, or ended a session that hung.
+_AWAY_POSTGRESQL = re.compile(r"08...|57P0[1235]|53300|25P03")
+# Cannot connect, gone, too many, shutting down, aborted, network errors, killed by an administrator.
+_AWAY_MYSQL = {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1203, 1317, 1927, 2002, 2003, 2005, 2006, 2013, 2055}
+# libpq gives no code for what fails while it connects; these are answers of a server that is there.
+_ANSWERED = re.compile(
+    r"password|authentication|pg_hba|does not exist|permission|not permitted|certificate|invalid|dsn"
+    r"|unsupported|ssl was required|does not support ssl",
+    re.IGNORECASE,
+)
+
+
+def is_transient(dialect: str, error: SQLAlchemyError) -> bool:
+    """Return whether the same transaction may succeed when it is tried again: lock, deadlock."""
+    if not isinstance(error, DBAPIError):
+        return False
+    original: Any = error.orig
+    if dialect == "sqlite":
+        return "is locked" in str(original)
+    if dialect == "postgresql":
+        return original.sqlstate in _LOCKED_POSTGRESQL
+    return bool(original.args) and original.args[0] in _LOCKED_MYSQL
+
+
+def is_outage(dialect: str, error: SQLAlchemyError) -> bool:
+    """Return whether the database is away, or too busy, for now: nothing is wrong with what was asked."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated or is_transient(dialect, error):
+        return True
+    original: Any = error.orig
+    if dialect == "postgresql":
+        if original.sqlstate is not None:
+            return _AWAY_POSTGRESQL.fullmatch(original.sqlstate) is not None
+        return type(original).__name__ in _CONNECTING and not _ANSWERED.search(str(original))
+    return dialect == "mysql" and bool(original.args) and original.args[0] in _AWAY_MYSQL
+
+
+_CONNECTING = ("OperationalError", "ConnectionTimeout")
+
+
+def tell(address: Address, dialect: str, error: SQLAlchemyError) -> NoReturn:
+    """Raise what a person can read: StoreUnreachable for an outage, else StorageError; no password in it."""
+    # The driver's words alone: SQLAlchemy adds the statement and what was to be written.
+    words = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    said = str(words.args[-1] if dialect == "mysql" and words.args else words)
+    said = address.mask(" ".join(said.split())).rstrip(".?")
+    advice = next((a for p, a in _ADVICE if re.search(p, said, re.IGNORECASE)), "")
+    kind = StoreUnreachable if is_outage(dialect, error) else StorageError
+    # Not "from error": its text and its traceback may hold the password.
+    raise kind(f"The database {address.shown} failed: {said}. {advice}".rstrip()) from None

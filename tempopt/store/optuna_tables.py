@@ -1,0 +1,329 @@
+"""The trials of search tickets in Optuna's own tables: the only module that writes there.
+
+Each trial is written in the transaction that writes its ticket, so that neither is ever without the other.
+Rows are those that Optuna's public calls write. Pinned to one version of Optuna's schema; another is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Double,
+    Engine,
+    Enum,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    inspect,
+    select,
+    update,
+)
+
+from tempopt.errors import StorageError
+from tempopt.store.rows import Outcome, TrialParam
+from tempopt.store.upsert import upsert
+
+# Head of Optuna's own migrations, in Optuna 3.2 to 5.0 (optuna/storages/_rdb/alembic/versions).
+SCHEMA = "v3.2.0.a"
+TICKET = "tempopt:ticket"
+"""User attribute of a trial: the id of the ticket that owns it."""
+OURS = "tempopt"
+"""User attribute of a study: it was made by tempopt."""
+
+# Ids in one statement: a server that is asked to do much at once does not answer in time.
+MANY = 500
+
+_OPTUNA = MetaData()
+_VERSION = Table("alembic_version", _OPTUNA, Column("version_num", String(32)))
+_STUDIES = Table(
+    "studies", _OPTUNA, Column("study_id", Integer, primary_key=True), Column("study_name", String(512))
+)
+_TRIALS = Table(
+    "trials",
+    _OPTUNA,
+    Column("trial_id", Integer, primary_key=True),
+    Column("number", Integer),
+    Column("study_id", Integer),
+    Column("state", Enum("RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING", name="trialstate")),
+    Column("datetime_start", DateTime),
+    Column("datetime_complete", DateTime),
+)
+_PARAMS = Table(
+    "trial_params",
+    _OPTUNA,
+    Column("trial_id", Integer),
+    Column("param_name", String(512)),
+    Column("param_value", Double),
+    Column("distribution_json", Text),
+)
+_ATTRIBUTES = Table(
+    "trial_user_attributes",
+    _OPTUNA,
+    Column("trial_id", Integer),
+    Column("key", String(512)),
+    Column("value_json", Text),
+)
+_VALUES = Table(
+    "trial_values",
+    _OPTUNA,
+    Column("trial_id", Integer),
+    Column("objective", Integer),
+    Column("value", Double),
+    Column("value_type", Enum("FINITE", "INF_POS", "INF_NEG", name="trialvaluetype")),
+)
+_INTERMEDIATE = Table(
+    "trial_intermediate_values",
+    _OPTUNA,
+    Column("trial_id", Integer),
+    Column("step", Integer),
+    Column("intermediate_value", Double),
+    Column(
+        "intermediate_value_type",
+        Enum("FINITE", "INF_POS", "INF_NEG", "NAN", name="trialintermediatevaluetype"),
+    ),
+)
+_STUDY_ATTRIBUTES = Table(
+    "study_user_attributes", _OPTUNA, Column("study_id", Integer), Column("key", String(512))
+)
+# What else hangs on a trial and on a study, and goes with them.
+_OF_TRIALS = [_PARAMS, _ATTRIBUTES, _VALUES, _INTERMEDIATE]
+_OF_TRIALS += [
+    Table(name, _OPTUNA, Column("trial_id", Integer))
+    for name in ("trial_system_attributes", "trial_heartbeats")
+]
+_OF_STUDIES = [_STUDY_ATTRIBUTES]
+_OF_STUDIES += [
+    Table(name, _OPTUNA, Column("study_id", Integer))
+    for name in ("study_directions", "study_system_attributes")
+]
+
+_STATES: dict[Outcome, str] = {
+    "complete": "COMPLETE",
+    "pruned": "PRUNED",
+    "diverged": "PRUNED",
+    "failed": "FAIL",
+}
+_KNOWN: WeakSet[Engine] = WeakSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a trial ends; ``diverged_at`` and ``error`` become user attributes."""
+
+    outcome: Outcome
+    value: float | None = None
+    diverged_at: int | None = None
+    error: str | None = None
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the user attributes that tell more than Optuna's states can."""
+        if self.outcome == "diverged":
+            return {"diverged_at": self.diverged_at}
+        return {"error": (self.error or "")[:1000]} if self.outcome == "failed" else {}
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialChange:
+    """What is to be written about one running trial.
+
+    Args:
+        values: Intermediate values by step; NaN and infinities are kept as they are.
+        end: How it ended; None: it runs on.
+        last_step: Values of an earlier attempt past this step are removed; None: nothing is.
+    """
+
+    values: dict[int, float] = field(default_factory=dict)
+    end: End | None = None
+    last_step: int | None = None
+
+
+def require_known(connection: Connection) -> None:
+    """See that Optuna's tables are of the version that this module knows; looked up once per engine.
+
+    Raises:
+        StorageError: They are not, or are not there.
+    """
+    if connection.engine in _KNOWN:
+        return
+    found = _version(connection)
+    if found != SCHEMA:
+        there = "holds no tables of Optuna" if found is None else f"has Optuna's tables in version {found}"
+        raise StorageError(
+            f"The database {there}; this tempopt writes version {SCHEMA}, that of Optuna 3.2 to 5. "
+            'Install that (pip install "optuna>=5,<6"), and bring older tables to it: '
+            "optuna storage upgrade --storage URL"
+        )
+    _KNOWN.add(connection.engine)
+
+
+def begin_trial(
+    connection: Connection, study_name: str, ticket_id: int, params: Sequence[TrialParam]
+) -> tuple[int, int]:
+    """Write a running trial and return its key and its number.
+
+    Raises:
+        StorageError: Optuna has no study of that name, or its tables are of another version.
+    """
+    require_known(connection)
+    # Locked, as Optuna does it: the number is counted and then written.
+    study_id = connection.scalar(
+        select(_STUDIES.c.study_id).where(_STUDIES.c.study_name == study_name).with_for_update()
+    )
+    if study_id is None:
+        raise StorageError(
+            f'Optuna\'s study "{study_name}" is not in the database any more; somebody has deleted it. '
+            f"What tempopt has found is still there: tempopt show {study_name}. To search on, begin a study "
+            "of another name, or resume this one, which makes Optuna's anew."
+        )
+    number = connection.scalar(select(func.count()).where(_TRIALS.c.study_id == study_id))
+    trial = {"study_id": study_id, "number": number, "state": "RUNNING", "datetime_start": _now()}
+    key = connection.execute(insert(_TRIALS).values(trial)).inserted_primary_key
+    assert key is not None and number is not None, "one row was inserted"
+    rows = [
+        {
+            "trial_id": key[0],
+            "param_name": param.name,
+            "param_value": param.value,
+            "distribution_json": param.distribution,
+        }
+        for param in params
+    ]
+    if rows:
+        connection.execute(insert(_PARAMS), rows)
+    mark = {"trial_id": key[0], "key": TICKET, "value_json": json.dumps(ticket_id)}
+    connection.execute(insert(_ATTRIBUTES).values(mark))
+    return key[0], number
+
+
+def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> None:
+    """Write what is new about trials; those that somebody has deleted or closed are left alone.
+
+    Args:
+        changes: By the key of the trial.
+
+    Raises:
+        StorageError: Optuna's tables are of another version.
+    """
+    if not changes:
+        return
+    require_known(connection)
+    running = connection.scalars(
+        select(_TRIALS.c.trial_id)
+        .where(_TRIALS.c.trial_id.in_(sorted(changes)), _TRIALS.c.state == "RUNNING")
+        .order_by(_TRIALS.c.trial_id)
+        .with_for_update()
+    ).all()
+    here = {trial_id: changes[trial_id] for trial_id in running}
+    for trial_id, change in here.items():
+        if change.last_step is not None:
+            _forget_after(connection, trial_id, change.last_step)
+    upsert(
+        connection,
+        _INTERMEDIATE,
+        [
+            {"trial_id": trial_id, "step": step, **_stored(value)}
+            for trial_id, change in here.items()
+            for step, value in change.values.items()
+        ],
+        key=("trial_id", "step"),
+        replace=("intermediate_value", "intermediate_value_type"),
+    )
+    _end(connection, {trial_id: change.end for trial_id, change in here.items() if change.end is not None})
+
+
+def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:
+    """Delete Optuna's study of a name with all its rows, unless it is somebody else's.
+
+    Args:
+        trial_ids: Keys of the trials that tickets own. A study that holds others, and was not marked
+            by tempopt, stays.
+
+    Raises:
+        StorageError: Optuna's tables are of another version.
+    """
+    if _version(connection) is None:
+        return
+    require_known(connection)
+    study_id = connection.scalar(
+        select(_STUDIES.c.study_id).where(_STUDIES.c.study_name == name).with_for_update()
+    )
+    if study_id is None:
+        return
+    trials = connection.scalars(select(_TRIALS.c.trial_id).where(_TRIALS.c.study_id == study_id)).all()
+    marked = exists().where(and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == OURS))
+    if not set(trials) <= set(trial_ids) and not connection.scalar(select(marked)):
+        return
+    for start in range(0, len(trials), MANY):
+        some = trials[start : start + MANY]
+        for table in _OF_TRIALS:
+            connection.execute(delete(table).where(table.c.trial_id.in_(some)))
+        connection.execute(delete(_TRIALS).where(_TRIALS.c.trial_id.in_(some)))
+    for table in (*_OF_STUDIES, _STUDIES):
+        connection.execute(delete(table).where(table.c.study_id == study_id))
+
+
+def _version(connection: Connection) -> str | None:
+    """Return the version of Optuna's tables, None if there are none."""
+    if not inspect(connection).has_table(_VERSION.name):
+        return None
+    return ", ".join(connection.scalars(select(_VERSION.c.version_num)))
+
+
+def _end(connection: Connection, ends: Mapping[int, End]) -> None:
+    values = [
+        {"trial_id": trial_id, "objective": 0, "value": end.value, "value_type": "FINITE"}
+        for trial_id, end in ends.items()
+        if end.value is not None
+    ]
+    upsert(connection, _VALUES, values, key=("trial_id", "objective"), replace=("value", "value_type"))
+    attributes = [
+        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+        for trial_id, end in ends.items()
+        for key, value in end.attributes().items()
+    ]
+    upsert(connection, _ATTRIBUTES, attributes, key=("trial_id", "key"), replace=("value_json",))
+    # The state last, since a reader takes a trial that has ended for complete.
+    for state in sorted({_STATES[end.outcome] for end in ends.values()}):
+        ended = [trial_id for trial_id, end in ends.items() if _STATES[end.outcome] == state]
+        connection.execute(
+            update(_TRIALS).where(_TRIALS.c.trial_id.in_(ended)).values(state=state, datetime_complete=_now())
+        )
+
+
+def _forget_after(connection: Connection, trial_id: int, step: int) -> None:
+    connection.execute(
+        delete(_INTERMEDIATE).where(_INTERMEDIATE.c.trial_id == trial_id, _INTERMEDIATE.c.step > step)
+    )
+
+
+def _now() -> datetime:
+    """Return this moment as Optuna stores it: UTC, without saying so."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _stored(value: float) -> dict[str, float | str | None]:
+    """Return the two columns of a value: what is not finite is a word, since MySQL holds no such number."""
+    if math.isnan(value):
+        kind = "NAN"
+    elif math.isinf(value):
+        kind = "INF_POS" if value > 0 else "INF_NEG"
+    else:
+        kind = "FINITE"
+    return {"intermediate_value": value if kind == "FINITE" else None, "intermediate_value_type": kind}

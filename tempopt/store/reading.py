@@ -1,0 +1,102 @@
+"""From the tables' rows to the plain ones that the store gives out, and the conditions that find them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, true
+
+from tempopt.store.clock import Clock
+from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.store.rows import KINDS, Checkpoint, Kind, LogRow, Measurement, StudyRow, TicketRow
+
+STAGES = {kind: stage for stage, kind in enumerate(KINDS)}
+ORDER = (TICKET.c.stage, TICKET.c.number)
+
+STUDY_COLUMNS = [STUDY.c[f.name] for f in fields(StudyRow)]
+TICKET_COLUMNS = [
+    (TICKET.c.lease - Clock()).label("lease") if f.name == "lease" else TICKET.c[f.name]
+    for f in fields(TicketRow)
+]
+
+
+def study_row(row: Row[Any]) -> StudyRow:
+    """Return the plain form of a row of STUDY_COLUMNS."""
+    return StudyRow(**row._mapping)
+
+
+def ticket_row(row: Row[Any]) -> TicketRow:
+    """Return the plain form of a row of TICKET_COLUMNS."""
+    return TicketRow(**{**row._mapping, "checkpoints": checkpoints(row.checkpoints)})
+
+
+def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints that a ticket's column holds."""
+    return tuple(Checkpoint(**each) for each in document or ())
+
+
+def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketRow]:
+    """Return the tickets that fit, in their order of work."""
+    query = select(*TICKET_COLUMNS).where(*where).order_by(*ORDER)
+    return [ticket_row(row) for row in connection.execute(query)]
+
+
+def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Measurement]:
+    """Return the measurements that fit, by ticket, name and step."""
+    query = (
+        select(*(MEASUREMENT.c[f.name] for f in fields(Measurement)))
+        .join(TICKET, TICKET.c.id == MEASUREMENT.c.ticket_id)
+        .where(*where)
+        .order_by(MEASUREMENT.c.ticket_id, MEASUREMENT.c.name, MEASUREMENT.c.step)
+    )
+    return [
+        Measurement(
+            ticket_id=row.ticket_id,
+            step=row.step,
+            name=row.name,
+            value=math.nan if row.value is None else row.value,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def logs(connection: Connection, *where: ColumnElement[bool]) -> list[LogRow]:
+    """Return the logs that fit, by ticket and attempt."""
+    query = (
+        select(*(LOG.c[f.name] for f in fields(LogRow)))
+        .join(TICKET, TICKET.c.id == LOG.c.ticket_id)
+        .where(*where)
+        .order_by(LOG.c.ticket_id, LOG.c.attempt)
+    )
+    return [LogRow(**row._mapping) for row in connection.execute(query)]
+
+
+def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:
+    """Return the condition that a ticket is of these kinds; None: of any."""
+    return true() if kinds is None else TICKET.c.stage.in_([STAGES[kind] for kind in kinds])
+
+
+def up_to(limits: Mapping[Kind, int | None]) -> ColumnElement[bool]:
+    """Return the condition that a ticket is of these kinds and numbered no higher than each says."""
+    # By stage and number alone, which the index holds, so that MySQL reads and locks only what fits.
+    free = [STAGES[kind] for kind, last in limits.items() if last is None]
+    bound = [
+        and_(TICKET.c.stage == STAGES[kind], TICKET.c.number <= last)
+        for kind, last in limits.items()
+        if last is not None
+    ]
+    return or_(TICKET.c.stage.in_(free) if free else false(), *bound)
+
+
+def from_on(since: Mapping[Kind, int]) -> ColumnElement[bool]:
+    """Return the condition that a ticket is of these kinds and numbered no lower than each says."""
+    each = [and_(TICKET.c.stage == STAGES[kind], TICKET.c.number >= first) for kind, first in since.items()]
+    return or_(false(), *each)
+
+
+def among(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnElement[bool]:
+    """Return the condition that a column holds one of the values; None: any."""
+    return true() if values is None else column.in_(list(values))

@@ -1,0 +1,179 @@
+"""Studies and the tickets they consist of, as functions of a connection in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from tempopt.errors import StorageError, StudyNotFound, unknown
+from tempopt.store import optuna_tables, reading
+from tempopt.store.clock import Clock
+from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
+from tempopt.store.optuna_tables import MANY
+from tempopt.store.rows import KINDS, OVER, Kind, News, NewTicket, StudyRow, StudySummary, TicketState
+from tempopt.store.taking import now
+
+_SEARCHING: tuple[Kind, ...] = ("unit", "constant", "search")
+
+
+def create(
+    connection: Connection,
+    name: str,
+    spec: dict[str, Any],
+    spec_hash: str,
+    *,
+    checkpoints: str | None,
+    shown: str,
+) -> StudyRow:
+    """Write a new study; StorageError if the name cannot be stored or is taken."""
+    if not name.strip() or name != name.strip() or len(name) > MAX_NAME:
+        raise StorageError(
+            f'The study name "{name}" cannot be stored: 1 to {MAX_NAME} characters are allowed, '
+            "with no space at either end."
+        )
+    values: dict[str, Any] = {
+        "name": name,
+        "spec": spec,
+        "spec_hash": spec_hash,
+        "state": "running",
+        "created": now(),
+        "version": 0,
+        "checkpoints": checkpoints,
+    }
+    try:
+        result = connection.execute(insert(STUDY).values(values))
+    except IntegrityError:
+        raise StorageError(
+            f'The store {shown} has a study "{name}" already. Go on with it '
+            f"(tempopt resume {name}), or choose another name."
+        ) from None
+    key = result.inserted_primary_key
+    assert key is not None, "one row was inserted"
+    return StudyRow(id=key[0], **values)
+
+
+def load(connection: Connection, name: str, *, shown: str) -> StudyRow:
+    """Return the study of a name; StudyNotFound, with the names that there are, if there is none."""
+    row = connection.execute(select(*reading.STUDY_COLUMNS).where(STUDY.c.name == name)).one_or_none()
+    if row is None:
+        names = connection.scalars(select(STUDY.c.name).order_by(STUDY.c.id)).all()
+        remedy = f"Look into another database with --storage URL; this one is {shown}."
+        raise StudyNotFound(unknown("study", name, names or ["none yet"], remedy))
+    return reading.study_row(row)
+
+
+def summaries(connection: Connection) -> list[StudySummary]:
+    """Return every study, oldest first, with its numbers of tickets and of agents at work."""
+    studies = connection.execute(select(*reading.STUDY_COLUMNS).order_by(STUDY.c.id)).all()
+    counts: dict[int, dict[Kind, dict[TicketState, int]]] = {row.id: {} for row in studies}
+    for row in connection.execute(
+        select(TICKET.c.study_id, TICKET.c.stage, TICKET.c.state, func.count())
+        .group_by(TICKET.c.study_id, TICKET.c.stage, TICKET.c.state)
+        .order_by(TICKET.c.study_id, TICKET.c.stage, TICKET.c.state)
+    ):
+        # A study that was begun between the two statements is seen the next time.
+        if row.study_id in counts:
+            counts[row.study_id].setdefault(KINDS[row.stage], {})[row.state] = row[3]
+    agents = connection.execute(
+        select(TICKET.c.study_id, func.count(TICKET.c.agent.distinct()))
+        .where(TICKET.c.state == "running", TICKET.c.lease > Clock())
+        .group_by(TICKET.c.study_id)
+    )
+    at_work: dict[int, int] = {study_id: number for study_id, number in agents}
+    return [
+        StudySummary(study=reading.study_row(row), tickets=counts[row.id], agents=at_work.get(row.id, 0))
+        for row in studies
+    ]
+
+
+def change(connection: Connection, study_id: int, **values: Any) -> None:
+    """Write columns of a study; StudyNotFound if it has been deleted."""
+    if connection.execute(update(STUDY).where(STUDY.c.id == study_id).values(values)).rowcount == 0:
+        raise _deleted(study_id)
+
+
+def remove(connection: Connection, name: str, *, shown: str) -> None:
+    """Delete a study, its tickets and all that hangs on them, and Optuna's study of that name."""
+    study = load(connection, name, shown=shown)
+    _lock(connection, study.id)
+    rows = connection.execute(
+        select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study.id).order_by(TICKET.c.id)
+    ).all()
+    for start in range(0, len(rows), MANY):
+        ids = [row.id for row in rows[start : start + MANY]]
+        # The tickets first, in the order in which every writer locks them.
+        connection.execute(select(TICKET.c.id).where(TICKET.c.id.in_(ids)).with_for_update()).all()
+        for table in (MEASUREMENT, LOG):
+            connection.execute(delete(table).where(table.c.ticket_id.in_(ids)))
+        connection.execute(delete(TICKET).where(TICKET.c.id.in_(ids)))
+    connection.execute(delete(STUDY).where(STUDY.c.id == study.id))
+    optuna_tables.delete_study(connection, name, {row.trial_id for row in rows})
+
+
+def add_tickets(connection: Connection, study_id: int, tickets: Sequence[NewTicket]) -> None:
+    """Write waiting tickets, leaving alone those that are there; the version grows if any is new."""
+    _lock(connection, study_id)
+    query = select(TICKET.c.kind, TICKET.c.number).where(TICKET.c.study_id == study_id)
+    rows = connection.execute(query.where(reading.of_kinds({t.kind for t in tickets})))
+    there = {(row.kind, row.number) for row in rows}
+    new = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in there}
+    if not new:
+        return
+    values = [
+        {
+            **{f.name: getattr(ticket, f.name) for f in fields(NewTicket)},
+            "study_id": study_id,
+            "stage": reading.STAGES[ticket.kind],
+            "state": "waiting",
+            "attempt": 0,
+            "failures": 0,
+            "seconds": 0.0,
+        }
+        for ticket in new.values()
+    ]
+    connection.execute(insert(TICKET), values)
+    change(connection, study_id, version=STUDY.c.version + 1)
+
+
+def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
+    """Withdraw the waiting tickets of these kinds; the version grows if there were any."""
+    _lock(connection, study_id)
+    waiting = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", reading.of_kinds(kinds))
+    ids = connection.scalars(
+        select(TICKET.c.id).where(*waiting).order_by(TICKET.c.id).with_for_update()
+    ).all()
+    for start in range(0, len(ids), MANY):
+        some = TICKET.c.id.in_(ids[start : start + MANY])
+        connection.execute(update(TICKET).where(some).values(state="withdrawn"))
+    if ids:
+        change(connection, study_id, version=STUDY.c.version + 1)
+    return len(ids)
+
+
+def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> News:
+    """Return what became of the tickets of these kinds from these numbers on."""
+    query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)
+    study = connection.execute(query).one_or_none()
+    if study is None:
+        raise _deleted(study_id)
+    begun = TICKET.c.state.in_(["running", "done", "failed"])
+    tickets = reading.tickets(connection, TICKET.c.study_id == study_id, begun, reading.from_on(since))
+    over = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in _SEARCHING]
+    of_over = (MEASUREMENT.c.name == "report", TICKET.c.id.in_(over))
+    reports = reading.measurements(connection, *of_over) if over else []
+    return News(state=study.state, version=study.version, tickets=tickets, reports=reports)
+
+
+def _lock(connection: Connection, study_id: int) -> None:
+    """Keep others from adding and withdrawing; before the tickets, so that nobody locks crosswise."""
+    query = select(STUDY.c.id).where(STUDY.c.id == study_id).with_for_update()
+    if connection.execute(query).one_or_none() is None:
+        raise _deleted(study_id)
+
+
+def _deleted(study_id: int) -> StudyNotFound:
+    return StudyNotFound(f"Study {study_id} has been deleted meanwhile.")

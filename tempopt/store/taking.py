@@ -1,0 +1,189 @@
+"""Who holds which ticket: taking, losing and giving back, as functions of a connection in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, update
+
+from tempopt.errors import StaleAttempt
+from tempopt.store import optuna_tables
+from tempopt.store.clock import Clock
+from tempopt.store.models import STUDY, TICKET
+from tempopt.store.optuna_tables import End, TrialChange
+from tempopt.store.reading import ORDER, TICKET_COLUMNS, ticket_row, up_to
+from tempopt.store.rows import Kind, TicketRow, TicketState, TrialParam
+
+# MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
+_NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
+HELD = [
+    TICKET.c[name]
+    for name in (
+        "id",
+        "kind",
+        "number",
+        "state",
+        "outcome",
+        "attempt",
+        "failures",
+        "agent",
+        "seconds",
+        "checkpoint_seconds",
+        "checkpoints",
+        "trial_id",
+        "trial_number",
+    )
+]
+
+
+def take(
+    connection: Connection,
+    study_id: int,
+    agent: str,
+    limits: Mapping[Kind, int | None],
+    *,
+    lease: float,
+    max_attempts: int,
+    dead: Collection[str],
+    held: Collection[int],
+) -> TicketRow | None:
+    """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
+    _reclaim(connection, study_id, agent, max_attempts=max_attempts, dead=dead, held=held)
+    # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
+    row = connection.execute(
+        select(*TICKET_COLUMNS)
+        .where(TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(limits))
+        .order_by(*ORDER)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .with_hint(*_NEXT)
+    ).one_or_none()
+    if row is None:
+        return None
+    taken: dict[str, Any] = {
+        "state": "running",
+        "attempt": row.attempt + 1,
+        "agent": agent,
+        "started": now(),
+    }
+    change(connection, row.id, **taken, lease=Clock() + lease)
+    return replace(ticket_row(row), **taken, lease=float(lease))
+
+
+def _reclaim(
+    connection: Connection,
+    study_id: int,
+    agent: str,
+    *,
+    max_attempts: int,
+    dead: Collection[str],
+    held: Collection[int],
+) -> None:
+    """Let running tickets wait again whose lease is over, whose agent is dead, or does not know of them."""
+    running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
+    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(held)))
+    gone: ColumnElement[bool] = TICKET.c.agent.in_(list(dead)) if dead else false()
+    free = and_(running, or_(TICKET.c.lease <= Clock(), unknown, gone))
+    # Looked for without locks: MySQL would lock every running ticket that it passes, and writers wait.
+    ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT)).all()
+    if not ids:
+        return
+    found = select(*HELD).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
+    failed = {}
+    for row in connection.execute(found.with_for_update(skip_locked=True)).all():
+        if row.agent == agent and row.id not in held:
+            # The answer to its taking was lost: nothing was begun, and nothing failed.
+            change(connection, row.id, state="waiting", agent=None, lease=None)
+            continue
+        why = "died" if row.agent in dead else "made no step for as long as its lease"
+        error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
+        state, values = lost(row, error, max_attempts)
+        change(connection, row.id, **values)
+        if state == "failed" and row.trial_id is not None:
+            failed[row.trial_id] = TrialChange(end=End(outcome="failed", error=error))
+    optuna_tables.write_trials(connection, failed)
+
+
+def lost(held: Row[Any], error: str, max_attempts: int) -> tuple[TicketState, dict[str, Any]]:
+    """Return the state of a ticket whose attempt was lost, and its columns: it waits again, or has failed."""
+    is_last = held.failures + 1 >= max_attempts
+    state: TicketState = "failed" if is_last else "waiting"
+    values = {
+        "state": state,
+        "agent": held.agent if is_last else None,
+        "lease": None,
+        "outcome": "failed" if is_last else None,
+        "failures": held.failures + 1,
+        "error": storable(error),
+        "finished": now() if is_last else None,
+    }
+    return state, values
+
+
+def release(connection: Connection, study_id: int, agents: Collection[str]) -> int:
+    """Let the running tickets of these agents wait again, no failure counted; return how many."""
+    theirs = and_(
+        TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent.in_(list(agents))
+    )
+    ids = connection.scalars(select(TICKET.c.id).where(theirs).with_hint(*_NEXT)).all()
+    if not ids:
+        return 0
+    # In the order of the ids, as every writer locks them.
+    order = select(TICKET.c.id).where(TICKET.c.id.in_(ids), theirs).order_by(TICKET.c.id).with_for_update()
+    locked = connection.scalars(order).all()
+    freed = update(TICKET).where(TICKET.c.id.in_(locked)).values(state="waiting", agent=None, lease=None)
+    return connection.execute(freed).rowcount
+
+
+def begin(
+    connection: Connection,
+    ticket_id: int,
+    attempt: int,
+    parameters: Mapping[str, Any],
+    sampled: Mapping[str, Any],
+    trial: Sequence[TrialParam] | None,
+) -> int | None:
+    """Write what a ticket trains, with the trial that is its for life; return the trial's number."""
+    name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery()
+    held = select(*[*HELD, name.label("study")]).where(TICKET.c.id == ticket_id).with_for_update()
+    row = connection.execute(held).one_or_none()
+    why = stale(row, ticket_id, attempt)
+    if row is None or why:
+        raise StaleAttempt(why)
+    values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
+    number: int | None = row.trial_number
+    if trial is not None and number is None:
+        values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
+        values["trial_number"] = number
+    change(connection, ticket_id, **values)
+    return number
+
+
+def stale(row: Row[Any] | None, ticket_id: int, attempt: int) -> str:
+    """Return why an attempt may not write about its ticket any more; the empty text if it may."""
+    if row is None:
+        return f"Ticket {ticket_id} has been deleted meanwhile; attempt {attempt} is thrown away."
+    if (row.attempt, row.state) == (attempt, "running"):
+        return ""
+    return (
+        f"Ticket {ticket_id} ({row.kind} {row.number}) is {row.state} at attempt {row.attempt}"
+        f"{f', held by {row.agent}' if row.agent else ''}; attempt {attempt} is thrown away."
+    )
+
+
+def change(connection: Connection, ticket_id: int, **values: Any) -> None:
+    """Write columns of one ticket."""
+    connection.execute(update(TICKET).where(TICKET.c.id == ticket_id).values(values))
+
+
+def now() -> datetime:
+    """Return this moment by this machine's clock: for people to read, never to compare."""
+    return datetime.now(UTC)
+
+
+def storable(text: str | None) -> str | None:
+    """Return a text that every database can hold: no NUL (PostgreSQL), no half surrogates (all)."""
+    return None if text is None else text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

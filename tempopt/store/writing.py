@@ -1,0 +1,226 @@
+"""What agents have to say about their runs: many changes to many tickets in one transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from tempopt.errors import StudyNotFound
+from tempopt.store import optuna_tables
+from tempopt.store.clock import Clock
+from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.store.optuna_tables import End, TrialChange
+from tempopt.store.reading import checkpoints
+from tempopt.store.rows import (
+    Began,
+    Change,
+    Ended,
+    Kept,
+    Lost,
+    Reported,
+    Returned,
+    TicketState,
+    Written,
+)
+from tempopt.store.taking import HELD, change, lost, now, stale, storable
+from tempopt.store.upsert import upsert
+
+MAX_LOG = 64 * 1024
+"""Bytes of a log that are kept: its end."""
+MAX_CHECKPOINTS = 2
+
+
+def write(
+    connection: Connection,
+    study_id: int,
+    changes: Sequence[Change],
+    renew: Mapping[int, int],
+    lease: float,
+) -> Written:
+    """Write changes and renew leases; what is about tickets that are another's by now is refused."""
+    attempts: dict[int, int] = dict(renew)
+    for each in changes:
+        attempts[each.ticket_id] = max(each.attempt, attempts.get(each.ticket_id, 0))
+    of_ticket: dict[int, list[Change]] = {ticket_id: [] for ticket_id in attempts}
+    for each in changes:
+        # Of a ticket that its agent has taken again, the earlier attempt has nothing more to say.
+        if each.attempt == attempts[each.ticket_id]:
+            of_ticket[each.ticket_id].append(each)
+    rows = _lock(connection, study_id, attempts)
+    refused: dict[int, str] = {}
+    states: dict[int, TicketState] = {}
+    told: list[_Ticket] = []
+    for ticket_id, attempt in attempts.items():
+        row = rows.get(ticket_id)
+        why = stale(row, ticket_id, attempt)
+        if row is not None and (not why or _is_replay(row, attempt, of_ticket[ticket_id])):
+            ticket = _Ticket(row)
+            if not why:
+                ticket.take_in(of_ticket[ticket_id])
+                told.append(ticket)
+            states[ticket_id] = ticket.state
+        else:
+            refused[ticket_id] = why
+    _write_down(connection, told, renew, lease)
+    query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)
+    study = connection.execute(query).one_or_none()
+    if study is None:
+        raise StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
+    return Written(refused=refused, states=states, state=study.state, version=study.version)
+
+
+def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:
+    """Return the tickets by id, locked until the transaction ends; by id, so that nobody locks crosswise."""
+    if not ids:
+        return {}
+    held = select(*HELD).where(TICKET.c.id.in_(sorted(ids)), TICKET.c.study_id == study_id)
+    return {row.id: row for row in connection.execute(held.order_by(TICKET.c.id).with_for_update())}
+
+
+def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
+    """Return whether changes were written before, and only the answer to that was lost."""
+    if row.attempt != attempt:
+        return False
+    ending = next((c for c in changes if isinstance(c, Ended | Lost | Returned)), None)
+    if isinstance(ending, Ended):
+        return bool(row.outcome == ending.outcomes.outcome)
+    if ending is not None:
+        return row.state in ("waiting", "failed")
+    return bool(row.state == "done")
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """One ticket that is held, and what the changes make of it."""
+
+    row: Row[Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    measured: dict[tuple[str, int], float] = field(default_factory=dict)
+    trial: TrialChange = field(default_factory=TrialChange)
+    last_step: int | None = None
+    log: str = ""
+
+    @property
+    def state(self) -> TicketState:
+        state: TicketState = self.values.get("state", self.row.state)
+        return state
+
+    def take_in(self, changes: Sequence[Change]) -> None:
+        """Take in what happened, in its order."""
+        for each in changes:
+            assert self.state == "running", "nothing happens to a run after its end"
+            match each:
+                case Began():
+                    self.values |= {"total_steps": each.total_steps, "code": storable(each.code)}
+                case Reported():
+                    self.measured["report", each.step] = each.value
+                    self.trial.values[each.step] = each.value
+                case Kept():
+                    self._keep(each)
+                case Ended():
+                    self._end(each)
+                case Lost():
+                    self._lose(each)
+                case Returned():
+                    self._spend(each.seconds, each.log)
+                    self.values |= {"state": "waiting", "agent": None, "lease": None}
+
+    def _keep(self, kept: Kept) -> None:
+        before = self.values.get("checkpoints", self.row.checkpoints)
+        others = [c for c in checkpoints(before) if c.url != kept.checkpoint.url]
+        newest = [kept.checkpoint, *others][:MAX_CHECKPOINTS]
+        self.values["checkpoints"] = [asdict(checkpoint) for checkpoint in newest]
+
+    def _end(self, ended: Ended) -> None:
+        outcomes = ended.outcomes
+        assert all(m.ticket_id == self.row.id for m in outcomes.measurements), "another ticket's measurements"
+        self._spend(outcomes.seconds, ended.log)
+        self.measured |= {(m.name, m.step): m.value for m in outcomes.measurements}
+        if self.row.attempt > 1:
+            # An earlier attempt may have gone further than the one that counts.
+            self.last_step = self.trial.last_step = outcomes.steps
+        error = storable(outcomes.error)
+        self.values |= {
+            "state": "failed" if outcomes.outcome == "failed" else "done",
+            "outcome": outcomes.outcome,
+            "value": outcomes.value,
+            "steps": outcomes.steps,
+            "diverged_at": outcomes.diverged_at,
+            "checkpoint_seconds": self.row.checkpoint_seconds + outcomes.checkpoint_seconds,
+            "checkpoints": None,
+            "error": error,
+            "lease": None,
+            "finished": now(),
+        }
+        self.trial.end = End(
+            outcome=outcomes.outcome, value=outcomes.value, diverged_at=outcomes.diverged_at, error=error
+        )
+
+    def _lose(self, what: Lost) -> None:
+        self._spend(what.seconds, what.log)
+        state, values = lost(self.row, what.error, what.max_attempts)
+        self.values |= values
+        if state == "failed":
+            self.trial.end = End(outcome="failed", error=values["error"])
+
+    def _spend(self, seconds: float, log: str) -> None:
+        self.values["seconds"] = self.row.seconds + seconds
+        self.log = log
+
+
+def _write_down(
+    connection: Connection, tickets: Sequence[_Ticket], renew: Mapping[int, int], lease: float
+) -> None:
+    only_renewed = []
+    for ticket in tickets:
+        if ticket.last_step is not None:
+            _forget_after(connection, ticket.row.id, ticket.last_step)
+        if ticket.row.id in renew and ticket.state == "running":
+            if not ticket.values:
+                only_renewed.append(ticket.row.id)
+                continue
+            ticket.values["lease"] = Clock() + lease
+        if ticket.values:
+            change(connection, ticket.row.id, **ticket.values)
+    if only_renewed:
+        renewed = update(TICKET).where(TICKET.c.id.in_(only_renewed))
+        connection.execute(renewed.values(lease=Clock() + lease))
+    measured = [
+        {"ticket_id": t.row.id, "name": name, "step": step, "value": value if math.isfinite(value) else None}
+        for t in tickets
+        for (name, step), value in t.measured.items()
+    ]
+    upsert(connection, MEASUREMENT, measured, key=("ticket_id", "name", "step"), replace=("value",))
+    logs = [
+        {
+            "ticket_id": t.row.id,
+            "attempt": t.row.attempt,
+            "agent": t.row.agent,
+            "text": _end_of(t.log),
+            "written": now(),
+        }
+        for t in tickets
+        if t.log
+    ]
+    upsert(connection, LOG, logs, key=("ticket_id", "attempt"), replace=("agent", "text", "written"))
+    told = {
+        t.row.trial_id: t.trial
+        for t in tickets
+        if t.row.trial_id is not None and (t.trial.values or t.trial.end is not None)
+    }
+    optuna_tables.write_trials(connection, told)
+
+
+def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
+    of_ticket = (MEASUREMENT.c.ticket_id == ticket_id, MEASUREMENT.c.name == "report")
+    connection.execute(delete(MEASUREMENT).where(*of_ticket, MEASUREMENT.c.step > step))
+
+
+def _end_of(log: str) -> str:
+    """Return the end of a log that is kept, whole characters only."""
+    text = (storable(log) or "").encode()
+    return text[-MAX_LOG:].decode(errors="ignore")

@@ -1,0 +1,270 @@
+"""One agent's errand: a study taken from where it stands to where this agent leaves it.
+
+Puts the rooms together: spec, store, trainers and agent; each decision is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from tempopt.errors import SpecError, StorageError, StudyChanged, StudyFailed, StudyNotFound, UsageError
+from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
+from tempopt.store.rows import StudyRow
+from tempopt.store.store import Store
+from tempopt.study.agent import Agent
+from tempopt.study.confirm import evaluations
+from tempopt.study.optimizers import make_pruner, make_sampler
+from tempopt.study.progress import Observer
+from tempopt.study.results import StudyResult, load
+from tempopt.study.spec import StudySpec, diff
+from tempopt.study.stages import first_tickets
+from tempopt.study.trials import make_study
+from tempopt.training.messages import Failed, Finished, RunRequest, Started
+from tempopt.training.process import TrainerProcess
+from tempopt.training.seeds import derive
+
+
+class Errand:
+    """One agent's work on one study, from the trainers' start to the result.
+
+    Args:
+        store: Where the study is, or will be.
+        spec: Its spec.
+        study: Its row; None if it is to be begun.
+        workers: As for :func:`search`.
+        checkpoints: As for :func:`search`.
+        observer: Who looks on.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        spec: StudySpec,
+        study: StudyRow | None,
+        workers: int | None,
+        checkpoints: str | Path | None,
+        observer: Observer,
+    ) -> None:
+        self._store = store
+        self._spec = spec
+        self._study = study
+        self._observer = observer
+        self._count = _workers(workers, spec)
+        # one thread, whatever the machine: sums in another order would be other numbers
+        self._threads = spec.resources.threads or 1
+        self._checkpoints = self._kept_at(checkpoints)
+
+    def carry_out(self) -> StudyResult:
+        """Return the study's result when there is nothing left to do, or it was told to rest."""
+        spec, store = self._spec, self._store
+        optimizers(spec)
+        program = spec.program()
+        name = spec.study.name
+        if self._study is not None and store.load_study(name).state == "done":
+            return load(store, name)
+        logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
+        folder = _writable(Path(logs).absolute() / name)
+        with _terminable(), trainers_of(self._count, threads=self._threads) as trainers:
+            # on another machine than before, a class may not be there; better seen before a ticket is taken
+            rehearse(spec, trainers[0], task="rehearse" if self._study is None else "check")
+            study = self._study or self._begin()
+            # every time, since whoever began the study may have died before it had its tickets
+            store.add_tickets(study.id, first_tickets(spec))
+            if study.checkpoints != self._checkpoints:
+                store.set_checkpoints(study.id, self._checkpoints)
+            if study.state != "running":
+                store.set_state(study.id, "running")
+            agent = Agent(
+                spec=spec,
+                program=program,
+                study=study,
+                store=store,
+                trainers=trainers,
+                folder=folder,
+                checkpoints=join(self._checkpoints, name),
+                threads=self._threads,
+                observer=self._observer,
+            )
+            try:
+                agent.run()
+            finally:
+                trainers[:] = agent.trainers
+        return load(store, name)
+
+    def _begin(self) -> StudyRow:
+        spec, store = self._spec, self._store
+        for note in spec.notes:
+            self._observer.note(note)
+        study = spec.study
+        make_study(store.url, name=study.name, direction=study.direction, metric=study.metric)
+        try:
+            return store.create_study(study.name, spec.to_json(), spec.identity())
+        except StorageError:
+            # somebody else has begun the same study at the same moment
+            found = find(store, study.name)
+            if found is None:
+                raise
+            self._spec = unchanged(store, found, spec)
+            return found
+
+    def _kept_at(self, given: str | Path | None) -> str:
+        kept = self._study.checkpoints if self._study is not None else None
+        if given is None and kept is not None and (not is_local(kept) or Path(kept).is_dir()):
+            return kept
+        return location(given or DEFAULT_FOLDER)
+
+
+def find(store: Store, name: str) -> StudyRow | None:
+    """Return the study of that name, None if there is none."""
+    try:
+        return store.load_study(name)
+    except StudyNotFound:
+        return None
+
+
+def unchanged(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
+    """Return the given spec if it asks what the stored one asks; what else it says is stored."""
+    stored = StudySpec.from_json(study.spec)
+    if changes := diff(stored, spec):
+        listed = "\n".join(f"  {line}" for line in changes)
+        raise StudyChanged(
+            f'The store has a study "{study.name}" that was begun with another spec:\n{listed}\n'
+            "Give this one another name (--name), or go on with that one: "
+            f"tempopt resume {study.name}."
+        )
+    counted, asked = (
+        f"{each.num_unit} unit, {each.num_constant} constant and {each.study.trials} search tickets"
+        for each in (stored, spec)
+    )
+    if counted != asked:
+        raise StudyChanged(
+            f'The store has a study "{study.name}" that was begun with {counted}, and {asked} are asked now. '
+            f"Ask for as many; to add 10 search tickets: tempopt resume {study.name} --trials +10. "
+            "Or give this one another name (--name)."
+        )
+    if spec.to_json() != stored.to_json():
+        store.set_spec(study.id, spec.to_json(), spec.identity())
+    return spec
+
+
+def optimizers(spec: StudySpec) -> None:
+    """Refuse a sampler or pruner that cannot be made.
+
+    Raises:
+        SpecError: It does not take an option.
+    """
+    make_sampler(spec.study.sampler, seed=0)
+    make_pruner(spec.study.pruner)
+
+
+def _writable(folder: Path) -> Path:
+    """Return a folder for logs, made and open to writing.
+
+    Raises:
+        UsageError: It cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UsageError(
+            f"Checkpoints and logs cannot be written to {folder}: {error.strerror}. "
+            "Give a folder that can be, with --checkpoints."
+        ) from error
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _workers(asked: int | None, spec: StudySpec) -> int:
+    wanted = asked or spec.resources.workers
+    if wanted is None:
+        return min(_cores(), spec.study.parallel)
+    if not 1 <= wanted <= spec.study.parallel:
+        raise UsageError(
+            f"{wanted} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, because a "
+            "run may not depend on which of the others has finished first. Raise it in a new study."
+        )
+    return wanted
+
+
+@contextlib.contextmanager
+def trainers_of(count: int, *, threads: int) -> Iterator[list[TrainerProcess]]:
+    trainers = [TrainerProcess(slot=slot, threads=threads) for slot in range(count)]
+    try:
+        yield trainers
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+
+
+def rehearse(
+    spec: StudySpec, trainer: TrainerProcess, *, task: Literal["rehearse", "check"]
+) -> Started | None:
+    """Have a trainer try what the spec asks, before anything is written.
+
+    Raises:
+        SpecError: It cannot be carried out.
+        StudyFailed: The trainer died over it.
+    """
+    probes = {name: list(domain.probes) for name, domain in spec.search.items()}
+    sampled = {name: values[-1] for name, values in probes.items()}
+    measured = evaluations("confirm", "search", spec, {}) if spec.confirms else []
+    trainer.send(
+        RunRequest(
+            ticket=0,
+            attempt=0,
+            program=spec.program(),
+            parameters=spec.parameters("search", sampled),
+            seed=derive(spec.study.seed, task),
+            evaluations=measured,
+            task=task,
+            space=probes,
+        )
+    )
+    started: Started | None = None
+    while (message := trainer.receive()) is not None:
+        if isinstance(message, Failed):
+            raise SpecError(_explained(message))
+        if isinstance(message, Started):
+            started = message
+        if isinstance(message, Finished):
+            return started
+    raise StudyFailed(f"The rehearsal of two steps did not survive: {trainer.obituary()}.")
+
+
+def _explained(failure: Failed) -> str:
+    if failure.kind == "usage":
+        return failure.message
+    places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
+    # the person's own line, not that of the library it ends in
+    own = [
+        place for place in places if "site-packages" not in place and f"{os.sep}tempopt{os.sep}" not in place
+    ]
+    return "\n".join([f"The rehearsal of two steps ended in {failure.message}", *(own or places)[-1:]])
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Make SIGTERM end a search as Ctrl-C does: in good order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

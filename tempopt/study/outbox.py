@@ -1,0 +1,216 @@
+"""What an agent has to tell the store: kept until it has arrived, on disk while the store is away.
+
+Every change carries its attempt and may arrive twice; the order is kept. Decides when to speak, not what.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from tempopt.errors import StorageError, StudyFailed, StudyNotFound
+from tempopt.store.rows import Began, Change, Ended, Kept, Lost, Reported, Returned, Written
+from tempopt.store.store import Store
+from tempopt.study.presence import is_dead
+
+T = TypeVar("T")
+
+SOONEST_SECONDS = 2.0
+"""Reports wait this long for others to go with them."""
+LATEST_SECONDS = 30.0
+"""No longer is anything kept back, and so often at least an agent at work looks how the study stands."""
+_SHARE_OF_AGE = 0.2
+_LONGEST_PAUSE_SECONDS = 15.0
+_TYPES: dict[str, type] = {t.__name__: t for t in (Began, Reported, Kept, Ended, Lost, Returned)}
+_URGENT = (Ended, Lost, Returned)
+# not the global generator: waiting must not move anybody's random numbers
+_JITTER = random.SystemRandom()
+
+
+class Away(Exception):  # noqa: N818  # not an error: a state of affairs that passes
+    """The store cannot be reached just now."""
+
+
+class StoreLost(StudyFailed):
+    """The store has been away for longer than the study allows."""
+
+
+class Line:
+    """The line to the store: when it is broken, it is tried again after a while, but not for ever.
+
+    Args:
+        timeout: Seconds without the store after which there is no more trying.
+        note: Called with a sentence when the store goes away and when it is back.
+    """
+
+    def __init__(self, *, timeout: float, note: Callable[[str], None]) -> None:
+        self._timeout = timeout
+        self._note = note
+        self._pause = 0.0
+        self._next = 0.0
+        self._broken: float | None = None
+
+    @property
+    def broken(self) -> bool:
+        """Whether the last thing that was tried failed."""
+        return self._broken is not None
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Return what the work returns.
+
+        Raises:
+            Away: The store cannot be reached, or was not a moment ago.
+            StoreLost: It has been away for too long.
+            StudyNotFound: It is there, and the study is not.
+        """
+        if time.monotonic() < self._next:
+            raise Away
+        try:
+            result = work()
+        except StudyNotFound:
+            raise
+        except StorageError as error:
+            self._fail(error)
+            raise Away from error
+        if self._broken is not None:
+            self._note(f"The store is back after {time.monotonic() - self._broken:.0f} s.")
+            self._broken, self._pause = None, 0.0
+        return result
+
+    def _fail(self, error: StorageError) -> None:
+        now = time.monotonic()
+        if self._broken is None:
+            self._broken = now
+            self._note(f"{error} Training goes on; what is measured is kept on disk until the store is back.")
+        elif now - self._broken > self._timeout:
+            raise StoreLost(
+                f"The store has been away for {now - self._broken:.0f} s (study.store_timeout allows "
+                f"{self._timeout:g} s). {error}"
+            ) from error
+        self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE_SECONDS)
+        self._next = now + self._pause * _JITTER.uniform(0.5, 1.0)
+
+
+class Outbox:
+    """Changes on their way to the store, and the leases that training has earned.
+
+    Args:
+        store: Where they go.
+        line: How it is reached.
+        study_id: The study.
+        lease: Seconds of a lease.
+        path: File that holds what could not be delivered.
+    """
+
+    def __init__(self, *, store: Store, line: Line, study_id: int, lease: float, path: Path) -> None:
+        self._store = store
+        self._line = line
+        self._study_id = study_id
+        self._lease = lease
+        self._path = path
+        self._changes: list[Change] = []
+        self._written = 0
+        self._renew: dict[int, int] = {}
+        self._due = math.inf
+        self._delivered = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, change: Change, *, age: float = 0.0) -> None:
+        """Take in a change.
+
+        Args:
+            change: What happened.
+            age: Seconds that its run has trained: the news of a long run may wait a little longer.
+        """
+        self._changes.append(change)
+        patience = 0.0 if isinstance(change, _URGENT) else max(SOONEST_SECONDS, _SHARE_OF_AGE * age)
+        self._due = min(self._due, time.monotonic() + patience)
+        if self._line.broken:
+            self._spill()
+
+    def renew(self, ticket_id: int, attempt: int) -> None:
+        """Take note that a run has made progress."""
+        self._renew[ticket_id] = attempt
+
+    def drop(self, ticket_id: int) -> None:
+        """Forget what a run has earned: it is no longer ours."""
+        self._renew.pop(ticket_id, None)
+
+    def due(self) -> bool:
+        """Return whether something should be said now."""
+        now = time.monotonic()
+        return now >= self._due or now - self._delivered >= min(LATEST_SECONDS, self._lease / 3)
+
+    def deliver(self) -> Written:
+        """Say everything in one transaction.
+
+        Raises:
+            Away: The store cannot be reached; everything is kept, on disk too.
+            StoreLost: The same, and there is no more waiting.
+            StudyNotFound: The study has been deleted.
+        """
+        renew = dict(self._renew)
+        try:
+            written = self._line.attempt(
+                lambda: self._store.write(self._study_id, self._changes, renew=renew, lease=self._lease)
+            )
+        except (Away, StoreLost):
+            self._spill()
+            raise
+        self._changes, self._renew, self._due = [], {}, math.inf
+        self._delivered = time.monotonic()
+        if self._written:
+            self._path.unlink(missing_ok=True)
+            self._written = 0
+        return written
+
+    def _spill(self) -> None:
+        """Write what is not yet on disk to it."""
+        new = self._changes[self._written :]
+        if not new:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            file.writelines(_line(change) for change in new)
+            file.flush()
+            os.fsync(file.fileno())
+        self._written = len(self._changes)
+
+
+def outbox_path(folder: Path, agent: str) -> Path:
+    """Return the file for what an agent could not deliver."""
+    return folder / f"undelivered-{agent.replace(':', '+')}.jsonl"
+
+
+def left_behind(folder: Path) -> Iterable[tuple[Path, list[Change]]]:
+    """Yield the files of agents that died on this machine before they could deliver, and what is in them."""
+    for path in sorted(folder.glob("undelivered-*.jsonl")):
+        agent = path.stem.removeprefix("undelivered-").replace("+", ":")
+        if is_dead(agent):
+            yield path, [change for line in path.read_text().splitlines() if (change := _change(line))]
+
+
+def _line(change: Change) -> str:
+    return json.dumps({"type": type(change).__name__, **dataclasses.asdict(change)}) + "\n"
+
+
+def _change(line: str) -> Change | None:
+    """Return the change on one line, None if its writer died over it."""
+    try:
+        fields = json.loads(line)
+        kind = _TYPES[fields.pop("type")]
+        change: Change = TypeAdapter(kind).validate_python(fields)
+    except (ValueError, KeyError):
+        return None
+    return change

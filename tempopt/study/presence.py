@@ -1,0 +1,73 @@
+"""What an agent is called, and whether one of that name still lives, as far as this machine can tell."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from tempopt.store.rows import TicketRow
+
+_PROC = Path("/proc")
+
+
+@cache
+def machine() -> str:
+    """Return what tells this machine, and this container on it, from all others: 8 hexadecimal digits."""
+    # host names repeat among containers; a kernel's boot and its table of processes do not
+    parts = [socket.gethostname()]
+    try:
+        parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())
+        parts.append(str((_PROC / "self/ns/pid").readlink()))
+    except OSError:
+        pass
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=4).hexdigest()
+
+
+def agent_name() -> str:
+    """Return the name of this process as an agent: ``host:pid:machine:start``, unique for ever."""
+    pid = os.getpid()
+    return f"{socket.gethostname()}:{pid}:{machine()}:{_started(pid)}"
+
+
+def shown(agent: str) -> str:
+    """Return as much of an agent's name as a person wants to see: ``host:pid``."""
+    return ":".join(agent.split(":")[:2])
+
+
+def is_dead(agent: str) -> bool:
+    """Return whether an agent is known to be gone; False for what may run on another machine."""
+    parts = agent.split(":")
+    if len(parts) != 4 or parts[2] != machine():
+        return False
+    return _started(int(parts[1])) != parts[3]
+
+
+def at_work(tickets: Iterable[TicketRow]) -> list[str]:
+    """Return the agents that hold a lease which is not over, as ``host:pid``; not those known to be dead."""
+    held = {t.agent for t in tickets if t.state == "running" and t.agent and (t.lease or 0.0) > 0}
+    return sorted(shown(agent) for agent in held if not is_dead(agent))
+
+
+def _started(pid: int) -> str:
+    """Return when a process began (a number that grows), empty if there is no such process."""
+    try:
+        state = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return "" if _PROC.is_dir() else _alive(pid)
+    # the name of the program, in parentheses, may hold spaces
+    fields = state.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _alive(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "0"

@@ -1,0 +1,158 @@
+"""A database's password is repeated by nobody, however it was given and whatever goes wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tempopt import cli
+from tempopt.store.rows import Ended, NewTicket, Outcomes
+from tempopt.store.store import Store
+from tempopt.study.spec import StudySpec
+from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
+from tests.servers import find_or_start
+
+SPEC = {
+    "study": {"name": "pairs", "metric": "val_loss", "direction": "minimize"},
+    "model": {"class_path": "package.module.Model"},
+    "trainer": {"max_steps": 10},
+    "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
+}
+NAMED = ("show", "resume", "agent", "logs", "export", "pause", "stop", "gc", "delete --yes")
+COMMANDS = ["list", "gc", "storage upgrade", *(f"{each} pairs" for each in NAMED)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
+
+
+def _file(url: str) -> str:
+    path = Path("studies.url")
+    path.write_text(f"{url}\n", encoding="utf-8")
+    return path.name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", f"postgresql://me:{SECRET}@host/studies"],
+        ["list", f"--storge=postgresql://me:{SECRET}@host/studies"],
+        ["search", f"postgresql://me:{SECRET}@host/studies"],
+        ["list", "--storage", f"postgresql://me:{SECRET}@host/studies"],
+        ["list", "--storage", f"postgresql://me:{WRITTEN}@host:port/studies"],
+        ["list", "--storage", f"oracle://me:{SECRET}@host/studies"],
+        ["list", "--storage", f"postgresql:/me:{SECRET}@host/studies"],
+        ["list", "--storage", f"me:{SECRET}@host/studies"],
+        ["list", f"postgresql://host/studies?password={SECRET}"],
+        ["list", f"postgresql://me:zqx kvw {SECRET}@host/studies"],
+        ["list", "--storage-file", f"postgresql://me:{SECRET}@host/studies"],
+        ["agent", "pairs", "--checkpoints", f"sftp://me:{SECRET}@host/runs"],
+    ],
+)
+def test_a_password_is_not_repeated_wherever_it_was_written(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("tempopt: error: ")
+    holds_no_password(out + err)
+
+
+@pytest.mark.parametrize("way", ["option", "file", "environment"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_database_that_is_away_is_told_without_the_password_and_so_is_the_traceback(
+    command: str,
+    way: str,
+    closed_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("psycopg", reason="NOT TESTED: psycopg is missing. pip install tempopt[postgresql]")
+    monkeypatch.setenv("TEMPOPT_TRACEBACK", "1")
+    for password, said in (
+        (WRITTEN, f"postgresql://me:***@127.0.0.1:{closed_port}/studies failed: "),
+        (SECRET, f"postgresql://me:***@127.0.0.1:{closed_port}/studies has more than one @"),
+        (f"zqx {WRITTEN}", f"postgresql://me:***@127.0.0.1:{closed_port}/studies failed: "),
+    ):
+        url = f"postgresql://me:{password}@127.0.0.1:{closed_port}/studies"
+        words = command.split()
+        if way == "option" and " " not in url:
+            words += ["--storage", url]
+        elif way == "environment":
+            monkeypatch.setenv("TEMPOPT_STORAGE", url)
+        else:
+            words += ["--storage-file", _file(url)]
+        assert cli.main(words) == 2
+        out, err = capsys.readouterr()
+        assert "Traceback" in err
+        assert said in err
+        holds_no_password(out + err)
+
+
+def test_what_nobody_foresaw_is_shown_without_passwords(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: list[str]) -> int:
+        raise RuntimeError(f"lost postgresql://me:{SECRET}@host/studies")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["list"]) == 1
+    message = capsys.readouterr().err
+    assert "Traceback" in message
+    assert "tempopt: error: RuntimeError: lost postgresql://me:***@host/studies" in message
+    holds_no_password(message)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """The URL, password and all, of a PostgreSQL database with a study whose run printed that URL."""
+    server, why_not = find_or_start("postgresql")
+    if server is None:
+        pytest.skip(why_not)
+    name = f"tempopt_test_passwords_{os.getpid()}"
+    given = server.create_database(name).replace("postgres@", f"postgres:{WRITTEN}@")
+    try:
+        with Store.open(given) as store:
+            spec = StudySpec.parse(SPEC, source="the test")
+            study = store.create_study("pairs", spec.to_json(), spec.identity())
+            store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
+            ticket = store.take_ticket(study.id, "far:1:2:3", {"search": None}, lease=60.0, max_attempts=3)
+            assert ticket is not None
+            store.begin(ticket.id, 1, {"temperature_init": 1.0}, {"temperature_init": 1.0}, None)
+            outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)
+            text = f"connecting to {given}\nas {SECRET}"
+            store.write(
+                study.id, [Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)], lease=60.0
+            )
+        yield given
+    finally:
+        server.drop_database(name)
+
+
+def test_what_is_shown_of_a_study_holds_no_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = ["list", "list --json", "show pairs", "show pairs --json", "export pairs", "logs pairs"]
+    commands += ["logs pairs search-0", "gc", "storage upgrade", "stop pairs", "pause pairs"]
+    commands += ["delete pairs --yes", "list"]
+    file = _file(url)
+    for where in (["--storage-file", file], ["--storage", url]):
+        for command in commands[:-2] if where[1] == file else commands:
+            assert cli.main([*command.split(), *where]) == 0
+            out, err = capsys.readouterr()
+            holds_no_password(out)
+            holds_no_password(err)
+            if command == "logs pairs search-0":
+                assert "connecting to postgresql" in out and out.endswith("as ***\n")

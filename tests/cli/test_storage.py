@@ -1,0 +1,105 @@
+"""Which store a command speaks to, and that no password is repeated on the way."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from tempopt.cli.storage import storage_option, storage_url
+from tempopt.errors import UsageError
+
+RAW = "postgresql://me:zqx@kvw:2/jq@host/studies"
+WRITTEN = "postgresql://me:zqx%40kvw%3A2%2Fjq@host/studies"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _given(storage: str | None = None, file: str | None = None) -> argparse.Namespace:
+    return argparse.Namespace(storage=storage, storage_file=file)
+
+
+def _file(text: str, mode: int = 0o600) -> str:
+    path = Path("studies.url")
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+    return path.name
+
+
+def test_storage_is_what_was_given_then_the_environment_then_the_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert storage_url(_given()) == "sqlite:///tempopt.db"
+    monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
+    assert storage_url(_given()) == "sqlite:///other.db"
+    assert storage_url(_given("sqlite:///given.db")) == "sqlite:///given.db"
+    assert storage_url(_given(file=_file("sqlite:///named.db\n"))) == "sqlite:///named.db"
+
+
+@pytest.mark.parametrize("text", [WRITTEN, f"{WRITTEN}\n", f"\ufeff  {WRITTEN} \r\n\n"])
+def test_a_file_names_the_store(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert storage_url(_given(file=_file(text))) == WRITTEN
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "studies.url holds nothing. Give a file that holds one line, the URL."),
+        (" \n\n", "studies.url holds nothing."),
+        (f"{RAW}\n{RAW}\n", "studies.url holds 2 lines. Give a file that holds one line, the URL."),
+    ],
+)
+def test_a_file_that_holds_no_url_is_refused_and_not_repeated(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        storage_url(_given(file=_file(text)))
+    assert said in str(caught.value)
+    assert "zqx" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"^nowhere cannot be read: No such file or directory\. Give a file"):
+        storage_url(_given(file="nowhere"))
+    (folder / "bytes").write_bytes(b"\x80\xff")
+    with pytest.raises(UsageError, match=r"^bytes is not a text file in UTF-8\."):
+        storage_url(_given(file="bytes"))
+
+
+@pytest.mark.parametrize(
+    ("url", "mode", "warned"),
+    [
+        (WRITTEN, 0o600, False),
+        (WRITTEN, 0o640, True),
+        (WRITTEN, 0o604, True),
+        ("sqlite:///a.db", 0o644, False),
+        ("postgresql://me@host/studies", 0o644, False),
+    ],
+)
+def test_a_password_that_others_can_read_is_warned_of(
+    url: str, mode: int, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert storage_url(_given(file=_file(url, mode))) == url
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == warned * (
+        "tempopt: warning: studies.url holds a password that others on this machine can read. "
+        "Run: chmod 600 studies.url\n"
+    )
+
+
+def test_both_at_once_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"both given\. Give one of them\."):
+        storage_url(_given(storage="a.db", file="b"))
+
+
+def test_hints_lead_to_the_same_store_without_its_password() -> None:
+    assert storage_option(_given()) == ""
+    assert storage_option(_given("sqlite:///tempopt.db")) == ""
+    assert storage_option(_given("sqlite:///a b.db")) == " --storage 'sqlite:///a b.db'"
+    assert storage_option(_given(WRITTEN)) == " --storage 'postgresql://me:***@host/studies'"
+    assert storage_option(_given(file="my url")) == " --storage-file 'my url'"

@@ -1,0 +1,113 @@
+"""Where checkpoints live: a folder or an S3-compatible store, both behind the same few functions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tempopt.errors import UsageError
+from tempopt.store import checkpoints
+
+pytest_plugins = ["tests.training.object_store"]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place that can be written to, of each kind."""
+    return str(request.getfixturevalue("bucket")) if request.param == "bucket" else str(tmp_path / "runs")
+
+
+def put(url: str, content: bytes) -> None:
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(url)
+    fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+    fs.pipe_file(path, content)
+
+
+def test_what_lies_under_a_place_is_counted_and_deleted_and_nothing_else(base: str) -> None:
+    base = checkpoints.location(base)
+    assert checkpoints.usage(base) == {}
+    one, two = checkpoints.join(base, "study", "search-0001"), checkpoints.join(base, "study", "search-0002")
+    sizes = {
+        checkpoints.join(one, "step-4-1.ckpt"): 10,
+        checkpoints.join(one, "step-8-1.ckpt"): 20,
+        checkpoints.join(two, "step-4-1.ckpt"): 30,
+        checkpoints.join(base, "study-2", "search-0001", "step-4-1.ckpt"): 40,
+    }
+    for url, size in sizes.items():
+        put(url, bytes(size))
+    assert checkpoints.usage(base) == sizes
+    assert sum(checkpoints.usage(checkpoints.join(base, "study")).values()) == 60
+    gone = [checkpoints.join(one, "step-4-1.ckpt"), checkpoints.join(one, "step-0-1.ckpt")]
+    assert checkpoints.remove(gone) == 10
+    assert checkpoints.remove(gone) == 0
+    assert checkpoints.remove_folder(checkpoints.join(base, "study")) == 50
+    assert checkpoints.remove_folder(checkpoints.join(base, "study")) == 0
+    assert list(checkpoints.usage(base).values()) == [40]
+
+
+def test_a_path_becomes_absolute_and_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert checkpoints.location("runs/mine") == str(tmp_path / "runs" / "mine")
+    assert checkpoints.location(f"file://{tmp_path}/other/") == str(tmp_path / "other")
+    assert checkpoints.location(Path("runs")) == str(tmp_path / "runs")
+    assert (tmp_path / "runs" / "mine").is_dir()
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_only_a_path_or_a_file_url_is_on_this_machine() -> None:
+    assert checkpoints.is_local("/data/runs")
+    assert checkpoints.is_local("file:///data/runs")
+    assert not checkpoints.is_local("s3://bucket/runs")
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written to .*file/runs.*--checkpoints"):
+        checkpoints.location(tmp_path / "file" / "runs")
+    with pytest.raises(UsageError, match="is empty"):
+        checkpoints.location("")
+    with pytest.raises(UsageError, match="gopher.*Give a path, or a URL such as s3://bucket/folder"):
+        checkpoints.location("gopher://host/runs")
+
+
+def test_a_bucket_that_is_not_there_is_refused(bucket: str) -> None:
+    with pytest.raises(UsageError, match="cannot be written to s3://elsewhere/runs"):
+        checkpoints.location("s3://elsewhere/runs")
+
+
+def test_a_protocol_whose_package_is_missing_is_refused_with_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import fsspec  # noqa: F401
+
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(UsageError, match=r'need a package that is missing. Run: pip install "tempopt\[s3\]"'):
+        checkpoints.location("s3://bucket/runs")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sftp://me:p@ss:w/rd@host/runs",
+        "ftp://:p@ss:w/rd@host/runs",
+        "https://host/runs?user=me&sig=p@ss:w/rd",
+        "s3://bucket/runs?aws_secret=p@ss:w/rd",
+    ],
+)
+def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match="environment variables") as caught:
+        checkpoints.location(url)
+    assert "***" in str(caught.value)
+    for part in ("p@ss", "w/rd"):
+        assert part not in str(caught.value)
+
+
+def test_asking_for_the_module_does_not_load_fsspec() -> None:
+    code = "import sys, tempopt.store.checkpoints; assert 'fsspec' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,204 @@
+"""Tickets against a model in plain Python: whatever agents do in any order, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from optuna.trial import TrialState
+
+from tempopt.errors import StaleAttempt
+from tempopt.store import OVER, Change, Lost, Returned, Store, TicketRow
+from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, reported
+
+NUM_TICKETS = 4
+MAX_ATTEMPTS = 2
+AGENTS = ("one", "two", "three")
+
+
+@functools.cache
+def _template() -> Path:
+    """Return a database with a study of a few tickets, made once."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    file = Path(folder) / "x.db"
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with Store.open(str(file)) as store:
+        study = store.create_study("example", {}, "")
+        store.add_tickets(study.id, [new(n) for n in range(NUM_TICKETS)])
+        storage = optuna.storages.RDBStorage(store.url)
+    optuna.create_study(study_name="example", storage=storage)
+    storage.engine.dispose()
+    return file
+
+
+class Tickets(RuleBasedStateMachine):
+    """Agents take, write, sleep past their leases, die and give back; the model knows who holds what."""
+
+    runs = Bundle("runs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        file = Path(self.folder.name) / "x.db"
+        shutil.copy(_template(), file)
+        self.store = Store.open(str(file), create=False)
+        self.study = self.store.load_study("example")
+        # number -> what the model knows
+        self.state = ["waiting"] * NUM_TICKETS
+        self.attempt = [0] * NUM_TICKETS
+        self.failures = [0] * NUM_TICKETS
+        self.holder: list[str | None] = [None] * NUM_TICKETS
+        self.is_over = [False] * NUM_TICKETS
+        self.has_trial = [False] * NUM_TICKETS
+        self.reports: list[set[int]] = [set() for _ in range(NUM_TICKETS)]
+
+    def teardown(self) -> None:
+        every_trial_has_its_ticket_and_ends_with_it(self.store, self.study.id, sum(self.has_trial))
+        self.store.close()
+        self.folder.cleanup()
+
+    def holds(self, run: TicketRow) -> bool:
+        return self.state[run.number] == "running" and self.attempt[run.number] == run.attempt
+
+    def lose(self, number: int) -> None:
+        self.failures[number] += 1
+        self.give_up(number, "failed" if self.failures[number] == MAX_ATTEMPTS else "waiting")
+
+    def give_up(self, number: int, state: str) -> None:
+        self.state[number], self.holder[number], self.is_over[number] = state, None, False
+
+    @rule(
+        target=runs,
+        agent=st.sampled_from(AGENTS),
+        last=st.integers(0, NUM_TICKETS) | st.none(),
+        dead=st.sets(st.sampled_from(AGENTS)),
+        knows=st.booleans(),
+    )
+    def take(self, agent: str, last: int | None, dead: set[str], knows: bool) -> Any:
+        held = {t.id for t in self.store.tickets(self.study.id) if t.agent == agent} if knows else set()
+        dead = dead - {agent}
+        for number, holder in enumerate(self.holder):
+            if holder is None:
+                continue
+            if holder == agent and not knows:
+                self.give_up(number, "waiting")
+            elif holder in dead or self.is_over[number]:
+                self.lose(number)
+        limits: dict[Any, int | None] = {"search": last}
+        ticket = self.store.take_ticket(
+            self.study.id, agent, limits, lease=HOUR, max_attempts=MAX_ATTEMPTS, dead=dead, held=held
+        )
+        waiting = [
+            n for n in range(NUM_TICKETS) if self.state[n] == "waiting" and (last is None or n <= last)
+        ]
+        if ticket is None:
+            assert not waiting
+            return multiple()
+        assert ticket.number == waiting[0]
+        self.state[ticket.number], self.holder[ticket.number] = "running", agent
+        self.attempt[ticket.number] += 1
+        assert (ticket.attempt, ticket.failures) == (
+            self.attempt[ticket.number],
+            self.failures[ticket.number],
+        )
+        return ticket
+
+    @rule(run=runs)
+    def begin(self, run: TicketRow) -> None:
+        try:
+            self.store.begin(run.id, run.attempt, PARAMETERS, SAMPLED, TRIAL)
+        except StaleAttempt:
+            assert not self.holds(run)
+        else:
+            assert self.holds(run)
+            self.has_trial[run.number] = True
+
+    @rule(run=runs, sleeps=st.booleans())
+    def renew(self, run: TicketRow, sleeps: bool) -> None:
+        lease = -1.0 if sleeps else HOUR
+        written = self.store.write(self.study.id, [], renew={run.id: run.attempt}, lease=lease)
+        if self.holds(run):
+            self.is_over[run.number] = sleeps
+        assert (run.id in written.refused) == (
+            not self.holds(run)
+            and (self.state[run.number] != "done" or self.attempt[run.number] != run.attempt)
+        )
+
+    @rule(run=runs, step=st.integers(1, 5))
+    def report(self, run: TicketRow, step: int) -> None:
+        if self.write(run, reported(run, step, float(step))):
+            self.reports[run.number].add(step)
+
+    @rule(run=consumes(runs))
+    def end(self, run: TicketRow) -> None:
+        if self.write(run, ended(run)):
+            self.give_up(run.number, "done")
+
+    @rule(run=consumes(runs))
+    def fail(self, run: TicketRow) -> None:
+        what = Lost(ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS)
+        if self.write(run, what):
+            self.lose(run.number)
+
+    @rule(run=consumes(runs))
+    def give_back(self, run: TicketRow) -> None:
+        if self.write(run, Returned(ticket_id=run.id, attempt=run.attempt)):
+            self.give_up(run.number, "waiting")
+
+    def write(self, run: TicketRow, change: Change) -> bool:
+        """Write a change twice, as after a lost answer; return whether the model takes it in."""
+        holds = self.holds(run)
+        first = self.store.write(self.study.id, [change], lease=HOUR)
+        again = self.store.write(self.study.id, [change], lease=HOUR)
+        assert first == again
+        if holds:
+            assert not first.refused
+        return holds
+
+    @rule(agents=st.sets(st.sampled_from(AGENTS)))
+    def release(self, agents: set[str]) -> None:
+        theirs = [n for n in range(NUM_TICKETS) if self.holder[n] in agents]
+        assert self.store.release(self.study.id, agents) == len(theirs)
+        for number in theirs:
+            self.give_up(number, "waiting")
+
+    @invariant()
+    def tickets_are_as_the_model_says(self) -> None:
+        tickets = self.store.tickets(self.study.id)
+        found = [(t.state, t.attempt, t.failures) for t in tickets]
+        assert found == list(zip(self.state, self.attempt, self.failures, strict=True))
+        holders = [t.agent if t.state == "running" else None for t in tickets]
+        assert holders == self.holder
+        by_ticket: dict[int, set[int]] = {t.id: set() for t in tickets}
+        for measured in self.store.measurements(self.study.id):
+            by_ticket[measured.ticket_id].add(measured.step)
+        assert list(by_ticket.values()) == self.reports
+
+
+def every_trial_has_its_ticket_and_ends_with_it(store: Store, study_id: int, num_trials: int) -> None:
+    tickets = {t.id: t for t in store.tickets(study_id)}
+    storage = optuna.storages.RDBStorage(store.url)
+    trials = optuna.load_study(study_name="example", storage=storage).get_trials(deepcopy=False)
+    storage.engine.dispose()
+    assert [trial.number for trial in trials] == list(range(num_trials))
+    for trial in trials:
+        ticket = tickets.pop(trial.user_attrs["tempopt:ticket"])
+        assert ticket.trial_number == trial.number
+        assert (ticket.state in OVER) == trial.state.is_finished()
+        if ticket.state == "failed":
+            assert trial.state == TrialState.FAIL
+    assert not any(ticket.trial_number for ticket in tickets.values())
+
+
+TestTickets: Callable[..., Any] = Tickets.TestCase
+TestTickets.settings = settings(max_examples=10, stateful_step_count=20)  # type: ignore[attr-defined]

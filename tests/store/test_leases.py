@@ -1,0 +1,179 @@
+"""Leases: who loses a ticket and who does not, by the clock of the database."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import optuna
+import pytest
+from sqlalchemy import Connection, select, text
+
+from tempopt.store import Store, StudyRow, TicketRow
+from tempopt.store.clock import Clock
+from tempopt.store.taking import take as take_on
+from tests.store.scenes import ALL, HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, only, reported, take, taken
+
+OVER = -1.0
+
+
+@pytest.fixture
+def ticket(store: Store, study: StudyRow) -> TicketRow:
+    store.add_tickets(study.id, [new(0)])
+    return taken(store, study)
+
+
+def expire(store: Store, ticket: TicketRow) -> None:
+    store.write(ticket.study_id, [], renew={ticket.id: ticket.attempt}, lease=OVER)
+
+
+def test_the_clock_is_the_databases_own_and_counts_seconds_since_1970(store: Store, backend: str) -> None:
+    whole = {
+        "sqlite": "SELECT strftime('%s', 'now')",
+        "postgresql": "SELECT extract(epoch FROM now())",
+        "mariadb": "SELECT UNIX_TIMESTAMP()",
+    }[backend]
+
+    def both(connection: Connection) -> tuple[float, float]:
+        return float(connection.scalar(text(whole))), connection.scalar(select(Clock())) or 0.0
+
+    seconds, clock = store._database.read(both)
+    assert isinstance(clock, float)
+    assert abs(clock - seconds) < 60
+
+
+def test_a_lease_is_given_out_as_the_seconds_that_are_left(store: Store, ticket: TicketRow) -> None:
+    assert ticket.lease == HOUR
+    left = only(store, ticket.study_id).lease
+    assert left is not None
+    assert HOUR - 300 < left <= HOUR
+    expire(store, ticket)
+    over = only(store, ticket.study_id).lease
+    assert over is not None
+    assert over < 0
+
+
+def test_a_ticket_is_its_holders_while_the_lease_lasts(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert take(store, study.id, "second") is None
+    assert only(store, study.id).agent == "agent"
+
+
+def test_a_lease_that_is_over_is_taken_by_the_next_and_counted_as_a_failure(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    again = taken(store, study, "second")
+    assert (again.id, again.attempt, again.failures, again.agent) == (ticket.id, 2, 1, "second")
+    assert again.error is not None
+    assert "Attempt 1" in again.error and "agent" in again.error
+
+
+def test_a_lease_that_is_over_is_kept_by_its_holder_until_somebody_takes_it(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    written = store.write(study.id, [reported(ticket, 1, 1.0)], renew={ticket.id: 1}, lease=HOUR)
+    assert written.states == {ticket.id: "running"}
+    assert take(store, study.id, "second") is None
+
+
+def test_writing_without_renewing_does_not_lengthen_a_lease(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    store.write(study.id, [reported(ticket, 1, 1.0)], lease=HOUR)
+    assert taken(store, study, "second").attempt == 2
+
+
+def test_tickets_of_agents_that_are_known_to_be_dead_are_lost_at_once(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert take(store, study.id, "second", dead=["somebody"]) is None
+    again = taken(store, study, "second", dead=["agent", "somebody"])
+    assert (again.attempt, again.failures) == (2, 1)
+    assert again.error == "Attempt 1 was lost: its agent agent died."
+
+
+def test_a_ticket_that_was_lost_too_often_fails_with_its_trial(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, ticket: TicketRow
+) -> None:
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    assert take(store, study.id, "second", dead=["agent"], max_attempts=1) is None
+    failed = only(store, study.id)
+    assert (failed.state, failed.outcome, failed.failures) == ("failed", "failed", 1)
+    assert (failed.lease, failed.agent) == (None, "agent")
+    (trial,) = optuna_study.get_trials()
+    assert trial.state == optuna.trial.TrialState.FAIL
+    assert trial.user_attrs["error"] == failed.error == "Attempt 1 was lost: its agent agent died."
+
+
+def test_several_are_lost_and_the_first_of_them_is_taken(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(4)])
+    first, second, _ = (taken(store, study, agent) for agent in ("dead", "slow", "alive"))
+    expire(store, second)
+    assert taken(store, study, "next", dead=["dead"]).id == first.id
+    states = [(t.state, t.agent) for t in store.tickets(study.id)]
+    assert states == [("running", "next"), ("waiting", None), ("running", "alive"), ("waiting", None)]
+
+
+def test_a_ticket_that_its_agent_does_not_know_of_is_given_out_again(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    """The answer to its taking was lost on the way."""
+    again = store.take_ticket(study.id, "agent", ALL, lease=HOUR, max_attempts=1)
+    assert again is not None
+    assert (again.id, again.attempt, again.failures, again.error) == (ticket.id, 2, 0, None)
+    assert store.take_ticket(study.id, "agent", ALL, lease=HOUR, max_attempts=1, held=[ticket.id]) is None
+
+
+def test_a_long_outage_after_a_lost_answer_counts_no_failure(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    again = store.take_ticket(study.id, "agent", ALL, lease=HOUR, max_attempts=1)
+    assert again is not None
+    assert (again.attempt, again.failures) == (2, 0)
+
+
+def test_the_tickets_of_agents_can_be_given_back(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(4)])
+    done = taken(store, study, "gone")
+    store.write(study.id, [ended(done)], lease=HOUR)
+    back, held = taken(store, study, "gone"), taken(store, study, "alive")
+    assert store.release(study.id, []) == store.release(study.id, ["unknown"]) == 0
+    assert store.release(study.id, ["gone", "unknown"]) == 1
+    tickets = store.tickets(study.id)
+    assert [t.state for t in tickets] == ["done", "waiting", "running", "waiting"]
+    assert (tickets[1].failures, tickets[1].agent, tickets[1].lease) == (0, None, None)
+    assert replace(tickets[2], lease=HOUR) == held
+    assert taken(store, study).id == back.id
+
+
+@pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("limits", [ALL, {"unit": 5, "search": 5}, {"constant": 0, "search": None}])
+def test_a_taking_that_is_not_finished_keeps_nobody_from_the_next_ticket(
+    store: Store, study: StudyRow, limits: dict[str, int | None]
+) -> None:
+    """A server locks the rows that it reads: of what one taker has passed, another must find the rest."""
+    store.add_tickets(study.id, [new(n) for n in range(6)])
+    options = {"lease": HOUR, "max_attempts": 3, "dead": (), "held": ()}
+    is_taken, may_end = threading.Event(), threading.Event()
+    first: list[TicketRow | None] = []
+
+    def slowly(connection: Connection) -> None:
+        first.append(take_on(connection, study.id, "slow", limits, **options))  # type: ignore[arg-type]
+        is_taken.set()
+        assert may_end.wait(30)
+
+    thread = threading.Thread(target=store._database.write, args=(slowly,))
+    thread.start()
+    try:
+        assert is_taken.wait(30)
+        second = taken(store, study, "quick", limits=limits)
+        third = taken(store, study, "quick", limits=limits)
+    finally:
+        may_end.set()
+        thread.join()
+    assert [t.number for t in (*first, second, third) if t is not None] == [0, 1, 2]

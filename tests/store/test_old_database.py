@@ -1,0 +1,155 @@
+"""A study that an older tempopt began is found whole after the upgrade, and goes on.
+
+``data/store_0001.sql`` was written by the program of version 0001 itself: eight search tickets, of which
+three had ended, one was given back, one was never begun, and three agents had died: in training, after
+the trial was made and before its ticket knew of it, and after the trial was closed and before its ticket was.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import optuna
+import pytest
+from alembic import command
+from optuna.trial import TrialState
+from sqlalchemy import Connection, MetaData, create_engine, insert, inspect, select, text
+
+from tempopt.errors import StorageError
+from tempopt.store import Store, TicketRow, schema, upgrade
+from tempopt.store.database import Database
+from tempopt.store.urls import parse
+from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, reported, take, taken
+
+DUMP = Path(__file__).parent / "data" / "store_0001.sql"
+
+
+def _copy(source: Connection, target: Connection) -> None:
+    """Copy every row, and let PostgreSQL count on from there."""
+    theirs, ours = MetaData(), MetaData()
+    theirs.reflect(source)
+    ours.reflect(target)
+    for table in reversed(ours.sorted_tables):
+        target.execute(table.delete())
+    for table in ours.sorted_tables:
+        rows = [dict(row) for row in source.execute(select(theirs.tables[table.name])).mappings()]
+        if rows:
+            target.execute(insert(table), rows)
+        counted = [column.name for column in table.primary_key if column.autoincrement is True]
+        if target.dialect.name == "postgresql" and rows and counted:
+            sequence = f"pg_get_serial_sequence('{table.name}', '{counted[0]}')"
+            target.execute(text(f"SELECT setval({sequence}, max({counted[0]})) FROM {table.name}"))
+
+
+@pytest.fixture
+def old(url: str, backend: str, tmp_path: Path) -> str:
+    """The URL of the old database; on a server, a copy of it in the tables of that version."""
+    file = parse(url).url.database if backend == "sqlite" else str(tmp_path / "old.db")
+    assert file is not None
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(DUMP.read_text(encoding="utf-8"))
+    if backend == "sqlite":
+        return url
+    optuna.storages.RDBStorage(url).engine.dispose()
+    database, source = Database(parse(url)), create_engine(f"sqlite:///{file}")
+
+    def make(connection: Connection) -> None:
+        config = schema._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+
+    database.write(make)
+    with source.connect() as given:
+        database.write(lambda connection: _copy(given, connection))
+    source.dispose()
+    database.close()
+    return url
+
+
+@pytest.fixture
+def store(old: str) -> Iterator[Store]:
+    upgrade(old)
+    with Store.open(old, create=False) as opened:
+        yield opened
+
+
+def trials(store: Store) -> list[optuna.trial.FrozenTrial]:
+    storage = optuna.storages.RDBStorage(store.url)
+    found = optuna.load_study(study_name="old", storage=storage).get_trials()
+    storage.engine.dispose()
+    return found
+
+
+def test_an_old_database_is_refused_until_it_is_upgraded(old: str) -> None:
+    with pytest.raises(StorageError, match=r"tables 0001, this program needs .*tempopt storage upgrade"):
+        Store.open(old)
+    assert upgrade(old) == schema.HEAD
+    assert upgrade(old) == schema.HEAD
+
+
+def test_nothing_is_lost_in_the_upgrade(old: str) -> None:
+    database = Database(parse(old))
+    names = ("tempopt_study", "tempopt_ticket", "tempopt_measurement", "trials", "trial_params")
+
+    def rows(connection: Connection) -> dict[str, list[dict[str, object]]]:
+        query = "SELECT * FROM {} ORDER BY 1, 2, 3"
+        return {n: [dict(row) for row in connection.execute(text(query.format(n))).mappings()] for n in names}
+
+    before = database.read(rows)
+    upgrade(old)
+    after = database.read(rows)
+    database.close()
+    written_anew = {"trial_number", "state", "datetime_complete"}
+    for name in names:
+        kept = [{k: v for k, v in row.items() if k not in written_anew} for row in before[name]]
+        assert [{k: row[k] for k in was} for row, was in zip(after[name], kept, strict=True)] == kept
+
+
+def test_a_search_ticket_knows_what_was_suggested_for_its_trial(store: Store) -> None:
+    tickets = store.tickets(1, kinds=["search"])
+    assert [t.sampled for t in tickets[:7]] == [trial.params for trial in trials(store)]
+    assert [type(t.sampled["n"]) for t in tickets[:7] if t.sampled] == [int] * 7
+    assert tickets[7].sampled is None
+    assert [t.trial_number for t in tickets] == [0, 1, 2, 3, 4, 5, 6, None]
+    assert {(t.round, t.checkpoints, t.checkpoint_seconds) for t in tickets} == {(0, (), 0.0)}
+
+
+def test_an_upgrade_that_was_broken_off_is_done_again(old: str) -> None:
+    """MySQL ends the transaction at every change of a table: what was added by then stays."""
+    database = Database(parse(old))
+    added = text("ALTER TABLE tempopt_study ADD COLUMN version INTEGER NOT NULL DEFAULT 0")
+    database.write(lambda c: c.execute(added))
+    upgrade(old)
+    names = database.read(lambda c: inspect(c).get_table_names())
+    database.close()
+    assert "tempopt_log" in names
+
+
+def test_the_study_goes_on_to_its_exact_number_of_trials(store: Store) -> None:
+    done: list[TicketRow] = []
+    while (ticket := take(store, 1, "new agent", max_attempts=9)) is not None:
+        sampled, parameters = ticket.sampled or SAMPLED, ticket.parameters or PARAMETERS
+        number = store.begin(ticket.id, ticket.attempt, parameters, sampled, TRIAL)
+        assert ticket.trial_number in (None, number)
+        changes = [reported(ticket, 5, 0.125), ended(ticket, complete(0.25))]
+        assert store.write(1, changes, lease=HOUR).refused == {}
+        done.append(ticket)
+    assert [t.number for t in done] == [3, 4, 5, 6, 7]
+    assert [t.failures for t in done] == [1, 1, 1, 0, 0]
+    found = trials(store)
+    assert [trial.number for trial in found] == list(range(8))
+    states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.PRUNED, *[TrialState.COMPLETE] * 5]
+    assert [trial.state for trial in found] == states
+    assert [trial.value for trial in found] == [0.7, 0.1, None, *[0.25] * 5]
+    owners = {trial.number: trial.user_attrs["tempopt:ticket"] for trial in found}
+    assert owners == {t.trial_number: t.id for t in store.tickets(1, kinds=["search"])}
+
+
+def test_what_was_running_may_be_taken_at_once(store: Store) -> None:
+    leases = [t.lease for t in store.tickets(1) if t.state == "running"]
+    assert len(leases) == 3
+    assert all(lease is not None and lease < 0 for lease in leases)
+    assert taken(store, store.load_study("old")).number == 3

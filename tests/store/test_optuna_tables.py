@@ -1,0 +1,407 @@
+"""Trials that the store writes are those that Optuna itself writes, row by row and as Optuna reads them."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import RDBStorage
+from optuna.storages._rdb.models import BaseModel
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import text
+
+from tempopt.errors import StorageError
+from tempopt.store import NewTicket, Outcomes, Reported, Store, StudyRow, TicketRow, TrialParam
+from tempopt.store.optuna_tables import SCHEMA
+from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, new, only, reported, taken
+
+SPACE: dict[str, Any] = {
+    "lr": FloatDistribution(1e-5, 1e-1, log=True),
+    "τ": FloatDistribution(0.25, 4.0, step=0.25),
+    "width": IntDistribution(8, 512, log=True),
+    "layers": IntDistribution(1, 9, step=2),
+    "schedule": CategoricalDistribution(["constant", None, 1.5, True, "cosine"]),
+}
+VALUES = {"lr": 3e-4, "τ": 1.25, "width": 37, "layers": 3, "schedule": None}
+REPORTS = {
+    0: 0.1 + 0.2,
+    1: math.nan,
+    2: math.inf,
+    3: -math.inf,
+    4: 5e-324,
+    5: -1.7976931348623157e308,
+    2**31 - 1: 0.25,
+}
+COLUMNS_APART = {"datetime_start", "datetime_complete", "library_version"}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One trial: what is suggested and reported, and how it ends (None: it is running)."""
+
+    params: dict[str, Any] = field(default_factory=lambda: VALUES)
+    reports: dict[int, float] = field(default_factory=dict)
+    outcomes: Outcomes | None = None
+    state: TrialState = TrialState.RUNNING
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+def outcome(name: Any, value: float | None = None, **more: Any) -> Outcomes:
+    return Outcomes(outcome=name, value=value, steps=9, seconds=1.0, **more)
+
+
+SCENES = {
+    "running": Scene(reports=REPORTS),
+    "complete": Scene(reports=REPORTS, outcomes=outcome("complete", 0.1 + 0.7), state=TrialState.COMPLETE),
+    "without parameters": Scene(params={}, outcomes=outcome("complete", -1.0), state=TrialState.COMPLETE),
+    "pruned": Scene(reports=REPORTS, outcomes=outcome("pruned", 0.25), state=TrialState.PRUNED),
+    "pruned before a report": Scene(outcomes=outcome("pruned"), state=TrialState.PRUNED),
+    "diverged": Scene(
+        reports={3: 0.5, 7: math.nan},
+        outcomes=outcome("diverged", diverged_at=7),
+        state=TrialState.PRUNED,
+        attributes={"diverged_at": 7},
+    ),
+    "failed": Scene(
+        reports={3: 0.5},
+        outcomes=outcome("failed", error='no "layer" τ'),
+        state=TrialState.FAIL,
+        attributes={"error": 'no "layer" τ'},
+    ),
+    "failed with many words": Scene(
+        outcomes=outcome("failed", error="x" * 5000), state=TrialState.FAIL, attributes={"error": "x" * 1000}
+    ),
+}
+
+
+def as_params(params: dict[str, Any]) -> list[TrialParam]:
+    return [
+        TrialParam(
+            name=name,
+            value=SPACE[name].to_internal_repr(value),
+            distribution=optuna.distributions.distribution_to_json(SPACE[name]),
+        )
+        for name, value in params.items()
+    ]
+
+
+def by_us(store: Store, study: StudyRow, scene: Scene) -> int:
+    """Write a scene with the store; return the id of the ticket."""
+    ticket = taken(store, study)
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, as_params(scene.params))
+    store.write(study.id, [reported(ticket, *report) for report in scene.reports.items()], lease=HOUR)
+    if scene.outcomes is not None:
+        store.write(study.id, [ended(ticket, scene.outcomes)], lease=HOUR)
+    return ticket.id
+
+
+def by_optuna(study: optuna.Study, scene: Scene, ticket_id: int) -> None:
+    """Write the same with Optuna's public calls."""
+    template = FrozenTrial(
+        number=-1,
+        trial_id=-1,
+        state=TrialState.RUNNING,
+        value=None,
+        datetime_start=datetime.now(),
+        datetime_complete=None,
+        params=scene.params,
+        distributions={name: SPACE[name] for name in scene.params},
+        user_attrs={"tempopt:ticket": ticket_id},
+        system_attrs={},
+        intermediate_values={},
+    )
+    trial = optuna.Trial(study, study._storage.create_new_trial(study._study_id, template))
+    for step, value in scene.reports.items():
+        trial.report(value, step)
+    for key, value in scene.attributes.items():
+        trial.set_user_attr(key, value)
+    if scene.state == TrialState.COMPLETE:
+        assert scene.outcomes is not None
+        study.tell(trial, scene.outcomes.value)
+    elif "diverged_at" in scene.attributes:
+        # tell() would make the last report the value: the run has none.
+        study._storage.set_trial_state_values(trial._trial_id, scene.state)
+    elif scene.state != TrialState.RUNNING:
+        study.tell(trial, state=scene.state)
+
+
+def rows(storage: RDBStorage) -> dict[str, list[list[tuple[str, Any]]]]:
+    """Return every row of every table of Optuna, without the keys that count the rows, and the moments."""
+    found = {}
+    with storage.engine.connect() as connection:
+        for table in BaseModel.metadata.sorted_tables:
+            apart = COLUMNS_APART | {column.name for column in table.primary_key}
+            apart -= {"trial_id", "study_id"}
+            of_table = connection.execute(table.select().order_by(*table.primary_key)).mappings()
+            found[table.name] = [
+                [(name, repr(value)) for name, value in row.items() if name not in apart] for row in of_table
+            ]
+    return found
+
+
+def as_read(storage: RDBStorage) -> list[str]:
+    """Return the trials as Optuna reads them, as texts: NaN is then equal to itself."""
+    trials = optuna.load_study(study_name="example", storage=storage).get_trials()
+    apart = ("datetime_start", "datetime_complete", "_datetime_start")
+    return [repr({k: v for k, v in vars(trial).items() if k not in apart}) for trial in trials]
+
+
+@pytest.fixture
+def theirs(new_url: Callable[[], str], optuna_study: optuna.Study) -> Iterator[RDBStorage]:
+    """Another database, in which only Optuna writes, with the same study."""
+    storage = RDBStorage(new_url())
+    optuna.create_study(study_name="example", storage=storage)
+    yield storage
+    storage.engine.dispose()
+
+
+def test_the_rows_are_those_that_optuna_writes_and_it_reads_them_the_same(
+    store: Store, study: StudyRow, storage: RDBStorage, theirs: RDBStorage
+) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(len(SCENES))])
+    other = optuna.load_study(study_name="example", storage=theirs)
+    for scene in SCENES.values():
+        by_optuna(other, scene, by_us(store, study, scene))
+    expected = rows(theirs)
+    assert len(expected["trials"]) == len(SCENES)
+    unordered = ("trial_user_attributes", "trial_values", "trial_intermediate_values")
+    for table, found in rows(storage).items():
+        if table in unordered:
+            found, expected[table] = sorted(found), sorted(expected[table])
+        assert found == expected[table], table
+    assert as_read(storage) == as_read(theirs)
+
+
+def test_moments_are_optunas(store: Store, study: StudyRow, optuna_study: optuna.Study) -> None:
+    store.add_tickets(study.id, [new(0)])
+    before = datetime.now()
+    by_us(store, study, SCENES["complete"])
+    (trial,) = optuna_study.get_trials()
+    assert trial.datetime_start is not None and trial.datetime_complete is not None
+    assert abs((trial.datetime_start - before).total_seconds()) < 60
+    assert trial.duration is not None
+    assert only(store, study.id).started is not None
+    assert abs(trial.datetime_complete.astimezone(UTC) - datetime.now(UTC)).total_seconds() < 60
+
+
+def test_the_ticket_knows_its_trial_and_the_trial_its_ticket(
+    store: Store, study: StudyRow, storage: RDBStorage, optuna_study: optuna.Study
+) -> None:
+    optuna.create_study(study_name="another", storage=storage).ask()
+    optuna_study.ask()
+    store.add_tickets(study.id, [new(0)])
+    ticket = taken(store, study)
+    assert store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL) == 1
+    begun = only(store, study.id)
+    assert (begun.trial_number, begun.parameters, begun.sampled) == (1, PARAMETERS, SAMPLED)
+    assert optuna_study.get_trials()[1].user_attrs == {"tempopt:ticket": ticket.id}
+
+
+def test_a_ticket_keeps_its_trial_for_life(store: Store, study: StudyRow, optuna_study: optuna.Study) -> None:
+    store.add_tickets(study.id, [new(0)])
+    for attempt in (1, 2, 3):
+        assert taken(store, study).attempt == attempt
+        for _ in range(2):
+            ticket = only(store, study.id)
+            assert store.begin(ticket.id, attempt, PARAMETERS, SAMPLED, TRIAL) == 0
+        store.write(study.id, [reported(ticket, attempt, 0.5)], lease=HOUR)
+        store.release(study.id, ["agent"])
+    (trial,) = optuna_study.get_trials()
+    assert (trial.state, trial.params) == (TrialState.RUNNING, {"x": 0.5})
+    assert trial.intermediate_values == {1: 0.5, 2: 0.5, 3: 0.5}
+
+
+def test_a_ticket_that_is_not_optunas_business_makes_no_trial(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new(0, "unit")])
+    ticket = taken(store, study)
+    assert store.begin(ticket.id, 1, PARAMETERS, {}, None) is None
+    store.write(study.id, [reported(ticket, 1, 0.5), ended(ticket)], lease=HOUR)
+    assert optuna_study.get_trials() == []
+
+
+def test_a_stale_attempt_writes_nothing_to_its_trial(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new(0)])
+    stale = taken(store, study)
+    store.begin(stale.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    store.release(study.id, ["agent"])
+    taken(store, study, "second")
+    written = store.write(study.id, [reported(stale, 1, 0.5), ended(stale)], lease=HOUR)
+    assert written.refused
+    (trial,) = optuna_study.get_trials()
+    assert (trial.state, trial.intermediate_values) == (TrialState.RUNNING, {})
+
+
+def test_a_report_and_a_value_written_again_are_replaced_by_either_side(
+    store: Store, study: StudyRow, storage: RDBStorage, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new(0)])
+    ticket = taken(store, study)
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    trial_id = optuna_study.get_trials()[0]._trial_id
+    storage.set_trial_intermediate_value(trial_id, 1, math.nan)
+    store.write(study.id, [reported(ticket, 1, 0.5), reported(ticket, 2, 0.6)], lease=HOUR)
+    storage.set_trial_intermediate_value(trial_id, 2, 0.7)
+    assert optuna_study.get_trials()[0].intermediate_values == {1: 0.5, 2: 0.7}
+
+
+def test_two_that_begin_at_the_same_time_get_different_numbers(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(16)])
+    errors: list[BaseException] = []
+
+    def begin(agent: str) -> None:
+        try:
+            for _ in range(4):
+                ticket = taken(store, study, agent)
+                store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+                optuna_study.ask()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=begin, args=(f"agent {n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert [trial.number for trial in optuna_study.get_trials()] == list(range(32))
+    owners = {t.number: t.user_attrs.get("tempopt:ticket") for t in optuna_study.get_trials()}
+    assert all(owners[t.trial_number] == t.id for t in store.tickets(study.id) if t.trial_number is not None)
+
+
+# ---- what others do behind our back
+
+
+@pytest.fixture
+def begun(store: Store, study: StudyRow, optuna_study: optuna.Study) -> TicketRow:
+    store.add_tickets(study.id, [new(0), new(1)])
+    ticket = taken(store, study)
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    return ticket
+
+
+def test_a_run_whose_trial_was_deleted_goes_on_without_it(
+    store: Store, study: StudyRow, storage: RDBStorage, begun: TicketRow
+) -> None:
+    optuna.delete_study(study_name="example", storage=storage)
+    written = store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], lease=HOUR)
+    assert (written.refused, written.states) == ({}, {begun.id: "done"})
+    assert len(store.measurements(study.id)) == 1
+
+
+def test_a_trial_in_a_study_that_was_deleted_is_refused_with_what_to_do(
+    store: Store, study: StudyRow, storage: RDBStorage, begun: TicketRow
+) -> None:
+    optuna.delete_study(study_name="example", storage=storage)
+    ticket = taken(store, study)
+    with pytest.raises(StorageError, match=r'Optuna\'s study "example" is not in the database.*tempopt show'):
+        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    assert store.tickets(study.id)[1].parameters is None
+
+
+def test_a_trial_that_somebody_has_closed_stays_as_it_is(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, begun: TicketRow
+) -> None:
+    optuna_study.tell(0, state=TrialState.FAIL)
+    store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], lease=HOUR)
+    assert store.tickets(study.id)[0].state == "done"
+    (trial,) = optuna_study.get_trials()
+    assert (trial.state, trial.value, trial.intermediate_values) == (TrialState.FAIL, None, {})
+
+
+# ---- other versions
+
+
+def test_the_version_that_is_known_is_that_of_the_optuna_installed(storage: RDBStorage) -> None:
+    assert storage.get_head_version() == SCHEMA
+
+
+def test_another_version_of_optunas_tables_is_refused_and_nothing_is_written(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new(0)])
+    ticket = taken(store, study)
+    store._database.write(lambda c: c.execute(text("UPDATE alembic_version SET version_num = 'v9'")))
+    with pytest.raises(StorageError, match=r'version v9.*pip install "optuna>=5,<6"'):
+        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    with pytest.raises(StorageError, match=r"version v9"):
+        store.delete_study("example")
+    store._database.write(lambda c: c.execute(text(f"UPDATE alembic_version SET version_num = '{SCHEMA}'")))
+    assert only(store, study.id).parameters is None
+    assert optuna_study.get_trials() == []
+
+
+def test_without_optunas_tables_a_trial_is_refused(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new(0)])
+    ticket = taken(store, study)
+    with pytest.raises(StorageError, match="holds no tables of Optuna"):
+        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    store.delete_study("example")
+
+
+# ---- deleting, and living in one database
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_deleting_a_study_deletes_optunas_with_all_its_rows(
+    store: Store, study: StudyRow, storage: RDBStorage, optuna_study: optuna.Study, marked: bool
+) -> None:
+    empty = rows(storage) | {"studies": [], "study_directions": []}
+    if marked:
+        optuna_study.set_user_attr("tempopt", {"metric": "loss"})
+        optuna_study._storage.set_study_system_attr(optuna_study._study_id, "x", 1)
+        optuna_study.enqueue_trial({"x": 1.0})
+    store.add_tickets(study.id, [new(n) for n in range(2)])
+    for scene in (SCENES["complete"], SCENES["running"]):
+        by_us(store, study, scene)
+    store.delete_study("example")
+    assert rows(storage) == empty
+    assert store.list_studies() == []
+
+
+def test_an_optuna_study_of_that_name_that_is_somebody_elses_is_not_deleted(
+    store: Store, study: StudyRow, storage: RDBStorage
+) -> None:
+    theirs = optuna.create_study(study_name="example", storage=storage)
+    theirs.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
+    store.delete_study("example")
+    assert len(optuna.load_study(study_name="example", storage=storage).trials) == 2
+
+
+def test_other_studies_of_optuna_are_left_alone(
+    store: Store, study: StudyRow, storage: RDBStorage, begun: TicketRow
+) -> None:
+    other = optuna.create_study(study_name="another", storage=storage)
+    other.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
+    store.delete_study("example")
+    assert len(optuna.load_study(study_name="another", storage=storage).trials) == 2
+
+
+def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None:
+    storage = RDBStorage(url)
+    study = optuna.create_study(study_name="example", storage=storage)
+    with Store.open(url) as store:
+        ours = store.create_study("example", {}, "")
+        store.add_tickets(ours.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
+        ticket = taken(store, ours)
+        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+        report = Reported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)
+        store.write(ours.id, [report, ended(ticket, complete(0.25))], lease=HOUR)
+    RDBStorage(url).engine.dispose()
+    assert study.best_value == 0.25
+    assert json.loads(json.dumps(study.best_params)) == {"x": 0.5}
+    storage.engine.dispose()
+    Store.open(url, create=False).close()

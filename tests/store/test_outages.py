@@ -1,0 +1,226 @@
+"""A database that goes away for a while is told apart from one that is wrong, and is found again."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from tempopt.errors import StorageError, StoreUnreachable
+from tempopt.store import Store
+from tempopt.store.database import Database
+from tempopt.store.failures import is_outage
+from tempopt.store.urls import parse
+from tests.servers import PrivateServer, start_private, why_not
+
+SERVERS = ("postgresql", "mariadb")
+pytestmark = pytest.mark.parametrize("backend", SERVERS, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def private_servers() -> Iterator[Callable[[str], PrivateServer]]:
+    """Servers that may be killed: nobody else uses them."""
+    started: dict[str, PrivateServer] = {}
+
+    def start(backend: str) -> PrivateServer:
+        if reason := why_not(backend):
+            pytest.skip(reason)
+        if backend not in started:
+            started[backend] = start_private(backend)
+            started[backend].create_database("test")
+        return started[backend]
+
+    yield start
+    for server in started.values():
+        server.remove()
+
+
+@pytest.fixture
+def private(backend: str, private_servers: Callable[[str], PrivateServer]) -> PrivateServer:
+    return private_servers(backend)
+
+
+def own_id(connection: Connection) -> int:
+    """Return the number by which the server knows this connection."""
+    query = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
+    return int(connection.scalar(text(query[connection.dialect.name])) or 0)
+
+
+def cut_off(server: Any, connection_id: int) -> None:
+    """End a connection as an administrator does."""
+    is_postgresql = server.base.startswith("postgresql")
+    server.execute(
+        f"SELECT pg_terminate_backend({connection_id})" if is_postgresql else f"KILL {connection_id}"
+    )
+
+
+def test_a_store_works_again_when_a_killed_server_is_back(private: PrivateServer) -> None:
+    with Store.open(private.url("test")) as store:
+        study = store.create_study("example", {}, "")
+        private.kill()
+        for call in (store.list_studies, lambda: store.set_state(study.id, "paused")):
+            with pytest.raises(StoreUnreachable, match="See that the server is running"):
+                call()
+        with pytest.raises(StoreUnreachable):
+            Store.open(private.url("test"))
+        private.start()
+        store.set_state(study.id, "paused")
+        assert store.load_study("example").state == "paused"
+        store.delete_study("example")
+
+
+def test_a_server_that_goes_away_within_a_transaction_leaves_nothing_half_written(
+    private: PrivateServer,
+) -> None:
+    with Store.open(private.url("test")) as store:
+        study = store.create_study("example", {}, "")
+
+        def work(connection: Connection) -> None:
+            connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
+            private.restart()
+            connection.execute(text("UPDATE tempopt_study SET state = 'paused'"))
+
+        with pytest.raises(StoreUnreachable):
+            store._database.write(work)
+        assert store.load_study("example") == study
+        store.delete_study("example")
+
+
+def test_a_connection_that_an_administrator_ended_is_an_outage_and_is_replaced(server: Any, url: str) -> None:
+    tries: list[int] = []
+
+    def work(connection: Connection) -> None:
+        tries.append(own_id(connection))
+        cut_off(server, tries[-1])
+        connection.execute(text("SELECT 1"))
+
+    with Store.open(url) as store:
+        for run in (store._database.write, store._database.read):
+            with pytest.raises(StoreUnreachable):
+                run(work)
+        assert store.list_studies() == []
+    assert len(tries) == 2
+
+
+def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempopt.store.engines.IDLE_SECONDS", 1)
+    with Store.open(url) as store, Store.open(url) as sleeper:
+        study = store.create_study("example", {}, "")
+        may_wake = threading.Event()
+        is_asleep = threading.Event()
+        told: list[BaseException] = []
+
+        def work(connection: Connection) -> None:
+            connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
+            is_asleep.set()
+            may_wake.wait(60)
+            connection.execute(text("UPDATE tempopt_study SET spec_hash = ''"))
+
+        def sleep() -> None:
+            try:
+                sleeper._database.write(work)
+            except BaseException as error:
+                told.append(error)
+
+        thread = threading.Thread(target=sleep)
+        thread.start()
+        assert is_asleep.wait(60)
+        store.set_state(study.id, "paused")
+        may_wake.set()
+        thread.join()
+        assert [type(error) for error in told] == [StoreUnreachable]
+        assert store.load_study("example").state == "paused"
+
+
+def test_waiting_for_a_lock_too_long_is_told_as_such(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempopt.store.engines.LOCK_SECONDS", 1)
+    monkeypatch.setattr("tempopt.store.database._PATIENCE_SECONDS", 0.0)
+    with Store.open(url) as store, Store.open(url) as other:
+        study = store.create_study("example", {}, "")
+
+        def work(connection: Connection) -> None:
+            connection.execute(text("UPDATE tempopt_study SET state = 'done'"))
+            with pytest.raises(StoreUnreachable, match=r"(?i)lock.*Another program holds the database"):
+                other.set_state(study.id, "paused")
+
+        store._database.write(work)
+        assert store.load_study("example").state == "done"
+
+
+def test_nobody_who_answers_is_an_outage(backend: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
+    with pytest.raises(StoreUnreachable, match=r"refused.*See that the server is running"):
+        Store.open(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
+
+
+def test_a_server_that_accepts_and_says_nothing_is_an_outage(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempopt.store.engines.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("tempopt.store.engines.ANSWER_SECONDS", 1)
+    scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(StoreUnreachable):
+            Store.open(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
+
+
+POSTGRESQL = {
+    "the database system is starting up": True,
+    "FATAL:  the database system is shutting down": True,
+    "FATAL:  sorry, too many clients already": True,
+    "could not translate host name: Temporary failure in name resolution": True,
+    "connection timeout expired": True,
+    "server closed the connection unexpectedly": True,
+    'FATAL:  password authentication failed for user "me"': False,
+    'FATAL:  database "test" does not exist': False,
+    'FATAL:  no pg_hba.conf entry for host "10.0.0.1"': False,
+}
+MYSQL = {
+    (1040, "Too many connections"): True,
+    (1053, "Server shutdown in progress"): True,
+    (2003, "Can't connect to MySQL server on 'h' (timed out)"): True,
+    (2013, "Lost connection to MySQL server during query"): True,
+    (1927, "Connection was killed"): True,
+    (1205, "Lock wait timeout exceeded"): True,
+    (1045, "Access denied for user"): False,
+    (1049, "Unknown database"): False,
+    (1146, "Table does not exist"): False,
+}
+
+
+def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
+    if backend == "postgresql":
+        psycopg = pytest.importorskip("psycopg")
+        found = {
+            said: is_outage("postgresql", OperationalError("", {}, psycopg.OperationalError(said)))
+            for said in POSTGRESQL
+        }
+        assert found == POSTGRESQL
+        statement = OperationalError("", {}, psycopg.errors.UndefinedTable("no such table"))
+        assert not is_outage("postgresql", statement)
+        assert is_outage("postgresql", OperationalError("", {}, psycopg.errors.AdminShutdown("terminating")))
+    else:
+        pymysql = pytest.importorskip("pymysql")
+        told = {
+            said: is_outage("mysql", OperationalError("", {}, pymysql.err.OperationalError(*said)))
+            for said in MYSQL
+        }
+        assert told == MYSQL
+
+
+def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
+    with closing(Database(parse(url))) as database, pytest.raises(StorageError, match="nowhere") as caught:
+        database.write(lambda c: c.execute(text("SELECT * FROM nowhere")))
+    assert not isinstance(caught.value, StoreUnreachable)

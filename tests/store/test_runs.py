@@ -1,0 +1,303 @@
+"""What is written about runs: in one transaction, once, and only by who holds the ticket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import optuna
+import pytest
+
+from tempopt.errors import StaleAttempt
+from tempopt.store import (
+    Began,
+    Change,
+    Lost,
+    Measurement,
+    Outcomes,
+    Returned,
+    Store,
+    StudyRow,
+    TicketRow,
+    Written,
+)
+from tests.store.scenes import (
+    HOUR,
+    PARAMETERS,
+    SAMPLED,
+    TRIAL,
+    complete,
+    ended,
+    kept,
+    new,
+    only,
+    reported,
+    taken,
+)
+
+
+@pytest.fixture
+def ticket(store: Store, study: StudyRow) -> TicketRow:
+    store.add_tickets(study.id, [new(0)])
+    return taken(store, study)
+
+
+def lost(ticket: TicketRow, max_attempts: int = 3, **more: object) -> Lost:
+    return Lost(ticket_id=ticket.id, attempt=ticket.attempt, error="out of memory", max_attempts=max_attempts)
+
+
+def returned(ticket: TicketRow, **more: float) -> Returned:
+    return Returned(ticket_id=ticket.id, attempt=ticket.attempt, **more)
+
+
+def write(store: Store, ticket: TicketRow, *changes: Change) -> Written:
+    """Write changes, which must be accepted."""
+    written = store.write(ticket.study_id, changes, lease=HOUR)
+    assert written.refused == {}
+    return written
+
+
+def test_a_finished_ticket_knows_how_its_run_ended(store: Store, ticket: TicketRow) -> None:
+    measured = Measurement(ticket_id=ticket.id, step=100, name="validate", value=0.1 + 0.2)
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
+    write(store, ticket, Began(ticket_id=ticket.id, attempt=1, total_steps=500, code="sha256:1"))
+    outcomes = complete(0.1 + 0.2, measurements=[measured], checkpoint_seconds=0.25)
+    written = write(store, ticket, ended(ticket, outcomes))
+    assert written == Written(refused={}, states={ticket.id: "done"}, state="running", version=1)
+    done = only(store, ticket.study_id)
+    assert (done.state, done.outcome, done.value, done.steps) == ("done", "complete", 0.1 + 0.2, 100)
+    assert (done.total_steps, done.code, done.parameters) == (500, "sha256:1", PARAMETERS)
+    assert (done.seconds, done.checkpoint_seconds, done.error, done.lease) == (2.5, 0.25, None, None)
+    assert done.finished is not None and done.started is not None
+    assert done.finished >= done.started
+    assert store.measurements(ticket.study_id) == [measured]
+
+
+def test_a_diverged_run_has_no_value_and_the_step_at_which_it_happened(
+    store: Store, ticket: TicketRow
+) -> None:
+    outcomes = Outcomes(outcome="diverged", value=None, steps=7, seconds=1.0, diverged_at=7)
+    write(store, ticket, ended(ticket, outcomes))
+    done = only(store, ticket.study_id)
+    assert (done.state, done.outcome, done.value, done.diverged_at) == ("done", "diverged", None, 7)
+
+
+def test_a_run_that_cannot_be_trained_ends_as_failed_with_its_error(store: Store, ticket: TicketRow) -> None:
+    outcomes = Outcomes(outcome="failed", value=None, steps=0, seconds=1.0, error="no such layer")
+    assert write(store, ticket, ended(ticket, outcomes)).states == {ticket.id: "failed"}
+    failed = only(store, ticket.study_id)
+    assert (failed.state, failed.outcome, failed.error) == ("failed", "failed", "no such layer")
+
+
+def test_a_ticket_given_back_is_taken_again_as_the_next_attempt(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert write(store, ticket, returned(ticket, seconds=1.5)).states == {ticket.id: "waiting"}
+    waiting = only(store, study.id)
+    assert (waiting.state, waiting.agent, waiting.lease, waiting.failures) == ("waiting", None, None, 0)
+    again = taken(store, study, "second")
+    assert (again.attempt, again.agent, again.seconds) == (2, "second", 1.5)
+
+
+def test_a_ticket_fails_for_good_after_the_last_attempt(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert write(store, ticket, lost(ticket, 2)).states == {ticket.id: "waiting"}
+    assert (only(store, study.id).error, only(store, study.id).failures) == ("out of memory", 1)
+    again = taken(store, study)
+    write(store, again, returned(again, seconds=1.0))
+    last = taken(store, study)
+    assert write(store, last, lost(last, 2)).states == {ticket.id: "failed"}
+    failed = only(store, study.id)
+    assert (failed.state, failed.outcome, failed.error) == ("failed", "failed", "out of memory")
+    assert (failed.attempt, failed.failures, failed.seconds) == (3, 2, 1.0)
+    assert failed.finished is not None
+
+
+def test_reports_are_written_once_and_the_last_one_of_a_step_counts(store: Store, ticket: TicketRow) -> None:
+    write(store, ticket, reported(ticket, 10, 0.1), reported(ticket, 20, 0.2))
+    write(store, ticket, reported(ticket, 20, 0.2), reported(ticket, 30, math.nan))
+    write(store, ticket, reported(ticket, 10, 0.7), reported(ticket, 10, 0.8))
+    read = {m.step: m.value for m in store.measurements(ticket.study_id, names=["report"])}
+    assert math.isnan(read.pop(30))
+    assert read == {10: 0.8, 20: 0.2}
+
+
+def test_reports_that_a_lost_attempt_made_past_the_end_that_counts_are_forgotten(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, ticket: TicketRow
+) -> None:
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    write(store, ticket, *(reported(ticket, step, float(step)) for step in (10, 20, 30)), lost(ticket))
+    again = taken(store, study)
+    stopped = Outcomes(outcome="pruned", value=20.0, steps=20, seconds=1.0)
+    write(store, again, reported(again, 20, 20.0), ended(again, stopped))
+    assert [m.step for m in store.measurements(study.id)] == [10, 20]
+    assert optuna_study.get_trials()[0].intermediate_values == {10: 10.0, 20: 20.0}
+
+
+def test_the_two_newest_checkpoints_are_known_until_the_run_has_ended(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    write(store, ticket, kept(ticket, 1), kept(ticket, 2), kept(ticket, 3))
+    write(store, ticket, kept(ticket, 2), kept(ticket, 3))
+    newest = tuple(kept(ticket, step).checkpoint for step in (3, 2))
+    assert only(store, study.id).checkpoints == newest
+    write(store, ticket, returned(ticket))
+    again = taken(store, study)
+    assert again.checkpoints == newest
+    write(store, again, kept(again, 3, "-again"), lost(again))
+    last = taken(store, study)
+    assert last.checkpoints == (kept(again, 3, "-again").checkpoint, newest[0])
+    write(store, last, ended(last))
+    assert only(store, study.id).checkpoints == ()
+
+
+def test_the_end_of_what_each_attempt_printed_is_kept(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    write(store, ticket, replace(lost(ticket), log="first\0"))
+    again = taken(store, study, "second")
+    write(store, again, replace(returned(again), log="\N{SNOWMAN}" * 40_000 + "end"))
+    last = taken(store, study)
+    write(store, last, ended(last))
+    first, second = store.logs(study.id)
+    assert (first.attempt, first.agent, first.text) == (1, "agent", "first\\0")
+    assert (second.attempt, second.agent) == (2, "second")
+    assert second.text.endswith("\N{SNOWMAN}end")
+    assert 64 * 1024 - 3 < len(second.text.encode()) <= 64 * 1024
+    assert store.logs(study.id, [ticket.id]) == [first, second]
+    assert store.logs(study.id, []) == []
+
+
+def test_an_error_with_characters_that_databases_refuse_is_stored(store: Store, ticket: TicketRow) -> None:
+    error = "nul \0, half \udc80, whole \N{SNOWMAN}" + "x" * 100_000
+    write(store, ticket, replace(lost(ticket), error=error))
+    stored = "nul \\0, half \\udc80, whole \N{SNOWMAN}" + "x" * 100_000
+    assert only(store, ticket.study_id).error == stored
+
+
+def test_many_runs_are_written_about_at_the_same_time(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(4)])
+    first, second, third, fourth = (taken(store, study) for _ in range(4))
+    write(store, third, returned(third))
+    changes = [
+        reported(second, 1, 2.0),
+        reported(first, 1, 1.0),
+        ended(second),
+        reported(third, 1, 3.0),
+        kept(first, 1),
+    ]
+    renew = {first.id: 1, second.id: 1, fourth.id: 1}
+    written = store.write(study.id, changes, renew=renew, lease=2 * HOUR)
+    assert written.refused.keys() == {third.id}
+    assert written.states == {first.id: "running", second.id: "done", fourth.id: "running"}
+    assert [m.value for m in store.measurements(study.id)] == [1.0, 2.0]
+    leases = [t.lease is not None and t.lease > 1.5 * HOUR for t in store.tickets(study.id)]
+    assert leases == [True, False, False, True]
+
+
+def test_what_is_written_tells_how_the_study_stands(store: Store, study: StudyRow) -> None:
+    store.set_state(study.id, "paused")
+    store.add_tickets(study.id, [new(0)])
+    written = store.write(study.id, [], lease=HOUR)
+    assert written == Written(refused={}, states={}, state="paused", version=1)
+
+
+# ---- stale attempts
+
+
+EVERY: dict[str, Callable[[TicketRow], Change]] = {
+    "began": lambda t: Began(ticket_id=t.id, attempt=t.attempt, total_steps=1, code=""),
+    "reported": lambda t: reported(t, 1, 1.0),
+    "kept": lambda t: kept(t, 1),
+    "ended": ended,
+    "lost": lost,
+    "returned": returned,
+}
+
+
+@pytest.mark.parametrize("change", EVERY.values(), ids=EVERY)
+def test_every_change_of_a_stale_attempt_is_refused(
+    store: Store, study: StudyRow, ticket: TicketRow, change: Callable[[TicketRow], Change]
+) -> None:
+    store.release(study.id, ["agent"])
+    taken(store, study, "second")
+    before = only(store, study.id)
+    written = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, lease=3 * HOUR)
+    assert "running at attempt 2, held by second; attempt 1 is thrown away" in written.refused[ticket.id]
+    assert written.states == {}
+    assert replace(only(store, study.id), lease=None) == replace(before, lease=None)
+    assert store.measurements(study.id) == store.logs(study.id) == []
+    assert (only(store, study.id).lease or 0.0) <= HOUR
+
+
+@pytest.mark.parametrize("change", [*list(EVERY.values())[:4]], ids=[*list(EVERY)[:4]])
+def test_work_of_an_attempt_that_was_taken_away_is_refused_before_the_next_one(
+    store: Store, study: StudyRow, ticket: TicketRow, change: Callable[[TicketRow], Change]
+) -> None:
+    store.release(study.id, ["agent"])
+    written = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, lease=HOUR)
+    assert "search 0) is waiting at attempt 1" in written.refused[ticket.id]
+    assert only(store, study.id).state == "waiting"
+
+
+def test_a_stale_beginning_is_refused(store: Store, study: StudyRow, ticket: TicketRow) -> None:
+    store.release(study.id, ["agent"])
+    with pytest.raises(StaleAttempt, match=r"search 0\) is waiting at attempt 1; attempt 1 is thrown away"):
+        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
+    taken(store, study, "second")
+    with pytest.raises(StaleAttempt, match="attempt 2, held by second"):
+        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
+    with pytest.raises(StaleAttempt, match="deleted"):
+        store.begin(ticket.id + 1, 1, PARAMETERS, SAMPLED, None)
+    assert only(store, study.id).parameters is None
+
+
+def test_a_renewal_alone_of_a_stale_attempt_is_refused(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    store.release(study.id, ["agent"])
+    assert store.write(study.id, [], renew={ticket.id: 1}, lease=HOUR).refused.keys() == {ticket.id}
+    assert store.write(study.id, [], renew={999: 1}, lease=HOUR).refused.keys() == {999}
+
+
+@pytest.mark.parametrize("end", [ended, lost, lambda t: lost(t, max_attempts=1), returned])
+def test_changes_that_come_again_are_accepted_and_change_nothing(
+    store: Store, study: StudyRow, ticket: TicketRow, end: Callable[[TicketRow], Change]
+) -> None:
+    """The answer to the first commit was lost, so that the agent says everything again."""
+    changes = [reported(ticket, 1, 1.0), kept(ticket, 1), end(ticket)]
+    first = store.write(study.id, changes, renew={ticket.id: 1}, lease=HOUR)
+    before = store.tickets(study.id), store.measurements(study.id), store.logs(study.id)
+    again = store.write(study.id, changes, renew={ticket.id: 1}, lease=HOUR)
+    assert again == first
+    assert (store.tickets(study.id), store.measurements(study.id), store.logs(study.id)) == before
+
+
+def test_changes_of_a_running_attempt_may_come_again(store: Store, ticket: TicketRow) -> None:
+    changes = [EVERY["began"](ticket), reported(ticket, 1, 1.0), kept(ticket, 1), kept(ticket, 2)]
+    write(store, ticket, *changes)
+    before = only(store, ticket.study_id)
+    write(store, ticket, *changes)
+    assert replace(only(store, ticket.study_id), lease=before.lease) == before
+
+
+def test_an_end_that_was_decided_by_somebody_else_is_not_taken_for_ours(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    store.write(study.id, [], renew={ticket.id: 1}, lease=-1.0)
+    assert store.take_ticket(study.id, "second", {"search": None}, lease=HOUR, max_attempts=1) is None
+    assert only(store, study.id).state == "failed"
+    for change in (ended(ticket), reported(ticket, 1, 1.0)):
+        assert store.write(study.id, [change], lease=HOUR).refused.keys() == {ticket.id}
+
+
+def test_of_a_ticket_that_its_agent_has_taken_again_only_the_latest_attempt_speaks(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    write(store, ticket, returned(ticket))
+    again = taken(store, study)
+    written = store.write(study.id, [returned(ticket), reported(again, 1, 1.0)], lease=HOUR)
+    assert (written.refused, written.states) == ({}, {ticket.id: "running"})
+    assert len(store.measurements(study.id)) == 1

@@ -1,0 +1,315 @@
+"""What is told to a study from outside: the database is real (SQLite), agents and runs are rows and files."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tempopt.errors import StudyNotFound, UsageError
+from tempopt.store.checkpoints import DEFAULT_FOLDER
+from tempopt.store.rows import (
+    Checkpoint,
+    Ended,
+    Kept,
+    Kind,
+    Lost,
+    NewTicket,
+    Outcomes,
+    Returned,
+    StudyRow,
+    TicketRow,
+)
+from tempopt.store.store import Store
+from tempopt.study import care
+from tempopt.study.presence import machine
+from tempopt.study.spec import StudySpec
+
+FAR = "far:7:0a1b2c3d:99"
+NEAR = f"{socket.gethostname()}:7:{machine()}:no such start"
+COUNTS: dict[Kind, int] = {"unit": 1, "constant": 2, "search": 3, "choose": 1}
+PRINTED = "epoch 1\nepoch 2\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'tempopt.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def study(store: Store, folder: Path, make_spec: Callable[..., StudySpec]) -> StudyRow:
+    """A study of seven tickets, all waiting, whose checkpoints lie in this machine's folder ``runs``."""
+    spec = make_spec()
+    row = store.create_study("pairs", spec.to_json(), spec.identity(), checkpoints=str(folder / "runs"))
+    store.add_tickets(
+        row.id,
+        [NewTicket(kind=k, arm=k, number=i, seed=i) for k, count in COUNTS.items() for i in range(count)],
+    )
+    return row
+
+
+@pytest.fixture
+def take(store: Store, study: StudyRow) -> Callable[..., TicketRow]:
+    """Return a taker of the next ticket of a kind for an agent."""
+
+    held: list[int] = []
+
+    def taken(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
+        ticket = store.take_ticket(study.id, agent, {kind: None}, lease=lease, max_attempts=3, held=held)
+        assert ticket is not None
+        held.append(ticket.id)
+        return ticket
+
+    return taken
+
+
+def _states(store: Store, study: StudyRow, kind: Kind) -> list[str]:
+    return [ticket.state for ticket in store.tickets(study.id, [kind])]
+
+
+def _end(ticket: TicketRow, text: str = "") -> Ended:
+    outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)
+    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=text)
+
+
+def _run(folder: Path, ticket: TicketRow) -> Path:
+    """Return the folder of a ticket's run, made."""
+    path = folder / "runs" / "pairs" / f"{ticket.kind}-{ticket.number:04d}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _keep(store: Store, ticket: TicketRow, run: Path, *steps: int) -> None:
+    """Write checkpoints of 100 bytes and record them."""
+    changes = []
+    for step in steps:
+        path = run / f"step-{step}-{ticket.attempt}.ckpt"
+        path.write_bytes(bytes(100))
+        checkpoint = Checkpoint(step=step, url=str(path), digest="0", size=100)
+        changes.append(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
+    store.write(ticket.study_id, changes, lease=60.0)
+
+
+# ---- pause and stop
+
+
+def test_a_study_is_paused_and_those_at_work_are_named(
+    store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take()
+    take()
+    assert care.pause(url, "pairs") == care.Told(before="running", agents=["far:7"])
+    assert store.load_study("pairs").state == "paused"
+    assert care.pause(url, "pairs").before == "paused"
+
+
+def test_an_agent_that_died_here_or_lost_its_lease_is_not_at_work(
+    study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take(agent=NEAR)
+    take(agent=FAR, lease=-1.0)
+    assert care.pause(url, "pairs").agents == []
+
+
+def test_a_stop_withdraws_what_was_still_to_be_searched_and_nothing_else(
+    store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take()
+    assert care.stop(url, "pairs") == care.Told(before="running", agents=["far:7"], withdrawn=5)
+    assert _states(store, study, "search") == ["running", "withdrawn", "withdrawn"]
+    assert _states(store, study, "unit") == ["withdrawn"]
+    assert _states(store, study, "choose") == ["waiting"]
+    assert store.load_study("pairs").state == "running"
+    assert care.stop(url, "pairs").withdrawn == 0
+
+
+@pytest.mark.parametrize("tell", [care.pause, care.stop])
+def test_a_study_that_is_done_stays_as_it_is(
+    tell: Callable[[str, str], care.Told], store: Store, study: StudyRow, url: str
+) -> None:
+    store.set_state(study.id, "done")
+    assert tell(url, "pairs") == care.Told(before="done", agents=[])
+    assert store.load_study("pairs").state == "done"
+    assert _states(store, study, "search") == ["waiting"] * 3
+
+
+@pytest.mark.parametrize("tell", [care.pause, care.stop, care.delete, care.collect, care.logs])
+def test_a_name_that_is_not_there_is_told(
+    tell: Callable[[str, str], object], study: StudyRow, url: str
+) -> None:
+    with pytest.raises(StudyNotFound, match='Did you mean "pairs"'):
+        tell(url, "pears")
+
+
+# ---- delete
+
+
+def test_a_study_is_deleted_with_its_checkpoints_and_logs(
+    store: Store, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    run = _run(folder, ticket)
+    _keep(store, ticket, run, 10)
+    (run / "log.txt").write_bytes(bytes(11))
+    other = folder / "runs" / "others"
+    other.mkdir()
+    assert care.delete(url, "pairs") == care.Deleted(agents=[], freed=111, left={})
+    assert store.list_studies() == []
+    assert list((folder / "runs").iterdir()) == [other]
+
+
+def test_a_study_with_agents_at_work_is_deleted_by_force_alone(
+    store: Store, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take()
+    with pytest.raises(UsageError, match=r"worked on by far:7\. .*tempopt pause pairs\), or give --force"):
+        care.delete(url, "pairs")
+    assert len(store.list_studies()) == 1
+    assert care.delete(url, "pairs", force=True).agents == ["far:7"]
+    assert store.list_studies() == []
+
+
+def test_checkpoints_that_lie_elsewhere_are_named(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    there = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
+    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], lease=60.0)
+    store.set_checkpoints(study.id, "memory://bucket")
+    logged = folder / DEFAULT_FOLDER / "pairs"
+    logged.mkdir(parents=True)
+    (logged / "log.txt").write_bytes(bytes(5))
+    assert care.delete(url, "pairs") == care.Deleted(
+        agents=[], freed=5, left={"/nowhere/runs/pairs": "there is no such folder on this machine"}
+    )
+    assert not logged.exists()
+
+
+# ---- gc
+
+
+def test_only_checkpoints_that_no_run_needs_are_removed(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    over, running, young = take(), take(), take()
+    for ticket in (over, running, young):
+        _keep(store, ticket, _run(folder, ticket), 10, 20, 30)
+    store.write(study.id, [_end(over)], lease=60.0)
+    needless = [_run(folder, over) / f"step-{step}-1.ckpt" for step in (10, 20, 30)]
+    needless += [_run(folder, over) / "step-40-1.ckpt.writing", _run(folder, over) / "resume-2.ckpt.writing"]
+    needless += [_run(folder, running) / "step-10-1.ckpt", _run(folder, young) / "step-10-1.ckpt"]
+    needed = [_run(folder, running) / f"step-{step}-1.ckpt" for step in (20, 30)]
+    needed += [_run(folder, running) / "step-40-1.ckpt", _run(folder, running) / "step-50-1.ckpt.writing"]
+    needed += [_run(folder, young) / f"step-{step}-1.ckpt" for step in (20, 30)]
+    needed += [_run(folder, over) / "log.txt", folder / "runs" / "pairs" / "undelivered.jsonl"]
+    (folder / "runs" / "pairs" / "notes").mkdir()
+    needed += [folder / "runs" / "pairs" / "notes" / "step-1-1.ckpt"]
+    for path in [*needless, *needed]:
+        path.write_bytes(bytes(100))
+
+    [found] = care.collect(url, dry_run=True)
+    assert found == care.Collected(study="pairs", files={str(path): 100 for path in needless}, left={})
+    assert all(path.exists() for path in needless)
+
+    [done] = care.collect(url, "pairs")
+    assert (done.files, done.freed) == (found.files, 700)
+    assert not any(path.exists() for path in needless)
+    assert all(path.exists() for path in needed)
+    assert care.collect(url)[0].files == {}
+
+
+def test_a_run_that_waits_keeps_what_it_will_go_on_from(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take()
+    run = _run(folder, ticket)
+    _keep(store, ticket, run, 10, 20)
+    store.write(study.id, [Returned(ticket_id=ticket.id, attempt=1)], lease=60.0)
+    (run / "step-30-1.ckpt").touch()
+    assert care.collect(url)[0].files == {}
+
+
+def test_a_study_without_checkpoints_has_none_to_collect(
+    store: Store, url: str, make_spec: Callable[..., StudySpec]
+) -> None:
+    store.create_study("new", make_spec().to_json(), "0")
+    assert care.collect(url) == [care.Collected(study="new", files={}, left={})]
+
+
+def test_a_place_that_cannot_be_asked_is_named(store: Store, study: StudyRow, url: str) -> None:
+    store.set_checkpoints(study.id, "nonesuch://bucket")
+    [found] = care.collect(url)
+    assert list(found.left) == ["nonesuch://bucket/pairs"]
+    assert "nonesuch" in found.left["nonesuch://bucket/pairs"]
+
+
+# ---- logs
+
+
+def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
+    store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    assert care.logs(url, "pairs") == []
+    search = take()
+    died = Lost(ticket_id=search.id, attempt=1, error="killed", max_attempts=3, log=PRINTED)
+    store.write(study.id, [died], lease=60.0)
+    again = take()
+    assert (again.id, again.attempt) == (search.id, 2)
+    unit = take("unit", agent="near:3:0:1")
+    store.write(study.id, [_end(again, "done"), _end(unit, "\n")], lease=60.0)
+    assert care.logs(url, "pairs") == [
+        care.Printed(ticket="unit-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
+        care.Printed(ticket="search-0", attempt=1, agent="far:7", running=False, lines=2, text="epoch 2"),
+        care.Printed(ticket="search-0", attempt=2, agent="far:7", running=False, lines=1, text="done"),
+    ]
+
+
+@pytest.mark.parametrize("given", ["search-0", "search 0", "search-0000"])
+def test_one_run_shows_all_that_it_printed(
+    given: str, store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    first, _ = take(), take()
+    store.write(study.id, [_end(first, PRINTED)], lease=60.0)
+    [printed] = care.logs(url, "pairs", given)
+    assert (printed.ticket, printed.text, printed.running) == ("search-0", PRINTED, False)
+
+
+def test_a_run_at_work_shows_its_log_where_that_is(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    here, away = take(agent=NEAR), take(agent=FAR)
+    for ticket in (here, away):
+        (_run(folder, ticket) / "log.txt").write_text(PRINTED, encoding="utf-8")
+    [printed] = care.logs(url, "pairs", "search-0")
+    assert (printed.running, printed.lines, printed.text) == (True, 2, PRINTED)
+    [printed] = care.logs(url, "pairs", "search-1")
+    assert (printed.running, printed.agent, printed.text) == (True, "far:7", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("search-3", 'Study "pairs" has no search-3; it has search-0 to search-2.'),
+        ("confirm-0", 'Study "pairs" has no confirm-0; it has no confirm yet.'),
+        ("serch-1", '"serch-1" is no run. Give kind and number, as in search-12; the kinds are unit,'),
+        ("12", '"12" is no run.'),
+    ],
+)
+def test_a_run_that_there_is_not_is_told(given: str, said: str, study: StudyRow, url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        care.logs(url, "pairs", given)
+    assert str(caught.value).startswith(said)
