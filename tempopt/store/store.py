@@ -92,9 +92,13 @@ class Store:
         """Return every study, oldest first, with its numbers of tickets and of agents at work."""
         return self._database.read(studies.summaries)
 
-    def set_state(self, study_id: int, state: StudyState) -> None:
-        """Set the state of a study; StudyNotFound if it has been deleted."""
-        self._set_study(study_id, state=state)
+    def set_state(self, study_id: int, state: StudyState, *, version: int | None = None) -> bool:
+        """Set the state of a study, and return whether it was set; StudyNotFound if it has been deleted.
+
+        Args:
+            version: Set it only while the tickets are of this version; None: of any.
+        """
+        return self._database.write(lambda c: studies.set_state(c, study_id, state, version))
 
     def set_spec(self, study_id: int, spec: dict[str, Any], spec_hash: str) -> None:
         """Write another spec of a study; StudyNotFound if it has been deleted."""
@@ -119,9 +123,16 @@ class Store:
 
     # ---- tickets
 
-    def add_tickets(self, study_id: int, tickets: Sequence[NewTicket]) -> None:
-        """Write waiting tickets, leaving alone those that are there; StudyNotFound if the study is not."""
-        self._database.write(lambda c: studies.add_tickets(c, study_id, tickets))
+    def add_tickets(self, study_id: int, tickets: Sequence[NewTicket], *, version: int | None = None) -> bool:
+        """Write waiting tickets, leaving alone those that are there, and return whether that was done.
+
+        Args:
+            version: Write them only while the tickets that they follow from are of this version.
+
+        Raises:
+            StudyNotFound: The study has been deleted.
+        """
+        return self._database.write(lambda c: studies.add_tickets(c, study_id, tickets, version))
 
     def withdraw(self, study_id: int, kinds: Iterable[Kind]) -> int:
         """Withdraw the waiting tickets of these kinds, so that nobody begins them; return how many."""

@@ -14,7 +14,17 @@ from tempopt.store import optuna_tables, reading
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import MANY
-from tempopt.store.rows import KINDS, OVER, Kind, News, NewTicket, StudyRow, StudySummary, TicketState
+from tempopt.store.rows import (
+    KINDS,
+    OVER,
+    Kind,
+    News,
+    NewTicket,
+    StudyRow,
+    StudyState,
+    StudySummary,
+    TicketState,
+)
 from tempopt.store.taking import now
 
 _SEARCHING: tuple[Kind, ...] = ("unit", "constant", "search")
@@ -114,15 +124,27 @@ def remove(connection: Connection, name: str, *, shown: str) -> None:
     optuna_tables.delete_study(connection, name, {row.trial_id for row in rows})
 
 
-def add_tickets(connection: Connection, study_id: int, tickets: Sequence[NewTicket]) -> None:
+def set_state(connection: Connection, study_id: int, state: StudyState, version: int | None) -> bool:
+    """Set a study's state, unless its tickets are of another version; return whether it was set."""
+    if version is not None and _lock(connection, study_id) != version:
+        return False
+    change(connection, study_id, state=state)
+    return True
+
+
+def add_tickets(
+    connection: Connection, study_id: int, tickets: Sequence[NewTicket], version: int | None
+) -> bool:
     """Write waiting tickets, leaving alone those that are there; the version grows if any is new."""
-    _lock(connection, study_id)
+    current = _lock(connection, study_id)
+    if version is not None and current != version:
+        return False
     query = select(TICKET.c.kind, TICKET.c.number).where(TICKET.c.study_id == study_id)
     rows = connection.execute(query.where(reading.of_kinds({t.kind for t in tickets})))
     there = {(row.kind, row.number) for row in rows}
     new = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in there}
     if not new:
-        return
+        return True
     values = [
         {
             **{f.name: getattr(ticket, f.name) for f in fields(NewTicket)},
@@ -137,6 +159,7 @@ def add_tickets(connection: Connection, study_id: int, tickets: Sequence[NewTick
     ]
     connection.execute(insert(TICKET), values)
     change(connection, study_id, version=STUDY.c.version + 1)
+    return True
 
 
 def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
@@ -168,11 +191,16 @@ def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> Ne
     return News(state=study.state, version=study.version, tickets=tickets, reports=reports)
 
 
-def _lock(connection: Connection, study_id: int) -> None:
-    """Keep others from adding and withdrawing; before the tickets, so that nobody locks crosswise."""
-    query = select(STUDY.c.id).where(STUDY.c.id == study_id).with_for_update()
-    if connection.execute(query).one_or_none() is None:
+def _lock(connection: Connection, study_id: int) -> int:
+    """Keep others from adding and withdrawing, and return the version of the tickets.
+
+    To be locked before the tickets are, so that nobody locks crosswise.
+    """
+    query = select(STUDY.c.version).where(STUDY.c.id == study_id).with_for_update()
+    version = connection.scalars(query).one_or_none()
+    if version is None:
         raise _deleted(study_id)
+    return int(version)
 
 
 def _deleted(study_id: int) -> StudyNotFound:

@@ -161,7 +161,11 @@ def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
 def _add(
     store: Store, study: StudyRow, spec: StudySpec, count: int, enqueue: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    if not count:
-        return
-    store.add_tickets(study.id, more_tickets(store.tickets(study.id), spec, count, spec.enqueued(enqueue)))
-    store.set_state(study.id, "running")
+    wanted = spec.enqueued(enqueue)
+    while count:
+        # if somebody else adds tickets at the same moment, or the search ends, they follow from other ones
+        version = store.load_study(study.name).version
+        tickets = more_tickets(store.tickets(study.id), spec, count, wanted)
+        if store.add_tickets(study.id, tickets, version=version):
+            store.set_state(study.id, "running")
+            return

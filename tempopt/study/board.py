@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tempopt.store.rows import KINDS, OVER, Kind, News, StudyRow, StudyState, TicketRow
+from tempopt.store.rows import KINDS, OVER, Kind, StudyRow, StudyState, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.arms import SEARCHING, Arms, by_step
 from tempopt.study.confirm import winner_of
@@ -52,23 +52,26 @@ class Board:
         complete = [row.seconds for row in rows if row.outcome == "complete"]
         self.complete, self.complete_seconds = len(complete), sum(complete)
 
-    def refresh(self) -> News:
-        """Take in what others have done, and return it."""
+    def refresh(self) -> None:
+        """Take in what others have done."""
         news = self._store.news(self._study.id, {kind: self._first(kind) for kind in self._unfinished()})
         self.state = news.state
         if news.version != self.version:
             self.read()
-            return news
+            return
         reports = by_step(news.reports)
         for row in news.tickets:
-            if self.tickets[row.id].state not in OVER:
-                self.take_in(row, reports.get(row.id, {}))
-        return news
+            self.take_in(row, reports.get(row.id, {}))
 
     def take_in(self, row: TicketRow, reports: Mapping[int, float]) -> None:
-        """Take note of how a ticket that was not over stands; reports (step to value) count once it is."""
+        """Take note of how a ticket stands; its reports (step to value) count once it is over.
+
+        What is known already is known better: a run that another agent has taken over, and perhaps ended,
+        may come to its end here too before the store could refuse it.
+        """
         before = self.tickets[row.id]
-        assert before.state not in OVER, "a ticket ends once"
+        if before.state in OVER or before.attempt > row.attempt:
+            return
         self.tickets[row.id] = row
         self.spent += row.seconds - before.seconds
         if row.code is not None:

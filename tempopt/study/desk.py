@@ -191,13 +191,14 @@ class Desk:
         self._read()
         if not self.board.over():
             return False
+        id, version = self._study.id, self.board.version
         new = next_tickets(list(self.board.tickets.values()), self._spec)
+        if not new and self._line.attempt(lambda: self._store.set_state(id, "done", version=version)):
+            return True
         if new:
-            self._line.attempt(lambda: self._store.add_tickets(self._study.id, new))
-            self._read()
-            return False
-        self._line.attempt(lambda: self._store.set_state(self._study.id, "done"))
-        return True
+            self._line.attempt(lambda: self._store.add_tickets(id, new, version=version))
+        self._read()
+        return False
 
     def _read(self) -> None:
         """Read all tickets anew, with what is still to be told told first."""

@@ -90,11 +90,3 @@ def storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
 def optuna_study(storage: optuna.storages.RDBStorage, study: StudyRow) -> optuna.Study:
     """Optuna's study that belongs to ours."""
     return optuna.create_study(study_name=study.name, storage=storage)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not tested, and how to have it tested, where nobody can overlook it."""
-    skipped = (report.longrepr for report in terminalreporter.getreports("skipped"))
-    reasons = {why[2].removeprefix("Skipped: ") for why in skipped if isinstance(why, tuple)}
-    for reason in sorted(reason for reason in reasons if reason.startswith("NOT TESTED")):
-        terminalreporter.write_line(reason, red=True, bold=True)

@@ -184,6 +184,19 @@ def test_the_version_of_a_study_grows_when_its_tickets_become_others(store: Stor
     assert versions == [1, 1, 1, 2, 2]
 
 
+def test_what_follows_from_other_tickets_than_there_are_is_not_written(store: Store, study: StudyRow) -> None:
+    assert store.add_tickets(study.id, [new(0), new(1)], version=0)
+    known = store.load_study("example").version
+    assert store.add_tickets(study.id, [new(2), new(3)], version=known)
+    # somebody who has not seen the two that came later
+    assert not store.add_tickets(study.id, [new(2), new(4)], version=known)
+    assert not store.set_state(study.id, "done", version=known)
+    assert len(store.tickets(study.id)) == 4
+    assert store.load_study("example").state == "running"
+    assert store.set_state(study.id, "done", version=known + 1)
+    assert store.load_study("example").state == "done"
+
+
 def test_what_is_withdrawn_is_not_begun_and_what_was_begun_goes_on(store: Store, study: StudyRow) -> None:
     store.add_tickets(study.id, [new(0, "unit"), *(new(n) for n in range(3)), new(0, "choose")])
     taken(store, study, limits={"search": None})

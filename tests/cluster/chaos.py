@@ -1,0 +1,325 @@
+"""A study under attack: agents, trainers, the database and the network are struck, and nothing may be lost.
+
+The full attack on every backend is one command, from the root of a clone (as root, for the network)::
+
+    python -m tests.cluster.chaos
+
+A shorter one is part of the tests (test_chaos.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import network, studies
+from tests.cluster.crew import PATIENCE, Agent, Crew
+from tests.cluster.network import Machine
+from tests.cluster.studies import Record
+from tests.servers import PrivateServer, start_private, strike, why_not
+
+BACKENDS = ("sqlite", "postgresql", "mariadb")
+LEASE = 5.0
+# One in so many agents works on a machine whose network is cut now and then.
+_ABROAD = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a study, how many agents, and how long they are attacked.
+
+    Args:
+        every: Seconds between two blows, on average.
+    """
+
+    tickets: int
+    agents: int
+    seconds: float
+    every: float
+    seed: int = 0
+
+    def spec(self) -> dict[str, Any]:
+        """Return the spec of the study that is attacked."""
+        return studies.spec(self.tickets, lease=LEASE, store_timeout=3600)
+
+
+@dataclass
+class Attacker:
+    """Strikes at random, from a seed, until its time is over; everything it broke is whole again then."""
+
+    crew: Crew
+    server: PrivateServer | None
+    size: Size
+    say: Callable[[str], None]
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+    _later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    _cut: set[str] = field(default_factory=set)
+    _down: bool = False
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.size.seed)
+        self._blows: dict[str, Callable[[], str]] = {
+            "agent killed": self._kill_agent,
+            "trainer killed": self._kill_trainer,
+            "agent paused": lambda: self._pause(True, False),
+            "trainer paused": lambda: self._pause(False, True),
+            "agent and trainer paused": lambda: self._pause(True, True),
+            "agent terminated": self._terminate,
+        }
+        if self.server is not None:
+            self._blows["server killed"] = lambda: self._server_away(PrivateServer.kill)
+            self._blows["server restarted"] = lambda: self._server_away(PrivateServer.stop)
+        if any(self.crew.places):
+            self._blows["network cut"] = self._cut_network
+
+    @property
+    def kinds(self) -> list[str]:
+        """Every kind of blow that there is here."""
+        return list(self._blows)
+
+    def attack(self) -> None:
+        """Strike until the time is over and every kind of blow was struck."""
+        begun = time.monotonic()
+        give_up = begun + self.size.seconds + PATIENCE
+        pending = self._random.sample(self.kinds, k=len(self.kinds))
+        next_blow = begun
+        try:
+            while time.monotonic() < begun + self.size.seconds or pending:
+                assert time.monotonic() < give_up, f"nothing to strike at for {', '.join(pending)}"
+                self._undo_what_is_due()
+                self.crew.tend(away=self.is_away)
+                if self._set_pace(time.monotonic() - begun):
+                    return
+                if time.monotonic() >= next_blow and self._strike(pending):
+                    next_blow = time.monotonic() + self.size.every * self._random.uniform(0.5, 1.5)
+                time.sleep(0.5)
+        finally:
+            for _, undo in self._later:
+                undo()
+            self._later.clear()
+
+    def is_away(self, machine: Machine | None) -> bool:
+        """Return whether the database cannot be reached from a machine just now."""
+        return self._down or (machine is not None and machine.name in self._cut)
+
+    def _strike(self, pending: list[str]) -> bool:
+        kind = pending[0] if pending else self._random.choice(self.kinds)
+        with contextlib.suppress(LookupError):
+            victim = self._blows[kind]()
+            self.counts[kind] += 1
+            self.say(f"{kind}: {victim}")
+            pending[:1] = []
+            return True
+        # nobody is there to be struck like that just now
+        pending.append(pending.pop(0)) if pending else None
+        return False
+
+    def _set_pace(self, elapsed: float) -> bool:
+        """Hold the study back if it would be over before the attack is; return whether it is over."""
+        rows = [row for row in self.crew.look() if row.kind == "search"]
+        over = sum(row.state in ("done", "failed") for row in rows)
+        early = over / self.size.tickets > 0.8 * elapsed / self.size.seconds
+        at_leisure = 2 * self.size.agents * self.size.seconds / (self.size.tickets * studies.STEPS)
+        (self.crew.folder / "pace.new").write_text(str(min(at_leisure, 1.0) if early else 0.02))
+        (self.crew.folder / "pace.new").replace(self.crew.folder / "pace")
+        return over == self.size.tickets
+
+    def _victim(self) -> Agent:
+        able = [a for a in self.crew.agents if a.alive and a.worked and not (a.paused or a.ended)]
+        return self._random.choice(able)
+
+    def _after(self, seconds: float, undo: Callable[[], object]) -> None:
+        self._later.append((time.monotonic() + seconds, undo))
+
+    def _undo_what_is_due(self) -> None:
+        now = time.monotonic()
+        due = [undo for when, undo in self._later if when <= now]
+        self._later = [(when, undo) for when, undo in self._later if when > now]
+        for undo in due:
+            undo()
+
+    def _past_lease(self) -> float:
+        return LEASE * self._random.uniform(1.3, 2.5)
+
+    def _kill_agent(self) -> str:
+        agent = self._victim()
+        agent.ended = True
+        strike(agent.process.pid, signal.SIGKILL)
+        return f"agent {agent.number}"
+
+    def _terminate(self) -> str:
+        agent = self._victim()
+        agent.ended = True
+        strike(agent.process.pid, signal.SIGTERM)
+        return f"agent {agent.number}"
+
+    def _kill_trainer(self) -> str:
+        agent = self._victim()
+        strike(self._random.choice(agent.trainers()), signal.SIGKILL)
+        return f"of agent {agent.number}"
+
+    def _pause(self, agent_too: bool, trainers_too: bool) -> str:
+        agent = self._victim()
+        pids = [agent.process.pid] if agent_too else []
+        pids += [self._random.choice(agent.trainers())] if trainers_too else []
+        agent.paused = True
+        for pid in pids:
+            strike(pid, signal.SIGSTOP)
+
+        def wake() -> None:
+            agent.paused = False
+            for pid in pids:
+                strike(pid, signal.SIGCONT)
+
+        seconds = self._past_lease()
+        self._after(seconds, wake)
+        return f"agent {agent.number} for {seconds:.1f} s"
+
+    def _server_away(self, end: Callable[[PrivateServer], None]) -> str:
+        server = self.server
+        if server is None or self._down:
+            raise LookupError
+        end(server)
+        self._down = True
+
+        def bring_back() -> None:
+            server.start()
+            self._down = False
+
+        seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
+        self._after(seconds, bring_back)
+        return f"for {seconds:.1f} s"
+
+    def _cut_network(self) -> str:
+        machine = self._victim_abroad()
+        machine.cut()
+        self._cut.add(machine.name)
+
+        def join() -> None:
+            machine.join()
+            self._cut.discard(machine.name)
+
+        seconds = self._past_lease()
+        self._after(seconds, join)
+        return f"{machine.name} for {seconds:.1f} s"
+
+    def _victim_abroad(self) -> Machine:
+        at_work = {a.machine.name for a in self.crew.agents if a.machine and a.alive and a.worked}
+        names = {place.name: place for place in self.crew.places if place is not None}
+        return names[self._random.choice(sorted(at_work - self._cut))]
+
+
+@contextlib.contextmanager
+def _arena(backend: str, folder: Path, size: Size) -> Iterator[tuple[str, PrivateServer | None, list[Any]]]:
+    """Yield a database URL, its server and the agents' machines: none but this one where none can be made."""
+    here: list[Machine | None] = [None] * size.agents
+    if backend == "sqlite":
+        yield f"sqlite:///{folder / 'tempopt.db'}", None, here
+        return
+    with contextlib.ExitStack() as stack:
+        host = {}
+        if not network.why_not():
+            net = stack.enter_context(network.networked())
+            host = {"host": net.address}
+            # not the first: it begins the study
+            here[1::_ABROAD] = [net.machine() for _ in here[1::_ABROAD]]
+        server = start_private(backend, **host)
+        stack.callback(server.remove)
+        yield server.create_database("chaos"), server, here
+
+
+def _finish(crew: Crew) -> None:
+    """Leave the agents in peace until the study is over and all of them have left."""
+    (crew.folder / "pace").unlink()
+    moved, before = time.monotonic(), -1
+    while crew.agents:
+        over = sum(row.state == "done" for row in crew.look())
+        if over != before:
+            moved, before = time.monotonic(), over
+        assert time.monotonic() < moved + PATIENCE, f"nothing goes on any more: {over} tickets are done"
+        crew.tend(away=lambda machine: False)
+        assert not crew.unexplained, "\n".join(crew.unexplained)
+        time.sleep(0.5)
+
+
+def attack(backend: str, folder: Path, size: Size, undisturbed: Record, say: Callable[[str], None]) -> None:
+    """Attack a study on a backend and see that nothing was lost.
+
+    Args:
+        folder: An empty folder for its database, checkpoints and logs.
+        undisturbed: What the study comes to in peace.
+        say: Told of every blow, and of their sum.
+
+    Raises:
+        AssertionError: Something was lost, done twice or not done, or an agent died that nobody struck.
+    """
+    begun = time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def log(text: str) -> None:
+        say(f"[{time.monotonic() - begun:5.1f} s] {text}")
+
+    with _arena(backend, folder, size) as (url, server, places), contextlib.ExitStack() as stack:
+        crew = Crew(folder, url, places)
+        stack.callback(crew.end)
+        crew.begin(size.spec())
+        attacker = Attacker(crew, server, size, log)
+        attacker.attack()
+        log("peace")
+        _finish(crew)
+        found = studies.read(url, size.tickets)
+        rows = studies.tickets(url)
+    struck = ", ".join(f"{count} x {kind}" for kind, count in sorted(attacker.counts.items()))
+    attempts = sum(row.attempt for row in rows)
+    log(
+        f"{backend}: {struck}; {crew.started} agents, {crew.turned_away} of them turned away; "
+        f"{len(rows)} tickets in {attempts} attempts, {sum(row.failures for row in rows)} of them lost"
+    )
+    differences = found.differences(undisturbed)
+    assert not differences, "\n".join(differences)
+    # what was not attacked was not tested
+    assert set(attacker.counts) == set(attacker.kinds), "the study was over before every blow was struck"
+    assert attempts > len(rows)
+
+
+def main() -> int:
+    """Attack a study on the backends that are asked for, each in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.cluster.chaos")
+    parser.add_argument("--backend", choices=(*BACKENDS, "all"), default="all")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of violence (default: 5)")
+    parser.add_argument("--agents", type=int, default=8)
+    parser.add_argument("--tickets", type=int, default=200)
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two blows")
+    parser.add_argument("--seed", type=int, default=0, help="of the violence")
+    parser.add_argument("--folder", type=Path, help="where to keep all logs (default: nowhere)")
+    asked = parser.parse_args()
+    size = Size(asked.tickets, asked.agents, 60 * asked.minutes, asked.every, asked.seed)
+    backends = BACKENDS if asked.backend == "all" else (asked.backend,)
+    for reason in filter(None, (why_not(backend) for backend in backends if backend != "sqlite")):
+        sys.exit(reason)
+    if reason := network.why_not():
+        print(reason)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (asked.folder or Path(temporary)).absolute()
+        print("The study in peace ...", flush=True)
+        (folder / "undisturbed").mkdir(parents=True)
+        undisturbed = studies.undisturbed(folder / "undisturbed", size.spec())
+        for backend in backends:
+            print(f"\n{backend}", flush=True)
+            attack(backend, folder / backend, size, undisturbed, lambda text: print(text, flush=True))
+    print(f"\nNothing was lost on {', '.join(backends)}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

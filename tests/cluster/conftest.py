@@ -1,0 +1,58 @@
+"""What the studies of these tests come to in peace, found out once for all processes that run tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster import network, studies
+from tests.cluster.studies import Record
+from tests.servers import PrivateServer, start_private, why_not
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Record]:
+    """Return what gives the record of a study of so many search tickets that nobody disturbs."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+
+    def record(tickets: int) -> Record:
+        kept = shared / f"undisturbed-{tickets}.json"
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                found = studies.undisturbed(tmp_path_factory.mktemp("undisturbed"), studies.spec(tickets))
+                kept.write_text(json.dumps(dataclasses.asdict(found)))
+            return Record(**json.loads(kept.read_text()))
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def machines_can_be_made() -> str:
+    """Why they cannot; the empty text if they can."""
+    return network.why_not()
+
+
+@pytest.fixture
+def machines(machines_can_be_made: str) -> Iterator[network.Network]:
+    """A network of machines of the test's own."""
+    if machines_can_be_made:
+        pytest.skip(machines_can_be_made)
+    with network.networked() as made:
+        yield made
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Iterator[PrivateServer]:
+    """A server of the test's own, which it may kill."""
+    if reason := why_not(request.param):
+        pytest.skip(reason)
+    started = start_private(request.param)
+    yield started
+    started.remove()

@@ -1,0 +1,159 @@
+"""Agents at work on one study: started, watched, and replaced when they are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tempopt.errors import StorageError
+from tempopt.store.rows import TicketRow
+from tests.cluster.network import Machine
+from tests.cluster.studies import NAME, environment, seen, state, tempopt, written
+from tests.servers import descendants, strike
+
+# Only against hanging for ever: nothing is done for so long on no machine, however slow and busy.
+PATIENCE = 400.0
+INTERRUPTED = 130
+_SERVE = b"tempopt.training.serve"
+
+
+def wait_until(done: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Wait until something is so; AssertionError with what was waited for if it never is."""
+    give_up = time.monotonic() + patience
+    while not done():
+        assert time.monotonic() < give_up, f"waited {patience:g} s in vain: {what}"
+        time.sleep(0.1)
+
+
+@dataclass
+class Agent:
+    """One agent's process and what was done to it.
+
+    Args:
+        machine: Where it runs; None for this machine.
+        worked: Whether it was seen to hold a ticket.
+        ended: Whether something was done to it that an agent may end of.
+    """
+
+    number: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    machine: Machine | None
+    worked: bool = False
+    ended: bool = False
+    paused: bool = False
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def trainers(self) -> list[int]:
+        """Return the process ids of its trainers."""
+        found = []
+        for pid in descendants(self.process.pid):
+            with contextlib.suppress(OSError):
+                if _SERVE in (Path("/proc") / str(pid) / "cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def told(self) -> str:
+        """Return how it ended and the last that it said."""
+        last = self.log.read_text(errors="replace")[-2500:]
+        return f"agent {self.number} ended with exit code {self.process.returncode}:\n{last}"
+
+
+@dataclass
+class Crew:
+    """So many agents, one trainer each, on this machine and on others; the dead are replaced.
+
+    Args:
+        folder: Folder in which they run.
+        url: The study's database.
+        places: Machine of each agent; None for this machine.
+    """
+
+    folder: Path
+    url: str
+    places: Sequence[Machine | None]
+    agents: list[Agent] = field(default_factory=list)
+    unexplained: list[str] = field(default_factory=list)
+    turned_away: int = 0
+    started: int = 0
+
+    def begin(self, spec: dict[str, object]) -> None:
+        """Begin the study with the first agent and have the others join it."""
+        self._start(self.places[0], tempopt("search", written(self.folder, spec)))
+        first = self.agents[0]
+        wait_until(lambda: not first.alive or bool(seen(self.url)), "the study's tickets")
+        assert first.alive, first.told()
+        for machine in self.places[1:]:
+            self._start(machine)
+
+    def _start(self, machine: Machine | None, command: list[str] | None = None) -> None:
+        number, self.started = self.started, self.started + 1
+        log = self.folder / f"agent-{number:03d}.log"
+        words = [*(command or tempopt("agent", NAME)), "--storage", self.url, "--workers", "1"]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*(machine.prefix if machine else ()), *words],
+                cwd=self.folder,
+                env=environment(PACE=str(self.folder / "pace")),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.agents.append(Agent(number, process, log, machine))
+
+    def look(self) -> list[TicketRow]:
+        """Return the tickets, none if the database is away; the agents seen to hold one are marked."""
+        rows = seen(self.url)
+        holders = {int(row.agent.split(":")[1]) for row in rows if row.state == "running" and row.agent}
+        for agent in self.agents:
+            agent.worked = agent.worked or agent.process.pid in holders
+        return rows
+
+    def tend(self, *, away: Callable[[Machine | None], bool], over: bool = False) -> None:
+        """Note who is gone, and start another in the place of each.
+
+        Args:
+            away: Whether the database cannot be reached from a machine just now.
+            over: Whether the study is: nobody is replaced.
+        """
+        for agent in [agent for agent in self.agents if not agent.alive]:
+            if not over and away(agent.machine):
+                continue
+            self.agents.remove(agent)
+            over = over or self._is_over()
+            self._judge(agent, over)
+            if not over:
+                self._start(agent.machine)
+
+    def _is_over(self) -> bool:
+        with contextlib.suppress(StorageError):
+            return state(self.url) == "done"
+        return False
+
+    def _judge(self, agent: Agent, over: bool) -> None:
+        code = agent.process.returncode
+        if agent.ended or (code == 0 and over):
+            return
+        if code == 2 and not agent.worked and "database" in agent.told():
+            # it was started while the database was away, and said so
+            self.turned_away += 1
+            return
+        self.unexplained.append(agent.told())
+
+    def end(self) -> None:
+        """Kill everybody."""
+        for agent in self.agents:
+            for pid in (*agent.trainers(), agent.process.pid):
+                strike(pid, signal.SIGCONT)
+                strike(pid, signal.SIGKILL)
+            agent.process.wait()
+        self.agents.clear()

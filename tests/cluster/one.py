@@ -1,0 +1,105 @@
+"""One tempopt command at a time, with a study held at a pace, and what its runs and the store say of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tempopt.store.rows import TicketRow
+from tests.cluster import studies
+from tests.cluster.crew import PATIENCE, wait_until
+
+
+@dataclass
+class Place:
+    """A folder in which commands are given, on this machine or on another.
+
+    Args:
+        folder: Made if it is not there.
+        url: The study's database.
+        prefix: Words that lead to the machine.
+    """
+
+    folder: Path
+    url: str
+    prefix: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a tempopt command that works on the study with one trainer."""
+        command = studies.tempopt(*words, "--storage", self.url, "--workers", "1")
+        files = {"PACE": str(self.folder / "pace"), "TRACE": str(self.folder / "trace")}
+        with (self.folder / "output.txt").open("ab") as output:
+            process = subprocess.Popen(
+                [*self.prefix, *command],
+                cwd=self.folder,
+                env=studies.environment(**files),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def search(self, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+        """Begin a study, at a pace that leaves time to look at it."""
+        self.set_pace(0.03)
+        return self.start("search", studies.written(self.folder, spec))
+
+    def set_pace(self, seconds: float) -> None:
+        """Let every training step last so much longer than it does."""
+        (self.folder / "pace.new").write_text(str(seconds))
+        (self.folder / "pace.new").replace(self.folder / "pace")
+
+    def said(self) -> str:
+        """Return what the commands printed."""
+        return (self.folder / "output.txt").read_text(errors="replace")
+
+    def end(self, process: subprocess.Popen[bytes]) -> int:
+        """Return the exit code of a command, once it has ended."""
+        wait_until(lambda: process.poll() is not None, "the end of a command")
+        code: int = process.returncode
+        return code
+
+    def catch(self, pace: float) -> TicketRow:
+        """Slow the study down in the middle of its search; return a ticket at work that has a checkpoint.
+
+        Args:
+            pace: Seconds of a step from then on.
+        """
+        wait_until(lambda: any(row.state == "done" for row in self._search()), "the first search ticket")
+        self.set_pace(pace)
+        found: list[TicketRow] = []
+
+        def is_there() -> bool:
+            found[:] = [row for row in self._search() if row.state == "running" and row.checkpoints]
+            return bool(found)
+
+        wait_until(is_there, "a search ticket at work with a checkpoint")
+        return found[0]
+
+    def _search(self) -> list[TicketRow]:
+        assert any(process.poll() is None for process in self.processes), self.said()
+        return [row for row in studies.seen(self.url) if row.kind == "search"]
+
+    def steps(self, ticket: TicketRow) -> list[int]:
+        """Return the steps that were trained here for a ticket, in their order."""
+        assert ticket.parameters is not None
+        trace = (self.folder / "trace").read_text() if (self.folder / "trace").exists() else ""
+        first = repr(ticket.parameters["temperature_init"])
+        return [int(step) for who, step in map(str.split, trace.splitlines()) if who == first]
+
+    def close(self) -> None:
+        """Kill what is left; trainers end with their agents."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait(timeout=PATIENCE)

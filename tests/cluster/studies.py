@@ -1,0 +1,205 @@
+"""A study of many short real trainings, what became of it in every table, and what that ought to be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from tempopt.errors import StorageError
+from tempopt.store import Store
+from tempopt.store.rows import StudyState, TicketRow
+from tempopt.study.api import load_study
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAME = "chaos"
+STEPS = 24
+NEVER_PRUNED = 4
+_MODULES = (REPOSITORY, REPOSITORY / "tests" / "training", REPOSITORY / "tests" / "cluster")
+
+
+def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
+    """Return the spec of a study whose search is large and whose other arms are small.
+
+    Args:
+        tickets: Search tickets.
+        steps: Optimizer steps of a run; every fourth is followed by a validation.
+        study: Goes to its ``study:`` section.
+    """
+    return {
+        "study": {
+            "name": NAME,
+            "metric": "val_loss",
+            "direction": "minimize",
+            "trials": tickets,
+            "arms": {"unit": 1, "constant": 1},
+            "candidates": 1,
+            "seeds": {"choose": 1, "confirm": 2},
+            "sampler": {"name": "tpe", "n_startup_trials": 8},
+            "pruner": {"name": "median", "n_startup_trials": NEVER_PRUNED},
+            "parallel": 8,
+            # what is done to a ticket here is no reason to give it up
+            "max_attempts": 1000,
+            **study,
+        },
+        "search": {
+            "temperature_init": {"low": 0.25, "high": 4.0},
+            "temperature_final": {"low": 0.25, "high": 4.0},
+            "schedule": ["constant", "linear", "cosine"],
+            "lr": {"low": 0.0001, "high": 0.1, "log": True},
+        },
+        "model": {"class_path": "paced_modules.Paced"},
+        "data": {"class_path": "toy_modules.ToyData"},
+        "trainer": {
+            "max_steps": steps,
+            "val_check_interval": 4,
+            "check_val_every_n_epoch": None,
+            "accelerator": "cpu",
+        },
+        "resources": {"threads": 1},
+    }
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of an agent that finds the package and the toys."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPOPT_")}
+    path = os.pathsep.join(map(str, _MODULES))
+    return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def tempopt(*words: str) -> list[str]:
+    """Return the command line of a tempopt command."""
+    return [sys.executable, "-m", "tempopt", *words]
+
+
+def written(folder: Path, study: dict[str, Any]) -> str:
+    """Write a spec to a file in a folder and return its path (JSON is YAML)."""
+    path = folder / "spec.yaml"
+    path.write_text(json.dumps(study))
+    return str(path)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a study came to, in words that are equal if and only if every bit is.
+
+    Nothing here depends on who did what, in which order, or on how often it was tried.
+
+    Args:
+        tickets: By kind and number: seed, parameters, outcome, value.
+        measurements: By kind and number: every report and every evaluation.
+        trials: By number of the search ticket: what Optuna holds.
+        verdict: What the study found.
+    """
+
+    tickets: dict[str, str]
+    measurements: dict[str, str]
+    trials: dict[str, str]
+    verdict: dict[str, str]
+
+    def differences(self, undisturbed: Record) -> list[str]:
+        """Return in words where this is another study than the undisturbed one; empty if nowhere."""
+        found = []
+        for each in fields(self):
+            ours, theirs = getattr(self, each.name), getattr(undisturbed, each.name)
+            for key in sorted(ours.keys() | theirs.keys()):
+                if ours.get(key) != theirs.get(key):
+                    found.append(f"{each.name}, {key}: {ours.get(key)} instead of {theirs.get(key)}")
+        return found
+
+
+def tickets(url: str) -> list[TicketRow]:
+    """Return the study's tickets as they are now."""
+    with Store.open(url, create=False) as store:
+        return store.tickets(store.load_study(NAME).id)
+
+
+def seen(url: str) -> list[TicketRow]:
+    """Return the study's tickets, none if it has not begun or the database is away."""
+    with contextlib.suppress(StorageError):
+        return tickets(url)
+    return []
+
+
+def state(url: str) -> StudyState:
+    """Return the study's state as it is now."""
+    with Store.open(url, create=False) as store:
+        return store.load_study(NAME).state
+
+
+def _trials(url: str) -> list[optuna.trial.FrozenTrial]:
+    """Return the trials as anybody sees them who knows Optuna and not tempopt."""
+    storage = optuna.storages.RDBStorage(url)
+    try:
+        return optuna.load_study(study_name=NAME, storage=storage).trials
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _joined(rows: list[TicketRow], trials: list[optuna.trial.FrozenTrial]) -> dict[int, TicketRow]:
+    """Return the search ticket of each trial; each has exactly one, as each ticket has."""
+    search = {row.id: row for row in rows if row.kind == "search"}
+    assert [trial.number for trial in trials] == list(range(len(search)))
+    owners = {trial.number: search[trial.user_attrs["tempopt:ticket"]] for trial in trials}
+    assert {number: row.trial_number for number, row in owners.items()} == {n: n for n in owners}
+    assert len({row.id for row in owners.values()}) == len(search)
+    return owners
+
+
+def read(url: str, count: int) -> Record:
+    """Return what became of a study that is over.
+
+    Args:
+        count: Search tickets that were asked for.
+
+    Raises:
+        AssertionError: It is not over, or its tickets and Optuna's trials do not fit together.
+    """
+    with Store.open(url, create=False) as store:
+        study = store.load_study(NAME)
+        rows = store.tickets(study.id)
+        measured = store.measurements(study.id)
+    assert study.state == "done"
+    assert {row.state for row in rows} == {"done"}, [row for row in rows if row.state != "done"]
+    assert [row.number for row in rows if row.kind == "search"] == list(range(count))
+    result = load_study(url, NAME)
+    trials = _trials(url)
+    owners = _joined(rows, trials)
+    assert {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}
+    key = {row.id: f"{row.kind} {row.number:04d}" for row in rows}
+    numbers: dict[str, list[tuple[str, int, float]]] = {name: [] for name in key.values()}
+    for one in measured:
+        numbers[key[one.ticket_id]].append((one.name, one.step, one.value))
+    return Record(
+        tickets={
+            key[row.id]: repr((row.arm, row.seed, row.parameters, row.outcome, row.value, row.diverged_at))
+            for row in rows
+        },
+        measurements={name: repr(sorted(found)) for name, found in numbers.items()},
+        trials={
+            key[owners[trial.number].id]: repr(
+                (trial.state.name, trial.values, trial.params, sorted(trial.intermediate_values.items()))
+            )
+            for trial in trials
+        },
+        verdict={"winner": repr(result.winner), "verdict": repr(result.verdict)},
+    )
+
+
+def undisturbed(folder: Path, study: dict[str, Any], workers: int = 2) -> Record:
+    """Carry out a study with one agent in peace, in an empty folder, and return its record."""
+    url = f"sqlite:///{folder / 'tempopt.db'}"
+    command = tempopt("search", written(folder, study), "--storage", url, "--workers", str(workers))
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return read(url, study["study"]["trials"])

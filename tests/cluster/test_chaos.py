@@ -1,0 +1,26 @@
+"""Agents, trainers, the database and the network are struck for a while, and nothing is lost.
+
+The longer attack, with more agents and tickets, is ``python -m tests.cluster.chaos``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos import BACKENDS, Size, attack
+from tests.cluster.studies import Record
+from tests.servers import why_not
+
+SIZE = Size(tickets=24, agents=3, seconds=40.0, every=3.5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_whatever_is_done_to_agents_and_database_every_ticket_is_done_once_and_as_in_peace(
+    backend: str, tmp_path: Path, undisturbed: Callable[[int], Record]
+) -> None:
+    if backend != "sqlite" and (reason := why_not(backend)):
+        pytest.skip(reason)
+    attack(backend, tmp_path, SIZE, undisturbed(SIZE.tickets), print)

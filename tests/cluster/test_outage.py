@@ -1,0 +1,94 @@
+"""The database is away for a while, or somebody wants the machine: nothing is lost, nothing is done again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import studies
+from tests.cluster.crew import INTERRUPTED, wait_until
+from tests.cluster.one import Place
+from tests.cluster.studies import NAME, Record
+from tests.servers import PrivateServer
+
+TICKETS = 8
+# Seconds of a step: a run that was caught lasts long enough for what is to happen to it.
+PACE = 0.6
+
+
+@pytest.fixture
+def place_for(tmp_path: Path) -> Iterator[Callable[[str], Place]]:
+    """Return what gives the folder for the study of a URL; what runs there is ended with the test."""
+    places = []
+
+    def make(url: str) -> Place:
+        places.append(Place(tmp_path / "here", url))
+        return places[-1]
+
+    yield make
+    for place in places:
+        place.close()
+
+
+def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_once(
+    server: PrivateServer, place_for: Callable[[str], Place], undisturbed: Callable[[int], Record]
+) -> None:
+    place = place_for(server.create_database("outage"))
+    agent = place.search(studies.spec(TICKETS, lease=300, store_timeout=3600))
+    caught = place.catch(PACE)
+    server.kill()
+    place.set_pace(0)
+    # one of the first, which are never pruned: it is trained to its end
+    assert caught.number < studies.NEVER_PRUNED
+    wait_until(lambda: len(place.steps(caught)) == studies.STEPS, "the end of the training")
+    assert agent.poll() is None, place.said()
+    server.start()
+    assert place.end(agent) == 0, place.said()
+    assert not studies.read(place.url, TICKETS).differences(undisturbed(TICKETS))
+    # nothing was trained twice: not one attempt was thrown away
+    assert {row.attempt for row in studies.tickets(place.url)} == {1}
+
+
+def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_checkpoint(
+    server: PrivateServer, place_for: Callable[[str], Place], undisturbed: Callable[[int], Record]
+) -> None:
+    place = place_for(server.create_database("outage"))
+    agent = place.search(studies.spec(TICKETS, lease=5, store_timeout=1))
+    caught = place.catch(PACE)
+    server.stop()
+    assert place.end(agent) == 1
+    assert "store_timeout" in place.said() or "resume" in place.said(), place.said()
+    server.start()
+    place.set_pace(0)
+    before = len(place.steps(caught))
+    assert place.end(place.start("resume", NAME)) == 0, place.said()
+    assert not studies.read(place.url, TICKETS).differences(undisturbed(TICKETS))
+    again = place.steps(caught)[before:]
+    assert again and 0 not in again, "the run began again from nothing"
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM])
+def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_checkpoint(
+    tmp_path: Path,
+    place_for: Callable[[str], Place],
+    undisturbed: Callable[[int], Record],
+    blow: signal.Signals,
+) -> None:
+    place = place_for(f"sqlite:///{tmp_path / 'tempopt.db'}")
+    agent = place.search(studies.spec(TICKETS, lease=300))
+    place.catch(PACE)
+    agent.send_signal(blow)
+    assert place.end(agent) == INTERRUPTED, place.said()
+    rows = studies.tickets(place.url)
+    assert {row.state for row in rows} == {"done", "waiting"}
+    assert {row.failures for row in rows} == {0}
+    (given_back,) = [row for row in rows if row.state == "waiting" and row.checkpoints]
+    trained = len(place.steps(given_back))
+    place.set_pace(0)
+    assert place.end(place.start("resume", NAME)) == 0, place.said()
+    assert not studies.read(place.url, TICKETS).differences(undisturbed(TICKETS))
+    again = place.steps(given_back)[trained:]
+    assert again and 0 not in again, "the run began again from nothing"

@@ -1,0 +1,358 @@
+"""Database servers for tests: one that answers on the standard port, or a private one in a temporary folder.
+
+A private server keeps its promises to the disk (durability is what is tested), trusts everybody who reaches
+its address, and can be killed and started again. From a test or a conftest::
+
+    from tests.servers import find_or_start, PostgresServer
+
+    server, why_not = find_or_start("postgresql")   # server is None: pytest.skip(why_not)
+    url = server.create_database("mine"); ...; server.drop_database("mine")
+
+``tests`` is a namespace package: pytest's ``pythonpath = ["."]`` makes it importable, and there must be no
+``tests/__init__.py``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+# A recovery after SIGKILL on a slow, busy machine is still far from this.
+PATIENCE = 180.0
+LOOPBACK = "127.0.0.1"
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they started (Linux only)."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # the name in brackets may hold spaces; state and parent follow it
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found[1:]
+
+
+def strike(pid: int, blow: signal.Signals) -> bool:
+    """Send a signal; return whether the process was there to take it."""
+    try:
+        os.kill(pid, blow)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _program(name: str, *folders: str) -> str | None:
+    """Return the path of a program, looked for where distributions put those that are not in the PATH."""
+    places = sorted({str(place) for pattern in folders for place in Path("/").glob(pattern)}, reverse=True)
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *places]))
+
+
+class Server:
+    """A server that answers: databases are made and dropped on it.
+
+    Args:
+        base: URL of a database that is there, as an administrator.
+    """
+
+    drop_options = ""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def url(self, database: str) -> str:
+        """Return the URL of a database on this server."""
+        return make_url(self.base).set(database=database).render_as_string(hide_password=False)
+
+    def execute(self, statement: str) -> None:
+        """Carry out one statement as an administrator."""
+        engine = create_engine(self.base, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 10})
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+        finally:
+            engine.dispose()
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database and return its URL."""
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        force = " WITH (FORCE)" if self.base.startswith("postgresql") else ""
+        self.execute(f"DROP DATABASE {name}{force}")
+
+    def stop(self) -> None:
+        """Leave alone what was found running."""
+
+
+class PrivateServer(Server, ABC):
+    """A server of the tests' own, with its data in a temporary folder; started when it is made.
+
+    Args:
+        host: Address that it listens on.
+
+    Raises:
+        RuntimeError: The programs are not installed, or the server does not start.
+    """
+
+    account: ClassVar[str]
+    end: ClassVar[signal.Signals]
+
+    def __init__(self, host: str = LOOPBACK) -> None:
+        if not self.installed():
+            raise RuntimeError(f"The programs of {type(self).__name__} are not installed.")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = self._unprivileged()
+        # not where root alone may go
+        within = "/tmp" if self._user else None
+        self.folder = Path(tempfile.mkdtemp(prefix="tempopt-server-", dir=within))
+        if self._user:
+            shutil.chown(self.folder, self._user["user"], self._user["group"])
+        self.host, self.port = host, _free_port(host)
+        super().__init__(self._base())
+        atexit.register(self.remove)
+        self._initialise()
+        self.start()
+
+    @classmethod
+    @abstractmethod
+    def installed(cls) -> bool:
+        """Return whether the server's programs are on this machine."""
+
+    @abstractmethod
+    def _base(self) -> str: ...
+
+    @abstractmethod
+    def _initialise(self) -> None: ...
+
+    @abstractmethod
+    def _command(self) -> list[str]: ...
+
+    def _unprivileged(self) -> dict[str, Any]:
+        """Return whom to run as: servers refuse to be run by root."""
+        if os.geteuid() != 0:
+            return {}
+        known = {entry.pw_name: entry for entry in pwd.getpwall()}
+        entry = known.get(self.account) or known["nobody"]
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, **self._user)
+        if done.returncode != 0:
+            raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        assert self._process is None, "the server is running already"
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C in the terminal is for the tests, which then end their servers
+                start_new_session=True,
+                **self._user,
+            )
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.execute("SELECT 1")
+            except OperationalError as error:
+                if self._process.poll() is None and time.monotonic() < give_up:
+                    time.sleep(0.1)
+                    continue
+                log_text = (self.folder / "server.log").read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{self._command()[0]} does not answer: {error}\n{log_text}") from error
+
+    def kill(self) -> None:
+        """End every process of the server at once (SIGKILL), as a power cut would."""
+        if self._process is not None:
+            children = descendants(self._process.pid)
+            self._process.kill()
+            for child in children:
+                strike(child, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End the server in good order, whoever is connected to it."""
+        if self._process is not None:
+            self._process.send_signal(self.end)
+            try:
+                self._process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop the server and start it again."""
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        """End the server and delete its data."""
+        atexit.unregister(self.remove)
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class PostgresServer(PrivateServer):
+    """PostgreSQL in a folder of its own."""
+
+    account = "postgres"
+    # "fast": sessions are ended, unlike with SIGTERM, which waits for them
+    end = signal.SIGINT
+    folders = (
+        "usr/lib/postgresql/*/bin",
+        "usr/pgsql-*/bin",
+        "usr/local/pgsql/bin",
+        "usr/libexec/postgresql*",
+    )
+
+    @classmethod
+    def installed(cls) -> bool:
+        return all(_program(name, *cls.folders) for name in ("initdb", "postgres"))
+
+    def _base(self) -> str:
+        return f"postgresql+psycopg://postgres@{self.host}:{self.port}/postgres"
+
+    def _initialise(self) -> None:
+        initdb = _program("initdb", *self.folders)
+        assert initdb is not None
+        # --no-sync is about this one command: the server itself syncs all it commits
+        options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+        self._run(initdb, "--pgdata=data", *options)
+        with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all 0.0.0.0/0 trust\n")
+
+    def _command(self) -> list[str]:
+        program = _program("postgres", *self.folders)
+        assert program is not None
+        settings = {
+            "listen_addresses": self.host,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "shared_buffers": "16MB",
+            "max_connections": 100,
+        }
+        return [program, "-D", "data", *(f"--{name}={value}" for name, value in settings.items())]
+
+
+class MariaServer(PrivateServer):
+    """MariaDB in a folder of its own."""
+
+    account = "mysql"
+    end = signal.SIGTERM
+    folders = ("usr/sbin", "usr/local/sbin", "usr/libexec", "usr/local/mysql/bin")
+
+    @classmethod
+    def installed(cls) -> bool:
+        return all(_program(name, *cls.folders) for name in ("mariadb-install-db", "mariadbd"))
+
+    def _base(self) -> str:
+        return f"mysql+pymysql://root@{self.host}:{self.port}/mysql"
+
+    def _initialise(self) -> None:
+        install = _program("mariadb-install-db", *self.folders)
+        assert install is not None
+        options = ("--auth-root-authentication-method=normal", "--skip-test-db")
+        self._run(install, "--no-defaults", f"--datadir={self.folder / 'data'}", *options)
+        everybody = "CREATE USER IF NOT EXISTS root@'%';\nGRANT ALL ON *.* TO root@'%' WITH GRANT OPTION;\n"
+        (self.folder / "init.sql").write_text(everybody)
+        (self.folder / "init.sql").chmod(0o644)
+
+    def _command(self) -> list[str]:
+        program = _program("mariadbd", *self.folders)
+        assert program is not None
+        settings = {
+            "datadir": self.folder / "data",
+            "socket": self.folder / "socket",
+            "pid-file": self.folder / "pid",
+            "init-file": self.folder / "init.sql",
+            "bind-address": self.host,
+            "port": self.port,
+            "innodb-buffer-pool-size": "16M",
+            "performance-schema": "OFF",
+        }
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        return [program, "--no-defaults", "--skip-name-resolve", *options]
+
+
+_PRIVATE: dict[str, type[PrivateServer]] = {"postgresql": PostgresServer, "mariadb": MariaServer}
+_STANDARD = {
+    "postgresql": f"postgresql+psycopg://postgres@{LOOPBACK}:5432/postgres",
+    "mariadb": f"mysql+pymysql://root@{LOOPBACK}:3306/mysql",
+}
+_DRIVERS = {"postgresql": "psycopg", "mariadb": "pymysql"}
+_PACKAGES = {"postgresql": "postgresql", "mariadb": "mariadb-server"}
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def why_not(backend: str) -> str:
+    """Return why no private server of a backend can be had here, and how to get it; empty if one can."""
+    try:
+        __import__(_DRIVERS[backend])
+    except ImportError:
+        return (
+            f"NOT TESTED on {backend}: its driver {_DRIVERS[backend]} is not installed. "
+            "Run: pip install tempopt[postgresql,mysql]"
+        )
+    if not _PRIVATE[backend].installed():
+        return (
+            f"NOT TESTED on {backend}: its server programs are not installed. Install them (on Debian: "
+            f"apt-get install {_PACKAGES[backend]}); the tests start a server of their own."
+        )
+    return ""
+
+
+def start_private(backend: str, host: str = LOOPBACK) -> PrivateServer:
+    """Return a new private server of a backend, running; whoever asks for it removes it."""
+    return _PRIVATE[backend](host)
+
+
+@functools.cache
+def find_or_start(backend: str) -> tuple[Server | None, str]:
+    """Return a server for this process, ended with it if it is private, or None and the reason.
+
+    Args:
+        backend: ``postgresql`` or ``mariadb``.
+
+    Returns:
+        The server that answers on the standard port of this machine, else a private one, and an empty
+        text; or None, and a text "NOT TESTED on ..." that says how to have it tested.
+    """
+    standard = Server(_STANDARD[backend])
+    try:
+        standard.execute("SELECT 1")
+        return standard, ""
+    except (ImportError, OperationalError):
+        reason = why_not(backend)
+    return (None, reason) if reason else (start_private(backend), "")
