@@ -28,7 +28,7 @@ environment:
   TEMPOPT_STORAGE      database URL that --storage defaults to (else sqlite:///tempopt.db)
   TEMPOPT_TRACEBACK=1  show the traceback behind an error message
 
-exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted (state saved)
+exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted or paused (state saved)
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -91,11 +92,15 @@ def _to_verdict(
     except KeyboardInterrupt:
         print(f"\n{_how_to_go_on(name, arguments, again)}")
         return INTERRUPTED
+    except BrokenPipeError:
+        # whoever read the output has gone, and the study has not come to its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
     if result.state != "done":
         # somebody ran `tempopt pause`; other agents may yet be saving their runs
         command = _command("resume", name, arguments)
         print(f"\nThe study was paused. Everything that was reported is saved. To go on:\n  {command}")
-        return DONE
+        return INTERRUPTED
     where = f"{shlex.quote(name)}{storage_option(arguments)}"
     print("", *verdict_lines(result), "", sep="\n")
     print(f"Look again:       tempopt show {where}")

@@ -16,6 +16,7 @@ from tempopt.store.rows import StudySummary, TicketState
 from tempopt.store.store import Store
 from tempopt.study import export as exports
 from tempopt.study import results
+from tempopt.study.presence import is_dead
 from tempopt.study.results import Baseline, StudyResult
 from tempopt.study.verdict import verdict_lines
 
@@ -54,12 +55,13 @@ def _summary(summary: StudySummary) -> dict[str, Any]:
         for state, count in states.items():
             counts[state] += count
     study = summary.study
+    agents = [agent for agent in summary.agents if not is_dead(agent)]
     return {
         "study": study.name,
         "metric": study.spec["study"]["metric"],
         "direction": study.spec["study"]["direction"],
-        "state": "done" if study.state == "done" else "running" if summary.agents else "paused",
-        "agents": summary.agents,
+        "state": "done" if study.state == "done" else "running" if agents else "paused",
+        "agents": len(agents),
         "created": study.created.isoformat(),
         "tickets": {"requested": sum(counts.values()), **counts},
     }

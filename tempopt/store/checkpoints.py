@@ -1,21 +1,30 @@
 """Where checkpoints live: fsspec URLs, checked before use, and what lies under them counted and deleted.
 
-Knows neither what is in a checkpoint nor SQL; loads fsspec only when it is asked something.
+Layout: ``<place>/<study>/<run>/<file>``, the files being a run's checkpoints and its log. Knows neither what
+is in a checkpoint nor SQL; loads fsspec only when it is asked something.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tempopt.errors import UsageError
+from tempopt.store.rows import KINDS, Kind
 
 DEFAULT_FOLDER = "tempopt-runs"
 """Where checkpoints and logs lie unless something else is said: a folder in the current one."""
+LOG = "log.txt"
+"""What a run printed, in the run's folder."""
+# What was left half written, or half fetched, included.
+CHECKPOINT = re.compile(r"(?:step-([0-9]+)|resume)-[0-9]+\.ckpt(?:\.writing)?")
+"""Names of checkpoints; the first group is the step, None for a copy that was fetched to go on from."""
+RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,}}")
+"""Names of runs' folders."""
 
 _LOCAL = ("file", "local")
 # What pip installs for a protocol; for others fsspec says it.
@@ -47,7 +56,7 @@ def location(given: str | Path) -> str:
             "variables or files (AWS_ACCESS_KEY_ID, ~/.aws, FSSPEC_<PROTOCOL>_PASSWORD, ...)."
         )
     if is_local(text):
-        text = str(Path(text.partition("://")[2] if "://" in text else text).expanduser().absolute())
+        text = str(local_path(text).expanduser().absolute())
     url = text.rstrip("/") or "/"
     fs, folder = _opened(url)
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
@@ -77,25 +86,69 @@ def join(url: str, *parts: str) -> str:
     return "/".join([url.rstrip("/"), *parts])
 
 
-def remove(urls: Iterable[str]) -> int:
-    """Delete files; one that is not there is none to delete.
+def local_path(url: str) -> Path:
+    """Return the path of a folder or file of this machine."""
+    assert is_local(url)
+    return Path(url.partition("://")[2] if "://" in url else url)
 
-    Returns:
-        The bytes that this freed.
 
-    Raises:
-        OSError: A file is there and cannot be deleted, or the storage cannot be reached.
+def run_name(kind: Kind, number: int) -> str:
+    """Return what the folder of a run is called, as in ``search-0003``."""
+    return f"{kind}-{number:04d}"
+
+
+def is_ours(url: str, *, study: str, run: str) -> bool:
+    """Return whether a URL is that of a checkpoint, as tempopt names them, of a study's run.
+
+    Args:
+        run: Name of the run's folder.
     """
+    parts = url.split("/")
+    return (
+        parts[-3:-1] == [study, run]
+        and RUN.fullmatch(run) is not None
+        and CHECKPOINT.fullmatch(parts[-1]) is not None
+        and ".." not in parts
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What came of deleting files.
+
+    Args:
+        freed: Bytes.
+        left: Files that could not be deleted, by URL, and why.
+    """
+
+    freed: int
+    left: dict[str, str]
+
+
+def remove(urls: Iterable[str]) -> Removed:
+    """Delete files, whatever becomes of any of them; one that is not there is none to delete."""
     freed = 0
+    left: dict[str, str] = {}
     for url in urls:
-        fs, path = _opened(url)
-        # what was listed once may be listed from memory
-        fs.invalidate_cache()
-        with contextlib.suppress(FileNotFoundError):
+        try:
+            fs, path = _opened(url)
+            # what was listed once may be listed from memory
+            fs.invalidate_cache()
             size = fs.size(path) or 0
             fs.rm_file(path)
+        except FileNotFoundError:
+            continue
+        except Exception as error:
+            # each storage has errors of its own
+            left[url] = reason(error)
+        else:
             freed += size
-    return freed
+    return Removed(freed=freed, left=left)
+
+
+def reason(error: Exception) -> str:
+    """Return in few words why something could not be done to a file or a storage."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def usage(url: str) -> dict[str, int]:
@@ -113,22 +166,6 @@ def usage(url: str) -> dict[str, int]:
         for name, info in found.items()
         if name != root
     }
-
-
-def remove_folder(url: str) -> int:
-    """Delete a folder with everything below it; one that is not there is none to delete.
-
-    Returns:
-        The bytes that this freed.
-
-    Raises:
-        OSError: It cannot be deleted, or the storage cannot be reached.
-    """
-    freed = sum(usage(url).values())
-    fs, folder = _opened(url)
-    with contextlib.suppress(FileNotFoundError):
-        fs.rm(folder, recursive=True)
-    return freed
 
 
 def _opened(url: str) -> tuple[Any, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 
+from tempopt.errors import StorageError
 from tempopt.store.urls import Address
 
 CONNECT_SECONDS = 5
@@ -36,9 +38,27 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:
+        # SQLite writes on into a file that has been deleted, and nobody will ever read it
+        before = connection.info.get("file")
+        if before is not None and before != _file(address):
+            connection.invalidate()
+            raise StorageError(
+                f"The database file {address.url.database} was deleted or replaced while it was in use. "
+                "Put it back, or begin again in another one."
+            )
         connection.exec_driver_sql(begin)
+        connection.info["file"] = before or _file(address)
 
     return engine
+
+
+def _file(address: Address) -> tuple[int, int] | None:
+    """Return what tells the file at an SQLite address from every other, None if there is none."""
+    try:
+        found = Path(address.url.database or ":memory:").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def server_engine(address: Address) -> Engine:

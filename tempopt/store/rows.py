@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 Kind = Literal["unit", "constant", "search", "choose", "confirm", "init_only"]
 KINDS: tuple[Kind, ...] = ("unit", "constant", "search", "choose", "confirm", "init_only")
+SEARCHING: tuple[Literal["unit", "constant", "search"], ...] = ("unit", "constant", "search")
+"""The kinds whose runs look for the parameters; the others judge what was found."""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
 OVER: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
 """The states in which nothing is left to do for a ticket."""
@@ -47,12 +49,12 @@ class StudySummary:
 
     Args:
         tickets: Number of tickets by kind and state; what there is none of is left out.
-        agents: Number of agents that hold a ticket whose lease is not over.
+        agents: Names of the agents that hold a ticket whose lease is not over, sorted; some may have died.
     """
 
     study: StudyRow
     tickets: dict[Kind, dict[TicketState, int]]
-    agents: int = 0
+    agents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,8 @@ class TicketRow:
             pruned: the last reported value).
         diverged_at: Optimizer step at which the run diverged, else None.
         error: Last error message of a failed attempt, else None.
-        agent: Who holds it, or held it last; None while it waits.
+        agent: Who holds it, or held it last; None while it waits, unless it waits because this holder was
+            thought to be gone (who may come back, see ``Store.write``).
         seconds: Training seconds over all attempts.
         steps: Optimizer steps done; total_steps: steps it would have taken to the end.
         code: Identity of the code that ran it.
@@ -296,13 +299,11 @@ class Written:
     Args:
         refused: Ticket id to the reason, for tickets that are another's by now: what was to be written
             about them was thrown away, and so should their runs be.
-        states: State that each ticket has after the changes, by id; without the refused ones.
         state: State of the study.
         version: Version of its tickets.
     """
 
     refused: dict[int, str]
-    states: dict[int, TicketState]
     state: StudyState
     version: int
 
@@ -313,7 +314,8 @@ class News:
 
     Args:
         state: State of the study.
-        version: Version of its tickets; another than before: read all of them again.
+        version: Version of its tickets, no older than what is told here; another than before: read all of
+            them again, before anything else is made of this.
         tickets: Tickets that are not waiting, of those that were asked about.
         reports: Reports of those among them that are over and belong to an arm that searches.
     """

@@ -76,20 +76,16 @@ class Store:
 
     # ---- studies
 
-    def create_study(
-        self, name: str, spec: dict[str, Any], spec_hash: str, *, checkpoints: str | None = None
-    ) -> StudyRow:
+    def create_study(self, name: str, spec: dict[str, Any], spec_hash: str) -> StudyRow:
         """Write a new study, running, and return it; StorageError if there is one of that name."""
-        return self._database.write(
-            lambda c: studies.create(c, name, spec, spec_hash, checkpoints=checkpoints, shown=self.url_shown)
-        )
+        return self._database.write(lambda c: studies.create(c, name, spec, spec_hash, shown=self.url_shown))
 
     def load_study(self, name: str) -> StudyRow:
         """Return the study of that name; StudyNotFound, with the names that there are, if there is none."""
         return self._database.read(lambda c: studies.load(c, name, shown=self.url_shown))
 
     def list_studies(self) -> list[StudySummary]:
-        """Return every study, oldest first, with its numbers of tickets and of agents at work."""
+        """Return every study, oldest first, with its numbers of tickets and the agents at work."""
         return self._database.read(studies.summaries)
 
     def set_state(self, study_id: int, state: StudyState, *, version: int | None = None) -> bool:
@@ -123,19 +119,32 @@ class Store:
 
     # ---- tickets
 
-    def add_tickets(self, study_id: int, tickets: Sequence[NewTicket], *, version: int | None = None) -> bool:
+    def add_tickets(
+        self,
+        study_id: int,
+        tickets: Sequence[NewTicket],
+        *,
+        version: int | None = None,
+        resume: bool = False,
+    ) -> bool:
         """Write waiting tickets, leaving alone those that are there, and return whether that was done.
 
         Args:
             version: Write them only while the tickets that they follow from are of this version.
+            resume: Whether the study is running from then on, whatever it was, if any ticket is new.
 
         Raises:
             StudyNotFound: The study has been deleted.
         """
-        return self._database.write(lambda c: studies.add_tickets(c, study_id, tickets, version))
+        return self._database.write(
+            lambda c: studies.add_tickets(c, study_id, tickets, version=version, resume=resume)
+        )
 
     def withdraw(self, study_id: int, kinds: Iterable[Kind]) -> int:
-        """Withdraw the waiting tickets of these kinds, so that nobody begins them; return how many."""
+        """Withdraw the waiting tickets of these kinds, so that nobody begins them; return how many.
+
+        Trials of those that were begun before, and then given back or lost, are closed as failed.
+        """
         wanted = tuple(kinds)
         return self._database.write(lambda c: studies.withdraw(c, study_id, wanted))
 
@@ -149,12 +158,14 @@ class Store:
         max_attempts: int,
         dead: Collection[str] = (),
         held: Collection[int] = (),
+        expired: bool = True,
     ) -> TicketRow | None:
         """Take the next waiting ticket for an agent; None if there is none.
 
-        Before that, running tickets whose lease is over, or whose agent is dead, lose their attempt: they
-        wait again, or have failed for good. Running tickets of this agent that it does not know of (the
-        answer to their taking was lost) wait again too, and no failure is counted.
+        Before that, running tickets of others whose lease is over, or whose agent is dead, lose their
+        attempt: they wait again, or have failed for good. Running tickets of this agent that it does not
+        know of (the answer to their taking was lost) wait again too, and no failure is counted; those that
+        it knows of stay its own.
 
         Args:
             agent: Name of the agent, unique among those at work, 1 to 255 characters.
@@ -164,6 +175,8 @@ class Store:
             max_attempts: Failures after which a ticket is not tried again, >= 1.
             dead: Names of agents that are known to have died.
             held: Ids of the tickets that this agent knows it holds.
+            expired: Whether leases that are over count; False just after the store was away, when others
+                could not renew theirs either.
         """
         return self._database.write(
             lambda c: taking.take(
@@ -175,6 +188,7 @@ class Store:
                 max_attempts=max_attempts,
                 dead=dead,
                 held=held,
+                expired=expired,
             )
         )
 
@@ -210,23 +224,34 @@ class Store:
         study_id: int,
         changes: Sequence[Change],
         *,
+        agent: str,
         renew: Mapping[int, int] | None = None,
         lease: float,
+        adopt: bool = True,
     ) -> Written:
         """Write all that happened to runs and renew leases; see ``refused`` for what was not written.
 
-        Changes that were written before, and come again because the answer was lost, are accepted.
+        Changes that were written before, and come again because the answer was lost, are accepted. A ticket
+        that others took from this agent for its silence, and that nobody has begun since, is its own again
+        and runs on, its lease renewed and that failure taken back; unless the changes end in Lost or
+        Returned: then it waits as it is, and they are accepted and not written.
 
         Args:
             changes: In the order in which they happened.
+            agent: Whose runs these are, as it was named in :meth:`take_ticket`.
             renew: Attempt by id of the tickets whose runs have made a step since the last time.
             lease: Seconds that these get from now on.
+            adopt: Whether tickets may become this agent's again; False when it is dead and others speak.
 
         Raises:
             StudyNotFound: The study has been deleted.
             StorageError: Optuna's tables are of a version that this tempopt does not write.
         """
-        return self._database.write(lambda c: writing.write(c, study_id, changes, renew or {}, lease))
+        return self._database.write(
+            lambda c: writing.write(
+                c, study_id, changes, agent=agent, renew=renew or {}, lease=lease, adopt=adopt
+            )
+        )
 
     # ---- reading
 
@@ -236,7 +261,10 @@ class Store:
         return self._database.read(lambda c: reading.tickets(c, TICKET.c.study_id == study_id, wanted))
 
     def news(self, study_id: int, since: Mapping[Kind, int]) -> News:
-        """Return what became of the tickets of these kinds from these numbers on; or StudyNotFound."""
+        """Return what became of the tickets of these kinds from these numbers on; or StudyNotFound.
+
+        Its version is read last: it may be newer than the tickets, never older.
+        """
         return self._database.read(lambda c: studies.news(c, study_id, since))
 
     def measurements(

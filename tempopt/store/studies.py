@@ -13,10 +13,11 @@ from tempopt.errors import StorageError, StudyNotFound, unknown
 from tempopt.store import optuna_tables, reading
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
-from tempopt.store.optuna_tables import MANY
+from tempopt.store.optuna_tables import MANY, End, TrialChange
 from tempopt.store.rows import (
     KINDS,
     OVER,
+    SEARCHING,
     Kind,
     News,
     NewTicket,
@@ -27,17 +28,11 @@ from tempopt.store.rows import (
 )
 from tempopt.store.taking import now
 
-_SEARCHING: tuple[Kind, ...] = ("unit", "constant", "search")
+_WITHDRAWN = "withdrawn: the search was stopped"
 
 
 def create(
-    connection: Connection,
-    name: str,
-    spec: dict[str, Any],
-    spec_hash: str,
-    *,
-    checkpoints: str | None,
-    shown: str,
+    connection: Connection, name: str, spec: dict[str, Any], spec_hash: str, *, shown: str
 ) -> StudyRow:
     """Write a new study; StorageError if the name cannot be stored or is taken."""
     if not name.strip() or name != name.strip() or len(name) > MAX_NAME:
@@ -52,7 +47,6 @@ def create(
         "state": "running",
         "created": now(),
         "version": 0,
-        "checkpoints": checkpoints,
     }
     try:
         result = connection.execute(insert(STUDY).values(values))
@@ -77,7 +71,7 @@ def load(connection: Connection, name: str, *, shown: str) -> StudyRow:
 
 
 def summaries(connection: Connection) -> list[StudySummary]:
-    """Return every study, oldest first, with its numbers of tickets and of agents at work."""
+    """Return every study, oldest first, with its numbers of tickets and the agents at work."""
     studies = connection.execute(select(*reading.STUDY_COLUMNS).order_by(STUDY.c.id)).all()
     counts: dict[int, dict[Kind, dict[TicketState, int]]] = {row.id: {} for row in studies}
     for row in connection.execute(
@@ -88,14 +82,17 @@ def summaries(connection: Connection) -> list[StudySummary]:
         # A study that was begun between the two statements is seen the next time.
         if row.study_id in counts:
             counts[row.study_id].setdefault(KINDS[row.stage], {})[row.state] = row[3]
-    agents = connection.execute(
-        select(TICKET.c.study_id, func.count(TICKET.c.agent.distinct()))
-        .where(TICKET.c.state == "running", TICKET.c.lease > Clock())
-        .group_by(TICKET.c.study_id)
+    at_work: dict[int, set[str]] = {row.id: set() for row in studies}
+    held = select(TICKET.c.study_id, TICKET.c.agent).where(
+        TICKET.c.state == "running", TICKET.c.lease > Clock()
     )
-    at_work: dict[int, int] = {study_id: number for study_id, number in agents}
+    for study_id, agent in connection.execute(held.distinct()):
+        if study_id in at_work:
+            at_work[study_id].add(agent)
     return [
-        StudySummary(study=reading.study_row(row), tickets=counts[row.id], agents=at_work.get(row.id, 0))
+        StudySummary(
+            study=reading.study_row(row), tickets=counts[row.id], agents=tuple(sorted(at_work[row.id]))
+        )
         for row in studies
     ]
 
@@ -133,9 +130,14 @@ def set_state(connection: Connection, study_id: int, state: StudyState, version:
 
 
 def add_tickets(
-    connection: Connection, study_id: int, tickets: Sequence[NewTicket], version: int | None
+    connection: Connection,
+    study_id: int,
+    tickets: Sequence[NewTicket],
+    *,
+    version: int | None,
+    resume: bool,
 ) -> bool:
-    """Write waiting tickets, leaving alone those that are there; the version grows if any is new."""
+    """Write waiting tickets, leaving alone those that are there; if any is new, the version grows."""
     current = _lock(connection, study_id)
     if version is not None and current != version:
         return False
@@ -158,36 +160,41 @@ def add_tickets(
         for ticket in new.values()
     ]
     connection.execute(insert(TICKET), values)
-    change(connection, study_id, version=STUDY.c.version + 1)
+    running = {"state": "running"} if resume else {}
+    change(connection, study_id, version=STUDY.c.version + 1, **running)
     return True
 
 
 def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
-    """Withdraw the waiting tickets of these kinds; the version grows if there were any."""
+    """Withdraw the waiting tickets of these kinds, and close the trials of those that were begun before."""
     _lock(connection, study_id)
     waiting = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", reading.of_kinds(kinds))
-    ids = connection.scalars(
-        select(TICKET.c.id).where(*waiting).order_by(TICKET.c.id).with_for_update()
-    ).all()
-    for start in range(0, len(ids), MANY):
-        some = TICKET.c.id.in_(ids[start : start + MANY])
-        connection.execute(update(TICKET).where(some).values(state="withdrawn"))
-    if ids:
+    found = select(TICKET.c.id, TICKET.c.trial_id).where(*waiting).order_by(TICKET.c.id)
+    rows = connection.execute(found.with_for_update()).all()
+    for start in range(0, len(rows), MANY):
+        some = rows[start : start + MANY]
+        these = TICKET.c.id.in_([row.id for row in some])
+        connection.execute(update(TICKET).where(these).values(state="withdrawn"))
+        closed = TrialChange(end=End(outcome="failed", error=_WITHDRAWN))
+        trials = {row.trial_id: closed for row in some if row.trial_id is not None}
+        optuna_tables.write_trials(connection, trials)
+    if rows:
         change(connection, study_id, version=STUDY.c.version + 1)
-    return len(ids)
+    return len(rows)
 
 
 def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> News:
     """Return what became of the tickets of these kinds from these numbers on."""
+    begun = TICKET.c.state.in_(["running", "done", "failed"])
+    tickets = reading.tickets(connection, TICKET.c.study_id == study_id, begun, reading.from_on(since))
+    over = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in SEARCHING]
+    of_over = (MEASUREMENT.c.name == "report", TICKET.c.id.in_(over))
+    reports = reading.measurements(connection, *of_over) if over else []
+    # The version last: whoever is told of a ticket that came in between is told, too, to read all again.
     query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)
     study = connection.execute(query).one_or_none()
     if study is None:
         raise _deleted(study_id)
-    begun = TICKET.c.state.in_(["running", "done", "failed"])
-    tickets = reading.tickets(connection, TICKET.c.study_id == study_id, begun, reading.from_on(since))
-    over = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in _SEARCHING]
-    of_over = (MEASUREMENT.c.name == "report", TICKET.c.id.in_(over))
-    reports = reading.measurements(connection, *of_over) if over else []
     return News(state=study.state, version=study.version, tickets=tickets, reports=reports)
 
 

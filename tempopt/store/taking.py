@@ -49,9 +49,10 @@ def take(
     max_attempts: int,
     dead: Collection[str],
     held: Collection[int],
+    expired: bool,
 ) -> TicketRow | None:
     """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
-    _reclaim(connection, study_id, agent, max_attempts=max_attempts, dead=dead, held=held)
+    _reclaim(connection, study_id, agent, max_attempts=max_attempts, dead=dead, held=held, expired=expired)
     # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
     row = connection.execute(
         select(*TICKET_COLUMNS)
@@ -81,12 +82,16 @@ def _reclaim(
     max_attempts: int,
     dead: Collection[str],
     held: Collection[int],
+    expired: bool,
 ) -> None:
     """Let running tickets wait again whose lease is over, whose agent is dead, or does not know of them."""
     running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
     unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(held)))
     gone: ColumnElement[bool] = TICKET.c.agent.in_(list(dead)) if dead else false()
-    free = and_(running, or_(TICKET.c.lease <= Clock(), unknown, gone))
+    if expired:
+        gone = or_(gone, TICKET.c.lease <= Clock())
+    # Who asks is alive, and what it knows it holds is at work, however long it could not say so.
+    free = and_(running, or_(unknown, and_(TICKET.c.agent != agent, gone)))
     # Looked for without locks: MySQL would lock every running ticket that it passes, and writers wait.
     ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*_NEXT)).all()
     if not ids:
@@ -94,14 +99,15 @@ def _reclaim(
     found = select(*HELD).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
     failed = {}
     for row in connection.execute(found.with_for_update(skip_locked=True)).all():
-        if row.agent == agent and row.id not in held:
+        if row.agent == agent:
             # The answer to its taking was lost: nothing was begun, and nothing failed.
             change(connection, row.id, state="waiting", agent=None, lease=None)
             continue
         why = "died" if row.agent in dead else "made no step for as long as its lease"
         error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
         state, values = lost(row, error, max_attempts)
-        change(connection, row.id, **values)
+        # Known by its name should it come back before anybody else has begun.
+        change(connection, row.id, **values | {"agent": row.agent})
         if state == "failed" and row.trial_id is not None:
             failed[row.trial_id] = TrialChange(end=End(outcome="failed", error=error))
     optuna_tables.write_trials(connection, failed)
@@ -162,16 +168,30 @@ def begin(
     return number
 
 
-def stale(row: Row[Any] | None, ticket_id: int, attempt: int) -> str:
-    """Return why an attempt may not write about its ticket any more; the empty text if it may."""
+def stale(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:
+    """Return why an attempt may not write about its ticket any more; the empty text if it may.
+
+    Args:
+        agent: Who must hold the ticket; None: the attempt tells enough.
+    """
     if row is None:
         return f"Ticket {ticket_id} has been deleted meanwhile; attempt {attempt} is thrown away."
-    if (row.attempt, row.state) == (attempt, "running"):
+    if (row.attempt, row.state) == (attempt, "running") and agent in (None, row.agent):
         return ""
     return (
         f"Ticket {ticket_id} ({row.kind} {row.number}) is {row.state} at attempt {row.attempt}"
         f"{f', held by {row.agent}' if row.agent else ''}; attempt {attempt} is thrown away."
     )
+
+
+def readopted(held: Row[Any], lease: float) -> dict[str, Any]:
+    """Return the columns of a ticket that was thought to be lost, and whose holder has come back."""
+    return {
+        "state": "running",
+        "lease": Clock() + lease,
+        "failures": max(0, held.failures - 1),
+        "error": None,
+    }
 
 
 def change(connection: Connection, ticket_id: int, **values: Any) -> None:

@@ -26,7 +26,7 @@ from tempopt.store.rows import (
     TicketState,
     Written,
 )
-from tempopt.store.taking import HELD, change, lost, now, stale, storable
+from tempopt.store.taking import HELD, change, lost, now, readopted, stale, storable
 from tempopt.store.upsert import upsert
 
 MAX_LOG = 64 * 1024
@@ -38,8 +38,11 @@ def write(
     connection: Connection,
     study_id: int,
     changes: Sequence[Change],
+    *,
+    agent: str,
     renew: Mapping[int, int],
     lease: float,
+    adopt: bool,
 ) -> Written:
     """Write changes and renew leases; what is about tickets that are another's by now is refused."""
     attempts: dict[int, int] = dict(renew)
@@ -52,25 +55,27 @@ def write(
             of_ticket[each.ticket_id].append(each)
     rows = _lock(connection, study_id, attempts)
     refused: dict[int, str] = {}
-    states: dict[int, TicketState] = {}
     told: list[_Ticket] = []
     for ticket_id, attempt in attempts.items():
-        row = rows.get(ticket_id)
-        why = stale(row, ticket_id, attempt)
-        if row is not None and (not why or _is_replay(row, attempt, of_ticket[ticket_id])):
+        row, of_it = rows.get(ticket_id), of_ticket[ticket_id]
+        why = stale(row, ticket_id, attempt, agent)
+        if row is not None and not why:
             ticket = _Ticket(row)
-            if not why:
-                ticket.take_in(of_ticket[ticket_id])
-                told.append(ticket)
-            states[ticket_id] = ticket.state
+        elif row is not None and _is_replay(row, attempt, of_it):
+            continue
+        elif row is not None and adopt and _may_come_back(row, attempt, agent):
+            ticket = _Ticket(row, values=readopted(row, lease))
         else:
             refused[ticket_id] = why
+            continue
+        ticket.take_in(of_it)
+        told.append(ticket)
     _write_down(connection, told, renew, lease)
     query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)
     study = connection.execute(query).one_or_none()
     if study is None:
         raise StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
-    return Written(refused=refused, states=states, state=study.state, version=study.version)
+    return Written(refused=refused, state=study.state, version=study.version)
 
 
 def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:
@@ -91,6 +96,11 @@ def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
     if ending is not None:
         return row.state in ("waiting", "failed")
     return bool(row.state == "done")
+
+
+def _may_come_back(row: Row[Any], attempt: int, agent: str) -> bool:
+    """Return whether a ticket was taken from this agent for its silence, and nobody has begun it since."""
+    return (row.state, row.attempt, row.agent) == ("waiting", attempt, agent)
 
 
 @dataclass(slots=True)
@@ -152,10 +162,12 @@ class _Ticket:
             "diverged_at": outcomes.diverged_at,
             "checkpoint_seconds": self.row.checkpoint_seconds + outcomes.checkpoint_seconds,
             "checkpoints": None,
-            "error": error,
             "lease": None,
             "finished": now(),
         }
+        if error is not None:
+            # what an earlier attempt was lost by stays known
+            self.values["error"] = error
         self.trial.end = End(
             outcome=outcomes.outcome, value=outcomes.value, diverged_at=outcomes.diverged_at, error=error
         )

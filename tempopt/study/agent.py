@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound
-from tempopt.store.checkpoints import join
+from tempopt.store.checkpoints import LOG, join, run_name
 from tempopt.store.rows import (
     Began,
     Checkpoint,
@@ -100,6 +100,7 @@ class Agent:
             store=store,
             folder=folder,
             trainers=len(self._work),
+            abandon=self._abandon,
             observer=observer,
         )
         self._board = self._desk.board
@@ -134,7 +135,7 @@ class Agent:
     def _work_on(self, interrupt: Interrupt) -> None:
         while True:
             with contextlib.suppress(Away):
-                self._abandon(self._desk.speak())
+                self._desk.speak()
                 if self._board.state == "paused":
                     self._leave()
                     return
@@ -145,7 +146,7 @@ class Agent:
             self._listen(interrupt)
             self._watch()
 
-    def _abandon(self, refused: Sequence[int]) -> None:
+    def _abandon(self, refused: Collection[int]) -> None:
         for work in self._work:
             ticket = work.ticket
             if ticket is not None and ticket.id in refused:
@@ -154,17 +155,19 @@ class Agent:
                     "of it here is thrown away."
                 )
                 work.trainer.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
-                self._free(work)
+                self._desk.let_go(ticket)
+                work.abandon()
 
     def _assign(self) -> None:
         for work in self._work:
-            while work.trainer.ready and work.ticket is None and time.monotonic() >= self._idle_until:
-                held = [each.ticket.id for each in self._work if each.ticket is not None]
-                ticket = self._desk.next_ticket(held)
-                if ticket is None:
-                    self._idle_until = time.monotonic() + _IDLE_SECONDS
-                else:
-                    self._begin(work, ticket)
+            if not work.idle or time.monotonic() < self._idle_until:
+                continue
+            held = [each.ticket.id for each in self._work if each.ticket is not None]
+            ticket = self._desk.next_ticket(held)
+            if ticket is None:
+                self._idle_until = time.monotonic() + _IDLE_SECONDS
+            else:
+                self._begin(work, ticket)
 
     # ---- with the trainers
 
@@ -203,7 +206,7 @@ class Agent:
         )
 
     def _folder_of(self, ticket: TicketRow) -> Path:
-        return self._folder / f"{ticket.kind}-{ticket.number:04d}"
+        return self._folder / run_name(ticket.kind, ticket.number)
 
     def _listen(self, interrupt: Interrupt) -> None:
         by_connection = {work.trainer.connection: work for work in self._work}
@@ -224,20 +227,26 @@ class Agent:
     def _watch(self) -> None:
         lease = self._spec.study.lease
         for work in self._work:
-            if work.ticket is not None and work.stuck(lease):
+            if not work.stuck(lease):
+                continue
+            if work.ticket is not None:
                 self._observer.note(
                     f"The trainer of {work.ticket.kind} {work.ticket.number} has made no step for "
                     f"{time.monotonic() - work.moved:.0f} s (study.lease is {lease:g} s); it is ended."
                 )
-                work.trainer.end()
+            work.trainer.end()
 
     def _handle(self, work: Assignment, message: Message) -> None:
         assert isinstance(message, Started | Progress | Report | Kept | Finished | Failed)
+        if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
+            work.abandoned = None
         if not work.concerns(message.ticket, message.attempt):
             return
         assert work.ticket is not None
+        # when a model has been built, its first step, and perhaps a compilation, is still to come
+        work.moving = work.training
         work.moved = time.monotonic()
-        self._desk.progressed(work.ticket)
+        self._desk.progressed(work.ticket, work.patience(self._spec.study.lease))
         match message:
             case Started():
                 self._started(work, message)
@@ -253,7 +262,7 @@ class Agent:
                 self._failed(work, message)
 
     def _started(self, work: Assignment, message: Started) -> None:
-        work.step, work.total_steps = message.step, message.total_steps
+        work.training, work.step, work.total_steps = True, message.step, message.total_steps
         board, id = self._board, message.ticket
         self._desk.tell(
             Began(ticket_id=id, attempt=message.attempt, total_steps=message.total_steps, code=message.code)
@@ -380,14 +389,18 @@ class Agent:
         # init-only needs query weights to bake into; a study without them has a verdict all the same
         final = message.kind == "usage"
         if final and ticket.kind != "init_only":
+            self._return(work)
             raise SpecError(message.message)
-        self._lost(work, message.message, attempts=1 if final else self._spec.study.max_attempts)
+        attempts = 1 if final else self._spec.study.max_attempts
         nothing_works = not any(t.state == "done" for t in self._board.tickets.values())
-        if message.kind == "error" and nothing_works and self._board.tickets[ticket.id].state == "failed":
+        if message.kind == "error" and nothing_works and ticket.failures + 1 >= attempts:
+            # it is the code that fails, and not this ticket: when that is put right, it is to be done
+            self._return(work)
             raise StudyFailed(
                 f"The training raises in every attempt: {message.message}\nThe traceback is in "
-                f"{self._folder_of(ticket) / 'log.txt'}, and in: tempopt logs {self._spec.study.name}"
+                f"{self._folder_of(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
             )
+        self._lost(work, message.message, attempts=attempts)
 
     def _lost(self, work: Assignment, why: str, *, attempts: int) -> None:
         ticket = work.ticket
@@ -423,6 +436,7 @@ class Agent:
         why = work.trainer.obituary()
         work.trainer.connection.close()
         work.trainer = TrainerProcess(slot=work.trainer.slot, threads=self._threads)
+        work.abandoned = None
         if work.ticket is not None:
             self._lost(work, why, attempts=self._spec.study.max_attempts)
         if self._deaths > _STILLBORN * len(self._work):
@@ -435,12 +449,13 @@ class Agent:
     def _leave(self) -> None:
         """Have runs write a checkpoint and stop, and give their tickets back, within the grace time."""
         until = time.monotonic() + self._spec.resources.grace
-        for work in self._work:
-            if work.ticket is not None:
-                work.leaving = True
-                id, attempt = work.ticket.id, work.ticket.attempt
-                work.trainer.send(Stop(ticket=id, attempt=attempt, keep=not work.pruned))
-        with contextlib.suppress(KeyboardInterrupt, StudyFailed, SpecError):
+        # whatever happens now, a second Ctrl-C or a trainer that dies, the tickets are to be given back
+        with contextlib.suppress(KeyboardInterrupt, Exception):
+            for work in self._work:
+                if work.ticket is not None:
+                    work.leaving = True
+                    id, attempt = work.ticket.id, work.ticket.attempt
+                    work.trainer.send(Stop(ticket=id, attempt=attempt, keep=not work.pruned))
             while (busy := self._busy()) and (left := until - time.monotonic()) > 0:
                 for ready in wait(busy, timeout=left):
                     self._hear(busy[ready])  # type: ignore[index]

@@ -88,6 +88,7 @@ class Verdict:
         inference_only: Models trained at tau = 1 and evaluated at other temperatures.
         init_only: The winner's initial temperature baked into the weights, trained at tau = 1.
         round: Round of search tickets that it closes, from 0.
+        looks: Verdicts that the study has had with this one, >= 1; p and intervals allow for it.
     """
 
     total: Answer
@@ -99,11 +100,7 @@ class Verdict:
     inference_only: Share | None
     init_only: Share | None
     round: int
-
-    @property
-    def looks(self) -> int:
-        """Number of verdicts that the study will have had with this one; p and intervals allow for it."""
-        return self.round + 1
+    looks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +144,9 @@ def _conclude_round(
     init_only = of_kind(tickets, "init_only", of_round=of_round)
     if not confirm or not finished(confirm):
         return None
-    looks = of_round + 1
+    # a round whose confirmation was never begun has shown nobody anything
+    confirmed = {t.round for t in tickets if t.kind == "confirm" and t.attempt and t.round < of_round}
+    looks = 1 + len(confirmed)
     arms = {arm: _runs(of_kind(confirm, "confirm", arm)) for arm in ("unit", "constant", "search")}
     total = _compare(arms["search"], arms["unit"], spec, looks)
     if total is None:
@@ -163,6 +162,7 @@ def _conclude_round(
         inference_only=_inference_only(confirm, measurements, arms["unit"], total, spec, looks),
         init_only=_share(baked, total) if baked is not None else None,
         round=of_round,
+        looks=looks,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.errors import UsageError
-from tempopt.store.rows import StudyRow
+from tempopt.store.rows import StudyRow, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.errand import Errand, find, optimizers, rehearse, trainers_of, unchanged
 from tempopt.study.progress import Observer, Unobserved
@@ -66,7 +66,7 @@ def search(
             spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
         elif study is not None:
             spec = unchanged(store, study, spec)
-            _add(store, study, spec, max(more, len(enqueue)), enqueue)
+            _add(store, study, spec, more, enqueue)
         errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved())
         return errand.carry_out()
 
@@ -103,14 +103,12 @@ def join(
     """Work on a study that is being worked on, until it ends; arguments and errors as for :func:`resume`.
 
     Raises:
-        UsageError: The study rests, or is done.
+        UsageError: The study was paused.
     """
     with Store.open(storage, create=False) as store:
         study = store.load_study(name)
         if study.state == "paused":
             raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
-        if study.state == "done":
-            raise UsageError(f'Study "{name}" is done. Look at it: tempopt show {name}')
         spec = StudySpec.from_json(study.spec)
         return Errand(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
 
@@ -161,11 +159,19 @@ def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
 def _add(
     store: Store, study: StudyRow, spec: StudySpec, count: int, enqueue: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    wanted = spec.enqueued(enqueue)
-    while count:
-        # if somebody else adds tickets at the same moment, or the search ends, they follow from other ones
+    given = spec.enqueued(enqueue)
+    while True:
         version = store.load_study(study.name).version
-        tickets = more_tickets(store.tickets(study.id), spec, count, wanted)
-        if store.add_tickets(study.id, tickets, version=version):
-            store.set_state(study.id, "running")
+        rows = store.tickets(study.id)
+        # the same command may be typed twice
+        wanted = [each for each in given if not any(_tries(row, each) for row in rows)]
+        tickets = more_tickets(rows, spec, max(count, len(wanted)), wanted)
+        if not tickets:
             return
+        # if somebody else adds tickets at the same moment, or the search ends, ours follow from other ones
+        if store.add_tickets(study.id, tickets, version=version, resume=True):
+            return
+
+
+def _tries(row: TicketRow, wanted: Mapping[str, Any]) -> bool:
+    return row.kind == "search" and row.sampled is not None and wanted.items() <= row.sampled.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from tempopt.store.rows import OVER, Measurement, TicketRow, TrialParam
+from tempopt.store.rows import OVER, SEARCHING, Measurement, TicketRow, TrialParam
 from tempopt.study.confirm import oriented, usable
 from tempopt.study.history import History
 from tempopt.study.optimizers import make_pruner, make_sampler
@@ -18,8 +18,6 @@ from tempopt.study.space import Arm
 from tempopt.study.spec import StudySpec
 from tempopt.study.trials import trial_params
 from tempopt.training.seeds import derive
-
-SEARCHING: tuple[Arm, ...] = ("unit", "constant", "search")
 
 
 def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
@@ -115,7 +113,8 @@ class Arms:
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
             ticket.outcome or "failed", TrialState.PRUNED
         )
-        shown = {} if ticket.outcome == "diverged" else reports
+        # which reports of a lost run are known differs with who saw which of its attempts
+        shown = reports if ticket.outcome in ("complete", "pruned") else {}
         self._histories[ticket.kind].told(ticket.number, state, ticket.value, shown)
         if ticket.kind == "search" and usable(ticket) and self._better(ticket):
             self._best = ticket

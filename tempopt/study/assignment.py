@@ -14,10 +14,12 @@ from tempopt.training.serve import LOG
 _LOG_BYTES = 32 * 1024
 _START_SECONDS = 10.0
 _START_LEASES = 3.0
+# a validation is finished first
+_STOP_SECONDS = 60.0
 
 
 def first_lease(lease: float) -> float:
-    """Return the seconds that a run has for its first step, given those that it has for each of the others.
+    """Return the seconds that a run has for its first move, given those that it has for each of the others.
 
     Building a model, the first batches of data and the first compilation take longer than a step does.
     """
@@ -37,6 +39,9 @@ class Assignment:
         reports: Optimizer step to metric, all attempts.
         pruned: Whether the pruner has ended it; whatever still comes is not counted.
         leaving: Whether it has been told to write a checkpoint and stop.
+        training: Whether it has begun to train.
+        moving: Whether it has moved since.
+        abandoned: Ticket and attempt that it was told to stop because they are another's, until it has.
         begun: When it was given the ticket.
         moved: When it last made progress, on the same clock.
         log_from: Where in the ticket's log this attempt begins.
@@ -50,6 +55,9 @@ class Assignment:
     reports: dict[int, float] = field(default_factory=dict)
     pruned: bool = False
     leaving: bool = False
+    training: bool = False
+    moving: bool = False
+    abandoned: tuple[int, int] | None = None
     begun: float = 0.0
     moved: float = 0.0
     log_from: int = 0
@@ -57,7 +65,8 @@ class Assignment:
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
         """Give the trainer another ticket to do."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
-        self.step, self.total_steps, self.pruned, self.leaving = 0, ticket.total_steps, False, False
+        self.step, self.total_steps = 0, ticket.total_steps
+        self.pruned = self.leaving = self.training = self.moving = False
         self.begun = self.moved = time.monotonic()
         log = folder / LOG
         self.log_from = log.stat().st_size if log.exists() else 0
@@ -67,13 +76,30 @@ class Assignment:
         """Seconds since it was given the ticket."""
         return time.monotonic() - self.begun
 
+    def abandon(self) -> None:
+        """Have the trainer end a run that is another's by now."""
+        assert self.ticket is not None
+        self.abandoned = (self.ticket.id, self.ticket.attempt)
+        self.ticket, self.moved = None, time.monotonic()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it can be given a ticket."""
+        return self.trainer.ready and self.ticket is None and self.abandoned is None
+
+    def patience(self, lease: float) -> float:
+        """Return the seconds that it has for its next move."""
+        if self.abandoned is not None:
+            return _STOP_SECONDS
+        return lease if self.moving else first_lease(lease)
+
     def stuck(self, lease: float) -> bool:
-        """Return whether there was no progress for a lease, and none is on its way."""
-        if self.ticket is None:
+        """Return whether it did not move for as long as it may, and no word from it is on its way."""
+        if self.ticket is None and self.abandoned is None:
             return False
-        patience = lease if self.step else first_lease(lease)
+        late = time.monotonic() - self.moved > self.patience(lease)
         # an agent that was paused itself has not yet read what came meanwhile
-        return time.monotonic() - self.moved > patience and not self.trainer.connection.poll()
+        return late and not self.trainer.connection.poll()
 
     def printed(self) -> str:
         """Return the end of what this attempt has printed."""

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tempopt.store.rows import KINDS, OVER, Kind, StudyRow, StudyState, TicketRow
+from tempopt.store.rows import KINDS, OVER, SEARCHING, Kind, StudyRow, StudyState, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.arms import SEARCHING, Arms, by_step
+from tempopt.study.arms import Arms, by_step
 from tempopt.study.confirm import winner_of
 from tempopt.study.presence import is_dead
 from tempopt.study.spec import StudySpec
@@ -56,7 +56,7 @@ class Board:
         """Take in what others have done."""
         news = self._store.news(self._study.id, {kind: self._first(kind) for kind in self._unfinished()})
         self.state = news.state
-        if news.version != self.version:
+        if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
             self.read()
             return
         reports = by_step(news.reports)

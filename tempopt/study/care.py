@@ -5,6 +5,7 @@ Says and asks nothing: what was done comes back as plain data. Imports neither t
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,18 +13,17 @@ from pathlib import Path
 
 from tempopt.errors import UsageError
 from tempopt.store import checkpoints, urls
-from tempopt.store.rows import KINDS, OVER, Kind, LogRow, StudyRow, StudyState, TicketRow
+from tempopt.store.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.presence import at_work, machine, shown
 
-_SEARCHING: tuple[Kind, ...] = ("unit", "constant", "search")
 _RUN = re.compile(r"([a-z_]+)[- ](\d+)")
-# What was left half written, or half fetched, included.
-_CHECKPOINT = re.compile(r"(?:step-(\d+)|resume)-\d+\.ckpt(?:\.writing)?")
-_LOG = "log.txt"
+_UNDELIVERED = re.compile(r"undelivered-[^/]*\.jsonl")
 # Logs are read for so many tickets at a time, and a live one from its end: they can be long.
 _MANY = 100
 _LONGEST = 1_000_000
+# So many of the files that stay are named.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def stop(storage: str, name: str) -> Told:
     """
     with Store.open(storage, create=False) as store:
         study, agents = _standing(store, name)
-        withdrawn = 0 if study.state == "done" else store.withdraw(study.id, _SEARCHING)
+        withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
         return Told(before=study.state, agents=agents, withdrawn=withdrawn)
 
 
@@ -81,7 +81,7 @@ class Deleted:
     Args:
         agents: Agents that are at work on it still, ``host:pid``.
         freed: Bytes of checkpoints and logs that were removed.
-        left: What could not be removed: where it lies, and why.
+        left: What was not removed: where it lies, and why.
     """
 
     agents: list[str]
@@ -109,31 +109,82 @@ def delete(storage: str, name: str, *, force: bool = False) -> Deleted:
                 f"(tempopt pause {name}), or give --force."
             )
         store.delete_study(name)
-    freed = 0
-    left: dict[str, str] = {}
+    folders, left = _folders(study, tickets)
     logged = _local_base(study) / name
-    for folder in dict.fromkeys([*_folders(study, tickets), *([str(logged)] if logged.is_dir() else [])]):
-        try:
-            if checkpoints.is_local(folder) and not Path(folder).is_dir():
-                raise FileNotFoundError("there is no such folder on this machine")
-            freed += checkpoints.remove_folder(folder)
-        except Exception as error:
-            left[folder] = _reason(error)
+    if logged.is_dir():
+        folders.append(str(logged))
+    freed = 0
+    for folder in dict.fromkeys(folders):
+        removed = _cleared(folder)
+        freed += removed.freed
+        left |= removed.left
     return Deleted(agents=agents, freed=freed, left=left)
 
 
-def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> list[str]:
-    """Return every folder that is known to hold checkpoints of a study."""
+def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], dict[str, str]]:
+    """Return every folder that is known to be the study's, and the checkpoints in none, each with why."""
     found = [checkpoints.join(study.checkpoints, study.name)] if study.checkpoints else []
-    # <folder>/<run>/<file>: agents may have been given other places
-    found += [each.url.rsplit("/", 2)[0] for ticket in tickets for each in ticket.checkpoints]
-    return list(dict.fromkeys(found))
+    left: dict[str, str] = {}
+    for ticket in tickets:
+        run = checkpoints.run_name(ticket.kind, ticket.number)
+        for url in (each.url for each in ticket.checkpoints):
+            # agents may have been given other places; but a row is no reason to touch just any folder
+            if checkpoints.is_ours(url, study=study.name, run=run):
+                found.append(url.rsplit("/", 2)[0])
+            else:
+                left[url] = "this is not where tempopt keeps a checkpoint of that run"
+    paths = [str(checkpoints.local_path(f)) if checkpoints.is_local(f) else f for f in found]
+    return list(dict.fromkeys(paths)), left
+
+
+def _cleared(folder: str) -> checkpoints.Removed:
+    """Delete what tempopt wrote into a study's folder, and the folder if nothing else is in it."""
+    try:
+        if checkpoints.is_local(folder) and not Path(folder).is_dir():
+            raise FileNotFoundError("there is no such folder on this machine")
+        folders = _folders_in(Path(folder)) if checkpoints.is_local(folder) else []
+        lying = checkpoints.usage(folder)
+    except Exception as error:
+        return checkpoints.Removed(freed=0, left={folder: checkpoints.reason(error)})
+    own = [url for url in lying if _is_own(*_place(folder, url))]
+    removed = checkpoints.remove(own)
+    runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
+    for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
+        # one that holds something else stays
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    names = {path.name for path in folders if path not in runs}
+    for name, rest in (_place(folder, url) for url in lying.keys() - own):
+        names.add(f"{name}/{rest}" if rest and checkpoints.RUN.fullmatch(name) else name)
+    if not names:
+        return removed
+    some = ", ".join(sorted(names)[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return replace(removed, left={**removed.left, folder: f"tempopt did not write {some}{more}"})
+
+
+def _place(folder: str, url: str) -> tuple[str, str]:
+    """Return what lies directly in a folder, and the file's path in it, empty if it is the file itself."""
+    name, _, rest = url.removeprefix(f"{folder}/").partition("/")
+    return name, rest
+
+
+def _is_own(name: str, rest: str) -> bool:
+    """Return whether tempopt wrote a file of a study's folder, given its place in it."""
+    if not rest:
+        return _UNDELIVERED.fullmatch(name) is not None
+    is_file = rest == checkpoints.LOG or checkpoints.CHECKPOINT.fullmatch(rest) is not None
+    return is_file and checkpoints.RUN.fullmatch(name) is not None
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
 
 
 def _local_base(study: StudyRow) -> Path:
     """Return this machine's folder for what studies log: that of the checkpoints, if it is local."""
     if study.checkpoints and checkpoints.is_local(study.checkpoints):
-        return Path(study.checkpoints)
+        return checkpoints.local_path(study.checkpoints)
     return Path(checkpoints.DEFAULT_FOLDER).absolute()
 
 
@@ -143,7 +194,7 @@ class Collected:
 
     Args:
         files: Bytes by location of what was removed, or would be.
-        left: What could not be removed: where it lies, and why.
+        left: What was not removed: where it lies, and why.
     """
 
     study: str
@@ -173,42 +224,37 @@ def collect(storage: str, name: str | None = None, *, dry_run: bool = False) -> 
 
 def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
     study = store.load_study(name)
-    lying: dict[str, int] = {}
-    left: dict[str, str] = {}
-    for folder in _folders(study, store.tickets(study.id)):
+    folders, left = _folders(study, store.tickets(study.id))
+    lying: dict[str, dict[str, int]] = {}
+    for folder in folders:
         try:
-            lying |= checkpoints.usage(folder)
+            lying[folder] = checkpoints.usage(folder)
         except Exception as error:
-            left[folder] = _reason(error)
+            left[folder] = checkpoints.reason(error)
     # asked after the files were listed: what a run has recorded by then is not taken for needless
-    runs = {run_name(ticket): ticket for ticket in store.tickets(study.id)}
+    runs = {checkpoints.run_name(each.kind, each.number): each for each in store.tickets(study.id)}
     files: dict[str, int] = {}
-    for url, size in lying.items():
-        folder, _, file = url.rpartition("/")
-        ticket = runs.get(folder.rpartition("/")[2])
-        if ticket is None or not _needless(ticket, file):
-            continue
-        try:
-            files[url] = size if dry_run else checkpoints.remove([url])
-        except Exception as error:
-            left[url] = _reason(error)
+    for folder, sizes in lying.items():
+        for url, size in sizes.items():
+            run, file = _place(folder, url)
+            if run in runs and _needless(runs[run], file):
+                files[url] = size
+    if not dry_run:
+        stayed = checkpoints.remove(files).left
+        files = {url: size for url, size in files.items() if url not in stayed}
+        left |= stayed
     return Collected(study=name, files=files, left=left)
 
 
 def _needless(ticket: TicketRow, file: str) -> bool:
     """Return whether a run will never go on from a file in its folder."""
-    parts = _CHECKPOINT.fullmatch(file)
+    parts = checkpoints.CHECKPOINT.fullmatch(file)
     if parts is None or file in {each.url.rpartition("/")[2] for each in ticket.checkpoints}:
         return False
     if ticket.state in OVER:
         return True
     # one that is newer than those that are recorded may be about to be recorded
     return bool(parts[1]) and len(ticket.checkpoints) == 2 and int(parts[1]) < ticket.checkpoints[-1].step
-
-
-def run_name(ticket: TicketRow) -> str:
-    """Return what the folder of a ticket's run is called."""
-    return f"{ticket.kind}-{ticket.number:04d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +346,8 @@ def _live(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> Pri
     """Return what a run is printing, from its log if it is on this machine."""
     agent = ticket.agent or ""
     text = None
-    path = _local_base(study) / study.name / run_name(ticket) / _LOG
+    run = checkpoints.run_name(ticket.kind, ticket.number)
+    path = _local_base(study) / study.name / run / checkpoints.LOG
     if machine() in agent.split(":") and path.is_file():
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LONGEST))
@@ -313,8 +360,3 @@ def _live(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> Pri
         lines=len((text or "").splitlines()),
         text=text,
     )
-
-
-def _reason(error: Exception) -> str:
-    # each storage has errors of its own
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from tempopt.errors import StorageError, StudyFailed
+from tempopt.errors import StaleAttempt, StorageError, StudyFailed
 from tempopt.store import checkpoints
-from tempopt.store.rows import Change, Checkpoint, Kept, StudyRow, TicketRow, Written
+from tempopt.store.rows import SEARCHING, Change, Checkpoint, Kept, StudyRow, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.arms import SEARCHING, by_step
+from tempopt.study.arms import by_step
 from tempopt.study.assignment import first_lease
 from tempopt.study.board import Board
 from tempopt.study.limits import ended_by
 from tempopt.study.outbox import Away, Line, Outbox, left_behind, outbox_path
-from tempopt.study.presence import agent_name
+from tempopt.study.presence import agent_name, leave
 from tempopt.study.progress import Observer
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import next_tickets
@@ -35,6 +36,7 @@ class Desk:
         store: Where tickets and measurements are.
         folder: Local folder for what cannot be delivered.
         trainers: Number of the agent's trainers.
+        abandon: Called with the ids of tickets that are others' by now, before anything else is done.
         observer: Who is told what a person should read.
     """
 
@@ -46,6 +48,7 @@ class Desk:
         store: Store,
         folder: Path,
         trainers: int,
+        abandon: Callable[[Collection[int]], None],
         observer: Observer,
     ) -> None:
         self._spec = spec
@@ -53,23 +56,25 @@ class Desk:
         self._store = store
         self._folder = folder
         self._trainers = trainers
+        self._abandon = abandon
         self._observer = observer
         self._name = agent_name()
         self._line = Line(timeout=spec.study.store_timeout, note=observer.note)
         self._outbox = Outbox(
             store=store,
+            agent=self._name,
             line=self._line,
             study_id=study.id,
             lease=spec.study.lease,
             path=outbox_path(folder, self._name),
         )
-        self._useless: list[str] = []
+        self._useless: list[tuple[TicketRow, str]] = []
         self._deliver_for_the_dead()
         self.board = Board(spec, study, store)
 
     def _deliver_for_the_dead(self) -> None:
-        for path, changes in left_behind(self._folder):
-            self._store.write(self._study.id, changes, lease=self._spec.study.lease)
+        for path, agent, changes in left_behind(self._folder):
+            self._store.write(self._study.id, changes, agent=agent, lease=self._spec.study.lease, adopt=False)
             self._observer.note(
                 "What an agent on this machine could not tell the store before it died was told."
             )
@@ -81,9 +86,9 @@ class Desk:
         """Have a change delivered, now or with others; ``age``: seconds that its run has trained."""
         self._outbox.add(change, age=age)
 
-    def progressed(self, ticket: TicketRow) -> None:
-        """Have a lease renewed with the next delivery: its run has made progress."""
-        self._outbox.renew(ticket.id, ticket.attempt)
+    def progressed(self, ticket: TicketRow, seconds: float) -> None:
+        """Have a lease renewed with the next delivery: its run has moved, and has so long for the next."""
+        self._outbox.renew(ticket.id, ticket.attempt, seconds)
 
     def let_go(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
@@ -93,34 +98,47 @@ class Desk:
         """Have a checkpoint recorded, and those before the last deleted; return the ticket with it."""
         self.tell(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint), age=age)
         newest = (checkpoint, *ticket.checkpoints)
-        self._useless += [each.url for each in newest[_CHECKPOINTS_KEPT:]]
+        self._useless += [(ticket, each.url) for each in newest[_CHECKPOINTS_KEPT:]]
         self.board.note(ticket.id, checkpoints=newest[:_CHECKPOINTS_KEPT])
         return dataclasses.replace(ticket, checkpoints=newest[:_CHECKPOINTS_KEPT])
 
     def discard(self, ticket: TicketRow) -> None:
         """Have the checkpoints of a run that is over deleted."""
-        self._useless += [each.url for each in ticket.checkpoints]
+        self._useless += [(ticket, each.url) for each in ticket.checkpoints]
 
-    def speak(self) -> list[int]:
-        """Deliver what there is to tell, if it is time; return the ids of tickets that are others' by now."""
-        return list(self._deliver().refused) if self._outbox.due() else []
+    def speak(self) -> None:
+        """Deliver what there is to tell, if it is time."""
+        if self._outbox.due():
+            self._deliver()
 
-    def _deliver(self) -> Written:
+    def _deliver(self) -> None:
         written = self._outbox.deliver()
-        # only what the store names no more: an agent that takes over goes by what it finds there
-        useless, self._useless = self._useless, []
-        # what cannot be deleted now is left to `tempopt gc`
-        with contextlib.suppress(OSError):
-            checkpoints.remove(useless)
+        self._delete_useless(written.refused)
         self.board.state = written.state
+        if written.refused:
+            self._abandon(written.refused.keys())
         if written.refused or written.version != self.board.version:
             self._read()
-        return written
+
+    def _delete_useless(self, refused: Collection[int]) -> None:
+        """Delete checkpoints that the store names no more: whoever takes a run over goes by what it names."""
+        useless, self._useless = self._useless, []
+        study = self._study.name
+        checkpoints.remove(
+            url
+            for ticket, url in useless
+            # a row of the store is no reason to delete a file that tempopt has not written
+            if ticket.id not in refused
+            and checkpoints.is_ours(url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number))
+        )
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
         with contextlib.suppress(Away, StudyFailed, StorageError):
             self._deliver()
+            # what was taken a moment ago, and given to no trainer
+            self._store.release(self._study.id, [self._name])
+        leave(self._name)
 
     # ---- what is done
 
@@ -130,18 +148,28 @@ class Desk:
         Args:
             held: Ids of the tickets that are in work here.
         """
+        if self._outbox.urgent:
+            # a ticket whose end the store has not heard of would be handed out again
+            self._deliver()
         self._end_search()
         ticket = self._take(held) if self.board.startable() else None
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
-            if len(self._outbox):
-                self._deliver()
             self._line.attempt(self.board.refresh)
             ticket = None if self.board.over() else self._take(held)
-        if ticket is not None and ticket.parameters is None:
-            ticket = self._parametrised(ticket)
-        if ticket is not None:
-            self.board.take_in(ticket, {})
+        if ticket is None:
+            return None
+        if ticket.id not in self.board.tickets:
+            # somebody has added tickets since they were last read
+            self._read()
+        if ticket.parameters is None:
+            try:
+                ticket = self._parametrised(ticket)
+            except StaleAttempt:
+                # this process was frozen for longer than the lease
+                self._read()
+                return None
+        self.board.take_in(ticket, {})
         return ticket
 
     def _take(self, held: list[int]) -> TicketRow | None:
@@ -154,6 +182,7 @@ class Desk:
                 max_attempts=self._spec.study.max_attempts,
                 dead=self.board.dead(),
                 held=held,
+                expired=self._line.settled,
             )
         )
 
@@ -203,5 +232,5 @@ class Desk:
     def _read(self) -> None:
         """Read all tickets anew, with what is still to be told told first."""
         if len(self._outbox):
-            self._outbox.deliver()
+            self._deliver()
         self._line.attempt(self.board.read)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -20,6 +18,7 @@ from tempopt.store.rows import StudyRow
 from tempopt.store.store import Store
 from tempopt.study.agent import Agent
 from tempopt.study.confirm import evaluations
+from tempopt.study.interrupt import terminable
 from tempopt.study.optimizers import make_pruner, make_sampler
 from tempopt.study.progress import Observer
 from tempopt.study.results import StudyResult, load
@@ -67,20 +66,24 @@ class Errand:
         optimizers(spec)
         program = spec.program()
         name = spec.study.name
-        if self._study is not None and store.load_study(name).state == "done":
-            return load(store, name)
+        if self._study is not None:
+            state = store.load_study(name).state
+            if state == "done":
+                return load(store, name)
+            if state != "running":
+                store.set_state(self._study.id, "running")
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
         folder = _writable(Path(logs).absolute() / name)
-        with _terminable(), trainers_of(self._count, threads=self._threads) as trainers:
+        with terminable(), trainers_of(self._count, threads=self._threads) as trainers:
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             rehearse(spec, trainers[0], task="rehearse" if self._study is None else "check")
+            # every time: somebody may have deleted it in Optuna's dashboard
+            make_study(store.url, name=name, direction=spec.study.direction, metric=spec.study.metric)
             study = self._study or self._begin()
             # every time, since whoever began the study may have died before it had its tickets
             store.add_tickets(study.id, first_tickets(spec))
             if study.checkpoints != self._checkpoints:
                 store.set_checkpoints(study.id, self._checkpoints)
-            if study.state != "running":
-                store.set_state(study.id, "running")
             agent = Agent(
                 spec=spec,
                 program=program,
@@ -102,13 +105,11 @@ class Errand:
         spec, store = self._spec, self._store
         for note in spec.notes:
             self._observer.note(note)
-        study = spec.study
-        make_study(store.url, name=study.name, direction=study.direction, metric=study.metric)
         try:
-            return store.create_study(study.name, spec.to_json(), spec.identity())
+            return store.create_study(spec.study.name, spec.to_json(), spec.identity())
         except StorageError:
             # somebody else has begun the same study at the same moment
-            found = find(store, study.name)
+            found = find(store, spec.study.name)
             if found is None:
                 raise
             self._spec = unchanged(store, found, spec)
@@ -251,20 +252,3 @@ def _explained(failure: Failed) -> str:
         place for place in places if "site-packages" not in place and f"{os.sep}tempopt{os.sep}" not in place
     ]
     return "\n".join([f"The rehearsal of two steps ended in {failure.message}", *(own or places)[-1:]])
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Make SIGTERM end a search as Ctrl-C does: in good order."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

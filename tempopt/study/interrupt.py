@@ -6,8 +6,11 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+
+LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask an agent to leave in good order."""
 
 
 class Interrupt:
@@ -31,14 +34,35 @@ class Interrupt:
 
 
 @contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Make every signal to leave end what is being done as Ctrl-C does (main thread only)."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handled(interrupt):
+        yield
+
+
+@contextlib.contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Turn SIGINT and SIGTERM into an :class:`Interrupt` (main thread only: elsewhere they are not ours)."""
+    """Turn the signals to leave into an :class:`Interrupt` (main thread only: no others are ours)."""
     interrupt = Interrupt()
-    ours = threading.current_thread() is threading.main_thread()
-    before = {s: signal.signal(s, interrupt.ask) for s in (signal.SIGINT, signal.SIGTERM)} if ours else {}
     try:
-        yield interrupt
+        with _handled(interrupt.ask):
+            yield interrupt
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
         interrupt.close()
+
+
+@contextlib.contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    ours = threading.current_thread() is threading.main_thread()
+    # who said nohup does not want to hear of a terminal that goes away
+    heard = [s for s in LEAVING if signal.getsignal(s) != signal.SIG_IGN] if ours else []
+    before = {signum: signal.signal(signum, handler) for signum in heard}
+    try:
+        yield
+    finally:
+        for signum, theirs in before.items():
+            signal.signal(signum, theirs)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tempopt.store.rows import StudyRow
-from tempopt.study.arms import SEARCHING
+from tempopt.store.rows import SEARCHING, StudyRow
 from tempopt.study.board import Board
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import reserve

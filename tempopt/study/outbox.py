@@ -5,6 +5,7 @@ Every change carries its attempt and may arrive twice; the order is kept. Decide
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from tempopt.errors import StorageError, StudyFailed, StudyNotFound
+from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
 from tempopt.store.rows import Began, Change, Ended, Kept, Lost, Reported, Returned, Written
 from tempopt.store.store import Store
 from tempopt.study.presence import is_dead
@@ -58,6 +59,7 @@ class Line:
         self._pause = 0.0
         self._next = 0.0
         self._broken: float | None = None
+        self._back = -math.inf
 
     @property
     def broken(self) -> bool:
@@ -71,22 +73,32 @@ class Line:
             Away: The store cannot be reached, or was not a moment ago.
             StoreLost: It has been away for too long.
             StudyNotFound: It is there, and the study is not.
+            StudyFailed: It refuses the work, and would again.
         """
         if time.monotonic() < self._next:
             raise Away
         try:
             result = work()
+        except StoreUnreachable as error:
+            self._fail(error)
+            raise Away from error
         except StudyNotFound:
             raise
         except StorageError as error:
-            self._fail(error)
-            raise Away from error
+            # no outage: it would fail again for ever
+            raise StudyFailed(str(error)) from error
         if self._broken is not None:
             self._note(f"The store is back after {time.monotonic() - self._broken:.0f} s.")
             self._broken, self._pause = None, 0.0
+            self._back = time.monotonic()
         return result
 
-    def _fail(self, error: StorageError) -> None:
+    @property
+    def settled(self) -> bool:
+        """Whether whoever lost the store when this line did has had the time to find it again."""
+        return time.monotonic() - self._back > 2 * _LONGEST_PAUSE_SECONDS
+
+    def _fail(self, error: StoreUnreachable) -> None:
         now = time.monotonic()
         if self._broken is None:
             self._broken = now
@@ -105,21 +117,25 @@ class Outbox:
 
     Args:
         store: Where they go.
+        agent: Whose runs they are about.
         line: How it is reached.
         study_id: The study.
         lease: Seconds of a lease.
         path: File that holds what could not be delivered.
     """
 
-    def __init__(self, *, store: Store, line: Line, study_id: int, lease: float, path: Path) -> None:
+    def __init__(
+        self, *, store: Store, agent: str, line: Line, study_id: int, lease: float, path: Path
+    ) -> None:
         self._store = store
+        self._agent = agent
         self._line = line
         self._study_id = study_id
         self._lease = lease
         self._path = path
         self._changes: list[Change] = []
         self._written = 0
-        self._renew: dict[int, int] = {}
+        self._renew: dict[int, tuple[int, float]] = {}
         self._due = math.inf
         self._delivered = time.monotonic()
 
@@ -139,17 +155,25 @@ class Outbox:
         if self._line.broken:
             self._spill()
 
-    def renew(self, ticket_id: int, attempt: int) -> None:
-        """Take note that a run has made progress."""
-        self._renew[ticket_id] = attempt
+    def renew(self, ticket_id: int, attempt: int, seconds: float) -> None:
+        """Take note that a run has made progress, and has so many seconds for the next."""
+        self._renew[ticket_id] = (attempt, seconds)
 
     def drop(self, ticket_id: int) -> None:
         """Forget what a run has earned: it is no longer ours."""
         self._renew.pop(ticket_id, None)
 
+    @property
+    def urgent(self) -> bool:
+        """Whether the end of a run is to be told: for the store, its ticket is still ours."""
+        return any(isinstance(change, _URGENT) for change in self._changes)
+
     def due(self) -> bool:
         """Return whether something should be said now."""
         now = time.monotonic()
+        if self._line.broken:
+            # once it is back, this comes before all else: what was ours may be about to be given away
+            return True
         return now >= self._due or now - self._delivered >= min(LATEST_SECONDS, self._lease / 3)
 
     def deliver(self) -> Written:
@@ -160,12 +184,16 @@ class Outbox:
             StoreLost: The same, and there is no more waiting.
             StudyNotFound: The study has been deleted.
         """
-        renew = dict(self._renew)
+        renew = {ticket_id: attempt for ticket_id, (attempt, _) in self._renew.items()}
+        # one lease for all of them: the longest that any of them has earned
+        lease = max((seconds for _, seconds in self._renew.values()), default=self._lease)
         try:
             written = self._line.attempt(
-                lambda: self._store.write(self._study_id, self._changes, renew=renew, lease=self._lease)
+                lambda: self._store.write(
+                    self._study_id, self._changes, agent=self._agent, renew=renew, lease=lease
+                )
             )
-        except (Away, StoreLost):
+        except (Away, StudyFailed):
             self._spill()
             raise
         self._changes, self._renew, self._due = [], {}, math.inf
@@ -193,12 +221,15 @@ def outbox_path(folder: Path, agent: str) -> Path:
     return folder / f"undelivered-{agent.replace(':', '+')}.jsonl"
 
 
-def left_behind(folder: Path) -> Iterable[tuple[Path, list[Change]]]:
-    """Yield the files of agents that died on this machine before they could deliver, and what is in them."""
+def left_behind(folder: Path) -> Iterable[tuple[Path, str, list[Change]]]:
+    """Yield file, agent and changes of those that died on this machine before they could deliver."""
     for path in sorted(folder.glob("undelivered-*.jsonl")):
         agent = path.stem.removeprefix("undelivered-").replace("+", ":")
         if is_dead(agent):
-            yield path, [change for line in path.read_text().splitlines() if (change := _change(line))]
+            # another agent that begins now may have been faster
+            with contextlib.suppress(FileNotFoundError):
+                lines = path.read_text().splitlines()
+                yield path, agent, [change for line in lines if (change := _change(line))]
 
 
 def _line(change: Change) -> str:

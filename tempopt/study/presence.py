@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import socket
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ from pathlib import Path
 from tempopt.store.rows import TicketRow
 
 _PROC = Path("/proc")
+_left: set[str] = set()
+_count = itertools.count(1)
 
 
 @cache
@@ -28,9 +31,9 @@ def machine() -> str:
 
 
 def agent_name() -> str:
-    """Return the name of this process as an agent: ``host:pid:machine:start``, unique for ever."""
+    """Return a name for one more agent in this process: ``host:pid:machine:start.N``, unique for ever."""
     pid = os.getpid()
-    return f"{socket.gethostname()}:{pid}:{machine()}:{_started(pid)}"
+    return f"{socket.gethostname()}:{pid}:{machine()}:{_started(pid) or 0}.{next(_count)}"
 
 
 def shown(agent: str) -> str:
@@ -38,12 +41,20 @@ def shown(agent: str) -> str:
     return ":".join(agent.split(":")[:2])
 
 
+def leave(agent: str) -> None:
+    """Take note that an agent of this process has ended, though the process lives on."""
+    _left.add(agent)
+
+
 def is_dead(agent: str) -> bool:
     """Return whether an agent is known to be gone; False for what may run on another machine."""
+    if agent in _left:
+        return True
     parts = agent.split(":")
-    if len(parts) != 4 or parts[2] != machine():
+    if len(parts) != 4 or parts[2] != machine() or not parts[1].isdecimal():
         return False
-    return _started(int(parts[1])) != parts[3]
+    started = _started(int(parts[1]))
+    return started is not None and started != parts[3].partition(".")[0]
 
 
 def at_work(tickets: Iterable[TicketRow]) -> list[str]:
@@ -52,22 +63,23 @@ def at_work(tickets: Iterable[TicketRow]) -> list[str]:
     return sorted(shown(agent) for agent in held if not is_dead(agent))
 
 
-def _started(pid: int) -> str:
-    """Return when a process began (a number that grows), empty if there is no such process."""
+def _started(pid: int) -> str | None:
+    """Return when a process began (a number that grows), empty if there is none, None if that is hidden."""
     try:
         state = (_PROC / str(pid) / "stat").read_text()
     except OSError:
-        return "" if _PROC.is_dir() else _alive(pid)
+        # no /proc, or one that hides the processes of other people
+        return None if _exists(pid) else ""
     # the name of the program, in parentheses, may hold spaces
     fields = state.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _alive(pid: int) -> str:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
+    except (ProcessLookupError, OverflowError):
+        return False
     except PermissionError:
         pass
-    return "0"
+    return True

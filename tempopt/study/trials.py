@@ -6,17 +6,22 @@ transaction with its ticket, so that neither can be without the other.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, distribution_to_json
+from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 
 from tempopt.errors import UsageError
 from tempopt.store.rows import TrialParam
 
 _OURS = "tempopt"
+_ATTEMPTS = 10
+_JITTER = random.SystemRandom()
 
 
 def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
@@ -32,7 +37,7 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
         UsageError: Another program keeps a study of that name in this database.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.get_storage(url)
+    storage = _opened(url)
     way = StudyDirection.MAXIMIZE if direction == "maximize" else StudyDirection.MINIMIZE
     try:
         study_id = storage.create_new_study([way], name)
@@ -47,6 +52,18 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
             ) from error
     storage.set_study_user_attr(study_id, _OURS, {"metric": metric})
     storage.remove_session()
+
+
+def _opened(url: str) -> BaseStorage:
+    """Return Optuna's storage; of those that make its tables at one moment, all but one fail at first."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return optuna.storages.get_storage(url)
+        except Exception:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_JITTER.uniform(0.1, 0.5))
+    raise AssertionError("the last attempt returns or raises")
 
 
 def trial_params(

@@ -178,6 +178,8 @@ def _share(share: Share) -> str:
     text = f"{_signed(test)} ({_numbers(test)})"
     if share.share is None:
         return f"{text}."
+    if test.p_value >= ALPHA and share.share > 0:
+        return f"{text}: by itself not shown to be any of the gain."
     if share.share >= 1:
         return f"{text}: all of the gain."
     return f"{text}: {'none' if share.share <= 0 else f'{100 * share.share:.0f} %'} of the gain."

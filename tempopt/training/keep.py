@@ -91,15 +91,16 @@ class KeepCallback(Checkpoint):
             self._keep(trainer)
 
     def _keep(self, trainer: L.Trainer) -> None:
-        if self.checkpoints is None or trainer.fit_loop._should_accumulate() or _ends(trainer):
+        if self.checkpoints is None:
+            return
+        # this comes first: it is asked at every batch, and answered with less than the rest is
+        leaving = self._leaving()
+        late = time.monotonic() - self._clock >= (AT_LATEST if self._every is None else self._every)
+        if not (self._due or leaving or late) or trainer.fit_loop._should_accumulate() or _ends(trainer):
             return
         progress = trainer.fit_loop.epoch_loop.batch_progress
         if progress.is_last_batch and trainer.num_training_batches == math.inf:
             # going on from the end of an epoch, Lightning would draw a stream's first batch and forget it
-            return
-        leaving = self._leaving()
-        late = time.monotonic() - self._clock >= (AT_LATEST if self._every is None else self._every)
-        if not (self._due or leaving or late):
             return
         saved = self.checkpoints.save(trainer)
         self._due = False

@@ -26,8 +26,13 @@ class TrainerProcess:
         self.ready = False
         """Whether it is known to be warm."""
         ours, theirs = socket.socketpair()
-        # MKL follows OpenMP; two numbers that differ have threads wait for each other
-        environment = {name: value for name, value in os.environ.items() if name != "MKL_NUM_THREADS"}
+        # MKL follows OpenMP; two numbers that differ have threads wait for each other. The store's URL may
+        # hold a password, which is nothing to a person's training code.
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "MKL_NUM_THREADS" and not name.startswith("TEMPOPT_STORAGE")
+        }
         environment["OMP_NUM_THREADS"] = str(threads)
         with theirs:
             self._process = subprocess.Popen(

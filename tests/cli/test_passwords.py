@@ -135,9 +135,8 @@ def url() -> Iterator[str]:
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {"temperature_init": 1.0}, None)
             outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)
             text = f"connecting to {given}\nas {SECRET}"
-            store.write(
-                study.id, [Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)], lease=60.0
-            )
+            ended = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, log=text)
+            store.write(study.id, [ended], agent="far:1:2:3", lease=60.0)
         yield given
     finally:
         server.drop_database(name)

@@ -119,7 +119,7 @@ def test_a_study_that_was_paused_says_how_to_go_on_and_claims_nothing(
     words: list[str], state: str, carried_out: Called, capsys: pytest.CaptureFixture[str]
 ) -> None:
     carried_out["state"] = state
-    assert cli.main([*words, "--storage", "sqlite:///a b.db"]) == 0
+    assert cli.main([*words, "--storage", "sqlite:///a b.db"]) == 130
     assert capsys.readouterr().out == (
         "a note\n"
         "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from tempopt import cli
 from tempopt.store.rows import Ended, Kind, NewTicket, Outcomes, TicketRow
 from tempopt.store.store import Store
+from tempopt.study.presence import machine
 from tempopt.study.spec import StudySpec
 
 URL = "sqlite:///tempopt.db"
@@ -50,7 +52,7 @@ def begun() -> Iterator[None]:
             store.begin(ticket.id, ticket.attempt, parameters, parameters, None)
             outcomes = Outcomes(outcome="complete", value=value, steps=10, seconds=2.0)
             ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-            store.write(study.id, [ended], lease=60.0)
+            store.write(study.id, [ended], agent="far:1:2:3", lease=60.0)
     yield
 
 
@@ -87,6 +89,17 @@ def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert "pairs: maximize val_accuracy; running (2 agents)\n" in out
     assert out.splitlines()[1].split()[:4] == ["pairs", "running", "2", "val_accuracy"]
+
+
+@pytest.mark.usefixtures("begun")
+def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    dead = f"near:{os.getpid()}:{machine()}:no such start"
+    _begin(dead)
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "paused", "0"]
+    _begin("far:1:2:3")
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "running", "1"]
 
 
 @pytest.mark.usefixtures("begun")

@@ -43,11 +43,71 @@ def test_what_lies_under_a_place_is_counted_and_deleted_and_nothing_else(base: s
     assert checkpoints.usage(base) == sizes
     assert sum(checkpoints.usage(checkpoints.join(base, "study")).values()) == 60
     gone = [checkpoints.join(one, "step-4-1.ckpt"), checkpoints.join(one, "step-0-1.ckpt")]
-    assert checkpoints.remove(gone) == 10
-    assert checkpoints.remove(gone) == 0
-    assert checkpoints.remove_folder(checkpoints.join(base, "study")) == 50
-    assert checkpoints.remove_folder(checkpoints.join(base, "study")) == 0
-    assert list(checkpoints.usage(base).values()) == [40]
+    assert checkpoints.remove(gone) == checkpoints.Removed(freed=10, left={})
+    assert checkpoints.remove(gone) == checkpoints.Removed(freed=0, left={})
+    assert sorted(checkpoints.usage(base).values()) == [20, 30, 40]
+
+
+def test_what_cannot_be_deleted_is_named_and_keeps_nothing_else(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    def refuse(path: str) -> None:
+        raise RuntimeError("no credentials")
+
+    one, two = str(tmp_path / "step-4-1.ckpt"), str(tmp_path / "step-8-1.ckpt")
+    kept = f"{bucket}/study/search-0001/step-4-1.ckpt"
+    for url in (one, kept, two):
+        put(url, bytes(10))
+    folder = tmp_path / "step-9-1.ckpt"
+    folder.mkdir()
+    monkeypatch.setattr(fsspec.core.url_to_fs(kept)[0], "rm_file", refuse)
+    removed = checkpoints.remove([one, "gopher://host/step-4-1.ckpt", kept, str(folder), two])
+    assert removed.freed == 20
+    assert list(removed.left) == ["gopher://host/step-4-1.ckpt", kept, str(folder)]
+    assert "gopher" in removed.left["gopher://host/step-4-1.ckpt"]
+    assert removed.left[kept] == "no credentials"
+    assert folder.is_dir()
+
+
+@pytest.mark.parametrize("place", ["/data/runs", "/", "file:///data/runs", "s3://bucket/runs"])
+@pytest.mark.parametrize("file", ["step-8-1.ckpt", "step-120-3.ckpt.writing", "resume-2.ckpt.writing"])
+def test_a_checkpoint_in_its_place_is_ours(place: str, file: str) -> None:
+    run = checkpoints.run_name("search", 3)
+    assert checkpoints.is_ours(checkpoints.join(place, "pairs", run, file), study="pairs", run=run)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/data/pairs/search-0003/log.txt",
+        "/data/pairs/search-0003/step-8-1.ckpt.old",
+        "/data/pairs/search-0003/my-step-8-1.ckpt",
+        "/data/pairs/search-0003/",
+        "/data/pairs/search-0004/step-8-1.ckpt",
+        "/data/others/search-0003/step-8-1.ckpt",
+        "/data/pairs/search-0003/old/step-8-1.ckpt",
+        "/data/pairs/step-8-1.ckpt",
+        "/data/../pairs/search-0003/step-8-1.ckpt",
+        "step-8-1.ckpt",
+        "",
+    ],
+)
+def test_what_lies_elsewhere_or_is_called_otherwise_is_not_ours(url: str) -> None:
+    assert not checkpoints.is_ours(url, study="pairs", run="search-0003")
+
+
+def test_a_folder_that_is_no_runs_holds_nothing_of_ours() -> None:
+    assert not checkpoints.is_ours(
+        "/data/pairs/weights-0003/step-8-1.ckpt", study="pairs", run="weights-0003"
+    )
+
+
+def test_runs_with_many_digits_are_runs() -> None:
+    assert checkpoints.run_name("confirm", 12345) == "confirm-12345"
+    assert checkpoints.RUN.fullmatch("confirm-12345")
+    assert checkpoints.RUN.fullmatch(checkpoints.run_name("unit", 0))
 
 
 def test_a_path_becomes_absolute_and_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,3 +239,18 @@ def test_a_connection_that_the_server_cut_is_replaced(backend: str, url: str) ->
         other.write(lambda c: c.execute(text(kill or f"KILL {mine}")))
         assert store.list_studies() == []
     other.close()
+
+
+@pytest.mark.parametrize("fate", ["deleted", "replaced"])
+def test_a_file_that_is_taken_away_is_missed_at_once(tmp_path: Path, fate: str) -> None:
+    path = tmp_path / "tempopt.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        study = store.create_study("example", {}, "0" * 64)
+        for file in tmp_path.iterdir():
+            file.unlink()
+        if fate == "replaced":
+            Store.open(f"sqlite:///{path}").close()
+        with pytest.raises(StorageError, match=r"tempopt\.db was deleted or replaced"):
+            store.set_state(study.id, "paused")
+        with pytest.raises(StorageError, match=r"tempopt\.db was deleted or replaced"):
+            store.load_study("example")

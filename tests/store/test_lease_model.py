@@ -59,6 +59,7 @@ class Tickets(RuleBasedStateMachine):
         self.failures = [0] * NUM_TICKETS
         self.holder: list[str | None] = [None] * NUM_TICKETS
         self.is_over = [False] * NUM_TICKETS
+        self.may_come_back: list[str | None] = [None] * NUM_TICKETS
         self.has_trial = [False] * NUM_TICKETS
         self.reports: list[set[int]] = [set() for _ in range(NUM_TICKETS)]
 
@@ -70,12 +71,22 @@ class Tickets(RuleBasedStateMachine):
     def holds(self, run: TicketRow) -> bool:
         return self.state[run.number] == "running" and self.attempt[run.number] == run.attempt
 
+    def adopts(self, run: TicketRow) -> bool:
+        """Let an agent that comes back have its ticket again; return whether that is so."""
+        is_its = self.attempt[run.number] == run.attempt and self.may_come_back[run.number] == run.agent
+        if is_its:
+            self.state[run.number], self.holder[run.number] = "running", run.agent
+            self.may_come_back[run.number] = None
+            self.failures[run.number] -= 1
+        return is_its
+
     def lose(self, number: int) -> None:
         self.failures[number] += 1
         self.give_up(number, "failed" if self.failures[number] == MAX_ATTEMPTS else "waiting")
 
     def give_up(self, number: int, state: str) -> None:
         self.state[number], self.holder[number], self.is_over[number] = state, None, False
+        self.may_come_back[number] = None
 
     @rule(
         target=runs,
@@ -83,20 +94,30 @@ class Tickets(RuleBasedStateMachine):
         last=st.integers(0, NUM_TICKETS) | st.none(),
         dead=st.sets(st.sampled_from(AGENTS)),
         knows=st.booleans(),
+        expired=st.booleans(),
     )
-    def take(self, agent: str, last: int | None, dead: set[str], knows: bool) -> Any:
+    def take(self, agent: str, last: int | None, dead: set[str], knows: bool, expired: bool) -> Any:
         held = {t.id for t in self.store.tickets(self.study.id) if t.agent == agent} if knows else set()
         dead = dead - {agent}
         for number, holder in enumerate(self.holder):
             if holder is None:
                 continue
-            if holder == agent and not knows:
-                self.give_up(number, "waiting")
-            elif holder in dead or self.is_over[number]:
+            if holder == agent:
+                if not knows:
+                    self.give_up(number, "waiting")
+            elif holder in dead or (expired and self.is_over[number]):
                 self.lose(number)
+                self.may_come_back[number] = holder if self.state[number] == "waiting" else None
         limits: dict[Any, int | None] = {"search": last}
         ticket = self.store.take_ticket(
-            self.study.id, agent, limits, lease=HOUR, max_attempts=MAX_ATTEMPTS, dead=dead, held=held
+            self.study.id,
+            agent,
+            limits,
+            lease=HOUR,
+            max_attempts=MAX_ATTEMPTS,
+            dead=dead,
+            held=held,
+            expired=expired,
         )
         waiting = [
             n for n in range(NUM_TICKETS) if self.state[n] == "waiting" and (last is None or n <= last)
@@ -107,6 +128,7 @@ class Tickets(RuleBasedStateMachine):
         assert ticket.number == waiting[0]
         self.state[ticket.number], self.holder[ticket.number] = "running", agent
         self.attempt[ticket.number] += 1
+        self.may_come_back[ticket.number] = None
         assert (ticket.attempt, ticket.failures) == (
             self.attempt[ticket.number],
             self.failures[ticket.number],
@@ -126,8 +148,10 @@ class Tickets(RuleBasedStateMachine):
     @rule(run=runs, sleeps=st.booleans())
     def renew(self, run: TicketRow, sleeps: bool) -> None:
         lease = -1.0 if sleeps else HOUR
-        written = self.store.write(self.study.id, [], renew={run.id: run.attempt}, lease=lease)
-        if self.holds(run):
+        written = self.store.write(
+            self.study.id, [], renew={run.id: run.attempt}, agent=agent_of(run), lease=lease
+        )
+        if self.holds(run) or self.adopts(run):
             self.is_over[run.number] = sleeps
         assert (run.id in written.refused) == (
             not self.holds(run)
@@ -157,9 +181,9 @@ class Tickets(RuleBasedStateMachine):
 
     def write(self, run: TicketRow, change: Change) -> bool:
         """Write a change twice, as after a lost answer; return whether the model takes it in."""
-        holds = self.holds(run)
-        first = self.store.write(self.study.id, [change], lease=HOUR)
-        again = self.store.write(self.study.id, [change], lease=HOUR)
+        holds = self.holds(run) or (not isinstance(change, Lost | Returned) and self.adopts(run))
+        first = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
+        again = self.store.write(self.study.id, [change], agent=agent_of(run), lease=HOUR)
         assert first == again
         if holds:
             assert not first.refused
@@ -183,6 +207,11 @@ class Tickets(RuleBasedStateMachine):
         for measured in self.store.measurements(self.study.id):
             by_ticket[measured.ticket_id].add(measured.step)
         assert list(by_ticket.values()) == self.reports
+
+
+def agent_of(run: TicketRow) -> str:
+    assert run.agent is not None
+    return run.agent
 
 
 def every_trial_has_its_ticket_and_ends_with_it(store: Store, study_id: int, num_trials: int) -> None:

@@ -9,10 +9,24 @@ import optuna
 import pytest
 from sqlalchemy import Connection, select, text
 
-from tempopt.store import Store, StudyRow, TicketRow
+from tempopt.store import Lost, Returned, Store, StudyRow, TicketRow
 from tempopt.store.clock import Clock
 from tempopt.store.taking import take as take_on
-from tests.store.scenes import ALL, HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, only, reported, take, taken
+from tests.store.scenes import (
+    ALL,
+    HOUR,
+    PARAMETERS,
+    SAMPLED,
+    TRIAL,
+    complete,
+    ended,
+    kept,
+    new,
+    only,
+    reported,
+    take,
+    taken,
+)
 
 OVER = -1.0
 
@@ -24,7 +38,7 @@ def ticket(store: Store, study: StudyRow) -> TicketRow:
 
 
 def expire(store: Store, ticket: TicketRow) -> None:
-    store.write(ticket.study_id, [], renew={ticket.id: ticket.attempt}, lease=OVER)
+    store.write(ticket.study_id, [], renew={ticket.id: ticket.attempt}, agent=ticket.agent or "", lease=OVER)
 
 
 def test_the_clock_is_the_databases_own_and_counts_seconds_since_1970(store: Store, backend: str) -> None:
@@ -74,8 +88,10 @@ def test_a_lease_that_is_over_is_kept_by_its_holder_until_somebody_takes_it(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     expire(store, ticket)
-    written = store.write(study.id, [reported(ticket, 1, 1.0)], renew={ticket.id: 1}, lease=HOUR)
-    assert written.states == {ticket.id: "running"}
+    written = store.write(
+        study.id, [reported(ticket, 1, 1.0)], renew={ticket.id: 1}, agent="agent", lease=HOUR
+    )
+    assert written.refused == {}
     assert take(store, study.id, "second") is None
 
 
@@ -83,7 +99,7 @@ def test_writing_without_renewing_does_not_lengthen_a_lease(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     expire(store, ticket)
-    store.write(study.id, [reported(ticket, 1, 1.0)], lease=HOUR)
+    store.write(study.id, [reported(ticket, 1, 1.0)], agent="agent", lease=HOUR)
     assert taken(store, study, "second").attempt == 2
 
 
@@ -115,7 +131,7 @@ def test_several_are_lost_and_the_first_of_them_is_taken(store: Store, study: St
     expire(store, second)
     assert taken(store, study, "next", dead=["dead"]).id == first.id
     states = [(t.state, t.agent) for t in store.tickets(study.id)]
-    assert states == [("running", "next"), ("waiting", None), ("running", "alive"), ("waiting", None)]
+    assert states == [("running", "next"), ("waiting", "slow"), ("running", "alive"), ("waiting", None)]
 
 
 def test_a_ticket_that_its_agent_does_not_know_of_is_given_out_again(
@@ -137,10 +153,155 @@ def test_a_long_outage_after_a_lost_answer_counts_no_failure(
     assert (again.attempt, again.failures) == (2, 0)
 
 
+def test_an_agent_keeps_what_it_knows_it_holds_however_long_it_was_silent(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    expire(store, ticket)
+    assert take(store, study.id, held=[ticket.id]) is None
+    assert (only(store, study.id).attempt, only(store, study.id).failures) == (1, 0)
+
+
+def test_leases_that_are_over_count_only_if_they_are_to(store: Store, study: StudyRow) -> None:
+    """The store has just come back, and others will be in a moment."""
+    store.add_tickets(study.id, [new(n) for n in range(3)])
+    silent, dead, unknown = (taken(store, study, agent) for agent in ("silent", "dead", "agent"))
+    for each in (silent, dead, unknown):
+        expire(store, each)
+    found = [
+        store.take_ticket(
+            study.id, "agent", ALL, lease=HOUR, max_attempts=3, dead=["dead"], held=held, expired=False
+        )
+        for held in ([], [dead.id], [dead.id, unknown.id])
+    ]
+    assert [t and (t.id, t.failures) for t in found] == [(dead.id, 1), (unknown.id, 0), None]
+    assert taken(store, study, "agent").id == silent.id
+
+
+# ---- an agent that was silent for longer than its lease, and comes back
+
+
+@pytest.fixture
+def silent(store: Store, study: StudyRow, optuna_study: optuna.Study, ticket: TicketRow) -> TicketRow:
+    """A ticket that was taken from "agent" for its silence, and that nobody has begun since."""
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    expire(store, ticket)
+    store.add_tickets(study.id, [new(0, "unit")])
+    assert taken(store, study, "second", limits={"unit": None}).id != ticket.id
+    return ticket
+
+
+def of_search(store: Store, study: StudyRow) -> TicketRow:
+    (ticket,) = store.tickets(study.id, ["search"])
+    return ticket
+
+
+def test_work_that_comes_after_the_lease_counts_if_nobody_has_begun(
+    store: Store, study: StudyRow, optuna_study: optuna.Study, silent: TicketRow
+) -> None:
+    assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
+    changes = [reported(silent, 1, 1.0), kept(silent, 1), ended(silent, complete(0.25), log="printed")]
+    for _ in range(2):
+        assert store.write(study.id, changes, agent="agent", lease=HOUR).refused == {}
+    done = of_search(store, study)
+    assert (done.state, done.outcome, done.value, done.attempt) == ("done", "complete", 0.25, 1)
+    assert (done.failures, done.error, done.agent, done.lease) == (0, None, "agent", None)
+    assert [m.value for m in store.measurements(study.id)] == [1.0]
+    assert [(log.agent, log.text) for log in store.logs(study.id)] == [("agent", "printed")]
+    (trial,) = optuna_study.get_trials()
+    assert (trial.state, trial.value) == (optuna.trial.TrialState.COMPLETE, 0.25)
+    assert trial.intermediate_values == {1: 1.0}
+
+
+@pytest.mark.parametrize("says", ["a report", "that it moves"])
+def test_a_run_that_is_still_at_work_after_the_lease_goes_on(
+    store: Store, study: StudyRow, silent: TicketRow, says: str
+) -> None:
+    changes = [reported(silent, 1, 1.0)] if says == "a report" else []
+    renew = {} if changes else {silent.id: 1}
+    assert store.write(study.id, changes, agent="agent", renew=renew, lease=HOUR).refused == {}
+    running = of_search(store, study)
+    assert (running.state, running.agent, running.attempt, running.failures) == ("running", "agent", 1, 0)
+    assert running.lease is not None and running.lease > HOUR - 300
+    assert take(store, study.id, "second") is None
+
+
+def test_work_that_comes_after_somebody_else_has_begun_is_refused(
+    store: Store, study: StudyRow, silent: TicketRow
+) -> None:
+    again = taken(store, study, "second")
+    assert again.attempt == 2
+    for _ in range(2):
+        written = store.write(study.id, [ended(silent)], agent="agent", renew={silent.id: 1}, lease=HOUR)
+        assert "attempt 1 is thrown away" in written.refused[silent.id]
+        store.release(study.id, ["second"])
+    assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
+
+
+def test_work_that_comes_after_the_ticket_has_failed_for_good_or_was_withdrawn_is_refused(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new(0), new(1)])
+    first, second = taken(store, study, "one"), taken(store, study, "two")
+    assert take(store, study.id, "other", dead=["one"], max_attempts=1) is None
+    assert take(store, study.id, "other", dead=["two"], limits={}) is None
+    store.withdraw(study.id, ["search"])
+    for ticket in (first, second):
+        written = store.write(study.id, [ended(ticket)], agent=ticket.agent or "", lease=HOUR)
+        assert written.refused.keys() == {ticket.id}
+    assert [t.state for t in store.tickets(study.id)] == ["failed", "withdrawn"]
+
+
+def test_nothing_is_taken_over_for_an_agent_that_is_dead(
+    store: Store, study: StudyRow, silent: TicketRow
+) -> None:
+    written = store.write(study.id, [ended(silent)], agent="agent", lease=HOUR, adopt=False)
+    assert written.refused.keys() == {silent.id}
+    assert (of_search(store, study).state, of_search(store, study).failures) == ("waiting", 1)
+
+
+@pytest.mark.parametrize("end", [Lost, Returned])
+def test_an_attempt_that_did_not_come_to_its_end_changes_nothing_after_the_lease(
+    store: Store, study: StudyRow, silent: TicketRow, end: type[Lost | Returned]
+) -> None:
+    more = {"error": "died", "max_attempts": 1} if end is Lost else {}
+    before = of_search(store, study)
+    changes = [reported(silent, 1, 1.0), end(ticket_id=silent.id, attempt=1, **more)]  # type: ignore[arg-type]
+    assert store.write(study.id, changes, agent="agent", lease=HOUR).refused == {}
+    assert of_search(store, study) == before
+    assert store.measurements(study.id) == []
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["running", "waiting again"])
+@pytest.mark.parametrize("adopt", [False, True])
+def test_an_attempt_of_the_same_number_by_another_agent_is_refused(
+    store: Store, study: StudyRow, ticket: TicketRow, is_over: bool, adopt: bool
+) -> None:
+    """What an agent could not deliver to one database may meet another with the same ids."""
+    if is_over:
+        assert take(store, study.id, "second", limits={}, dead=["agent"]) is None
+    before = only(store, study.id)
+    written = store.write(
+        study.id, [ended(ticket)], agent="stranger", renew={ticket.id: 1}, lease=3 * HOUR, adopt=adopt
+    )
+    assert "attempt 1 is thrown away" in written.refused[ticket.id]
+    assert replace(only(store, study.id), lease=None) == replace(before, lease=None)
+    assert (only(store, study.id).lease or 0.0) <= HOUR
+
+
+def test_an_agent_that_lives_delivers_what_a_dead_one_held(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert store.write(study.id, [ended(ticket)], agent="agent", lease=HOUR, adopt=False).refused == {}
+    assert only(store, study.id).state == "done"
+
+
+# ---- giving back
+
+
 def test_the_tickets_of_agents_can_be_given_back(store: Store, study: StudyRow) -> None:
     store.add_tickets(study.id, [new(n) for n in range(4)])
     done = taken(store, study, "gone")
-    store.write(study.id, [ended(done)], lease=HOUR)
+    store.write(study.id, [ended(done)], agent="gone", lease=HOUR)
     back, held = taken(store, study, "gone"), taken(store, study, "alive")
     assert store.release(study.id, []) == store.release(study.id, ["unknown"]) == 0
     assert store.release(study.id, ["gone", "unknown"]) == 1
@@ -158,7 +319,7 @@ def test_a_taking_that_is_not_finished_keeps_nobody_from_the_next_ticket(
 ) -> None:
     """A server locks the rows that it reads: of what one taker has passed, another must find the rest."""
     store.add_tickets(study.id, [new(n) for n in range(6)])
-    options = {"lease": HOUR, "max_attempts": 3, "dead": (), "held": ()}
+    options = {"lease": HOUR, "max_attempts": 3, "dead": (), "held": (), "expired": True}
     is_taken, may_end = threading.Event(), threading.Event()
     first: list[TicketRow | None] = []
 

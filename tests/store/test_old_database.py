@@ -135,7 +135,7 @@ def test_the_study_goes_on_to_its_exact_number_of_trials(store: Store) -> None:
         number = store.begin(ticket.id, ticket.attempt, parameters, sampled, TRIAL)
         assert ticket.trial_number in (None, number)
         changes = [reported(ticket, 5, 0.125), ended(ticket, complete(0.25))]
-        assert store.write(1, changes, lease=HOUR).refused == {}
+        assert store.write(1, changes, agent="new agent", lease=HOUR).refused == {}
         done.append(ticket)
     assert [t.number for t in done] == [3, 4, 5, 6, 7]
     assert [t.failures for t in done] == [1, 1, 1, 0, 0]

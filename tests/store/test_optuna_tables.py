@@ -97,9 +97,11 @@ def by_us(store: Store, study: StudyRow, scene: Scene) -> int:
     """Write a scene with the store; return the id of the ticket."""
     ticket = taken(store, study)
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, as_params(scene.params))
-    store.write(study.id, [reported(ticket, *report) for report in scene.reports.items()], lease=HOUR)
+    store.write(
+        study.id, [reported(ticket, *report) for report in scene.reports.items()], agent="agent", lease=HOUR
+    )
     if scene.outcomes is not None:
-        store.write(study.id, [ended(ticket, scene.outcomes)], lease=HOUR)
+        store.write(study.id, [ended(ticket, scene.outcomes)], agent="agent", lease=HOUR)
     return ticket.id
 
 
@@ -212,7 +214,7 @@ def test_a_ticket_keeps_its_trial_for_life(store: Store, study: StudyRow, optuna
         for _ in range(2):
             ticket = only(store, study.id)
             assert store.begin(ticket.id, attempt, PARAMETERS, SAMPLED, TRIAL) == 0
-        store.write(study.id, [reported(ticket, attempt, 0.5)], lease=HOUR)
+        store.write(study.id, [reported(ticket, attempt, 0.5)], agent="agent", lease=HOUR)
         store.release(study.id, ["agent"])
     (trial,) = optuna_study.get_trials()
     assert (trial.state, trial.params) == (TrialState.RUNNING, {"x": 0.5})
@@ -225,7 +227,7 @@ def test_a_ticket_that_is_not_optunas_business_makes_no_trial(
     store.add_tickets(study.id, [new(0, "unit")])
     ticket = taken(store, study)
     assert store.begin(ticket.id, 1, PARAMETERS, {}, None) is None
-    store.write(study.id, [reported(ticket, 1, 0.5), ended(ticket)], lease=HOUR)
+    store.write(study.id, [reported(ticket, 1, 0.5), ended(ticket)], agent="agent", lease=HOUR)
     assert optuna_study.get_trials() == []
 
 
@@ -237,7 +239,7 @@ def test_a_stale_attempt_writes_nothing_to_its_trial(
     store.begin(stale.id, 1, PARAMETERS, SAMPLED, TRIAL)
     store.release(study.id, ["agent"])
     taken(store, study, "second")
-    written = store.write(study.id, [reported(stale, 1, 0.5), ended(stale)], lease=HOUR)
+    written = store.write(study.id, [reported(stale, 1, 0.5), ended(stale)], agent="agent", lease=HOUR)
     assert written.refused
     (trial,) = optuna_study.get_trials()
     assert (trial.state, trial.intermediate_values) == (TrialState.RUNNING, {})
@@ -251,7 +253,7 @@ def test_a_report_and_a_value_written_again_are_replaced_by_either_side(
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     trial_id = optuna_study.get_trials()[0]._trial_id
     storage.set_trial_intermediate_value(trial_id, 1, math.nan)
-    store.write(study.id, [reported(ticket, 1, 0.5), reported(ticket, 2, 0.6)], lease=HOUR)
+    store.write(study.id, [reported(ticket, 1, 0.5), reported(ticket, 2, 0.6)], agent="agent", lease=HOUR)
     storage.set_trial_intermediate_value(trial_id, 2, 0.7)
     assert optuna_study.get_trials()[0].intermediate_values == {1: 0.5, 2: 0.7}
 
@@ -282,6 +284,31 @@ def test_two_that_begin_at_the_same_time_get_different_numbers(
     assert all(owners[t.trial_number] == t.id for t in store.tickets(study.id) if t.trial_number is not None)
 
 
+def test_trials_of_tickets_that_are_withdrawn_are_closed_and_no_others(
+    store: Store, study: StudyRow, optuna_study: optuna.Study
+) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(5)])
+    for agent in ("agent", "dead", "second", "alive"):
+        ticket = taken(store, study, agent)
+        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
+        store.write(study.id, [reported(ticket, 1, 0.5)], agent=agent, lease=HOUR)
+        if agent == "second":
+            store.write(study.id, [ended(ticket)], agent=agent, lease=HOUR)
+    store.release(study.id, ["agent"])
+    assert taken(store, study, "alive", dead=["dead"]).number == 0
+    store.release(study.id, ["alive"])
+    running = taken(store, study, "alive", limits={"search": 0})
+    assert store.withdraw(study.id, ["search"]) == 3
+    states = [t.state for t in store.tickets(study.id)]
+    assert states == ["running", "withdrawn", "done", "withdrawn", "withdrawn"]
+    trials = optuna_study.get_trials()
+    found = [(t.state, t.user_attrs.get("error")) for t in trials]
+    closed = (TrialState.FAIL, "withdrawn: the search was stopped")
+    assert found == [(TrialState.RUNNING, None), closed, (TrialState.COMPLETE, None), closed]
+    assert trials[1].datetime_complete is not None and trials[1].intermediate_values == {1: 0.5}
+    assert trials[0].user_attrs["tempopt:ticket"] == running.id
+
+
 # ---- what others do behind our back
 
 
@@ -297,8 +324,9 @@ def test_a_run_whose_trial_was_deleted_goes_on_without_it(
     store: Store, study: StudyRow, storage: RDBStorage, begun: TicketRow
 ) -> None:
     optuna.delete_study(study_name="example", storage=storage)
-    written = store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], lease=HOUR)
-    assert (written.refused, written.states) == ({}, {begun.id: "done"})
+    written = store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], agent="agent", lease=HOUR)
+    assert written.refused == {}
+    assert store.tickets(study.id)[0].state == "done"
     assert len(store.measurements(study.id)) == 1
 
 
@@ -316,7 +344,7 @@ def test_a_trial_that_somebody_has_closed_stays_as_it_is(
     store: Store, study: StudyRow, optuna_study: optuna.Study, begun: TicketRow
 ) -> None:
     optuna_study.tell(0, state=TrialState.FAIL)
-    store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], lease=HOUR)
+    store.write(study.id, [reported(begun, 1, 0.5), ended(begun)], agent="agent", lease=HOUR)
     assert store.tickets(study.id)[0].state == "done"
     (trial,) = optuna_study.get_trials()
     assert (trial.state, trial.value, trial.intermediate_values) == (TrialState.FAIL, None, {})
@@ -399,7 +427,7 @@ def test_the_store_is_made_in_a_database_that_optuna_had_first(url: str) -> None
         ticket = taken(store, ours)
         store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
         report = Reported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)
-        store.write(ours.id, [report, ended(ticket, complete(0.25))], lease=HOUR)
+        store.write(ours.id, [report, ended(ticket, complete(0.25))], agent="agent", lease=HOUR)
     RDBStorage(url).engine.dispose()
     assert study.best_value == 0.25
     assert json.loads(json.dumps(study.best_params)) == {"x": 0.5}

@@ -53,7 +53,7 @@ def returned(ticket: TicketRow, **more: float) -> Returned:
 
 def write(store: Store, ticket: TicketRow, *changes: Change) -> Written:
     """Write changes, which must be accepted."""
-    written = store.write(ticket.study_id, changes, lease=HOUR)
+    written = store.write(ticket.study_id, changes, agent=ticket.agent or "", lease=HOUR)
     assert written.refused == {}
     return written
 
@@ -64,7 +64,7 @@ def test_a_finished_ticket_knows_how_its_run_ended(store: Store, ticket: TicketR
     write(store, ticket, Began(ticket_id=ticket.id, attempt=1, total_steps=500, code="sha256:1"))
     outcomes = complete(0.1 + 0.2, measurements=[measured], checkpoint_seconds=0.25)
     written = write(store, ticket, ended(ticket, outcomes))
-    assert written == Written(refused={}, states={ticket.id: "done"}, state="running", version=1)
+    assert written == Written(refused={}, state="running", version=1)
     done = only(store, ticket.study_id)
     assert (done.state, done.outcome, done.value, done.steps) == ("done", "complete", 0.1 + 0.2, 100)
     assert (done.total_steps, done.code, done.parameters) == (500, "sha256:1", PARAMETERS)
@@ -85,7 +85,7 @@ def test_a_diverged_run_has_no_value_and_the_step_at_which_it_happened(
 
 def test_a_run_that_cannot_be_trained_ends_as_failed_with_its_error(store: Store, ticket: TicketRow) -> None:
     outcomes = Outcomes(outcome="failed", value=None, steps=0, seconds=1.0, error="no such layer")
-    assert write(store, ticket, ended(ticket, outcomes)).states == {ticket.id: "failed"}
+    write(store, ticket, ended(ticket, outcomes))
     failed = only(store, ticket.study_id)
     assert (failed.state, failed.outcome, failed.error) == ("failed", "failed", "no such layer")
 
@@ -93,7 +93,7 @@ def test_a_run_that_cannot_be_trained_ends_as_failed_with_its_error(store: Store
 def test_a_ticket_given_back_is_taken_again_as_the_next_attempt(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    assert write(store, ticket, returned(ticket, seconds=1.5)).states == {ticket.id: "waiting"}
+    write(store, ticket, returned(ticket, seconds=1.5))
     waiting = only(store, study.id)
     assert (waiting.state, waiting.agent, waiting.lease, waiting.failures) == ("waiting", None, None, 0)
     again = taken(store, study, "second")
@@ -103,12 +103,13 @@ def test_a_ticket_given_back_is_taken_again_as_the_next_attempt(
 def test_a_ticket_fails_for_good_after_the_last_attempt(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    assert write(store, ticket, lost(ticket, 2)).states == {ticket.id: "waiting"}
-    assert (only(store, study.id).error, only(store, study.id).failures) == ("out of memory", 1)
+    write(store, ticket, lost(ticket, 2))
+    waiting = only(store, study.id)
+    assert (waiting.state, waiting.error, waiting.failures) == ("waiting", "out of memory", 1)
     again = taken(store, study)
     write(store, again, returned(again, seconds=1.0))
     last = taken(store, study)
-    assert write(store, last, lost(last, 2)).states == {ticket.id: "failed"}
+    write(store, last, lost(last, 2))
     failed = only(store, study.id)
     assert (failed.state, failed.outcome, failed.error) == ("failed", "failed", "out of memory")
     assert (failed.attempt, failed.failures, failed.seconds) == (3, 2, 1.0)
@@ -189,9 +190,9 @@ def test_many_runs_are_written_about_at_the_same_time(store: Store, study: Study
         kept(first, 1),
     ]
     renew = {first.id: 1, second.id: 1, fourth.id: 1}
-    written = store.write(study.id, changes, renew=renew, lease=2 * HOUR)
+    written = store.write(study.id, changes, renew=renew, agent="agent", lease=2 * HOUR)
     assert written.refused.keys() == {third.id}
-    assert written.states == {first.id: "running", second.id: "done", fourth.id: "running"}
+    assert [t.state for t in store.tickets(study.id)] == ["running", "done", "waiting", "running"]
     assert [m.value for m in store.measurements(study.id)] == [1.0, 2.0]
     leases = [t.lease is not None and t.lease > 1.5 * HOUR for t in store.tickets(study.id)]
     assert leases == [True, False, False, True]
@@ -200,8 +201,8 @@ def test_many_runs_are_written_about_at_the_same_time(store: Store, study: Study
 def test_what_is_written_tells_how_the_study_stands(store: Store, study: StudyRow) -> None:
     store.set_state(study.id, "paused")
     store.add_tickets(study.id, [new(0)])
-    written = store.write(study.id, [], lease=HOUR)
-    assert written == Written(refused={}, states={}, state="paused", version=1)
+    written = store.write(study.id, [], agent="agent", lease=HOUR)
+    assert written == Written(refused={}, state="paused", version=1)
 
 
 # ---- stale attempts
@@ -224,9 +225,8 @@ def test_every_change_of_a_stale_attempt_is_refused(
     store.release(study.id, ["agent"])
     taken(store, study, "second")
     before = only(store, study.id)
-    written = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, lease=3 * HOUR)
+    written = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, agent="agent", lease=3 * HOUR)
     assert "running at attempt 2, held by second; attempt 1 is thrown away" in written.refused[ticket.id]
-    assert written.states == {}
     assert replace(only(store, study.id), lease=None) == replace(before, lease=None)
     assert store.measurements(study.id) == store.logs(study.id) == []
     assert (only(store, study.id).lease or 0.0) <= HOUR
@@ -237,7 +237,7 @@ def test_work_of_an_attempt_that_was_taken_away_is_refused_before_the_next_one(
     store: Store, study: StudyRow, ticket: TicketRow, change: Callable[[TicketRow], Change]
 ) -> None:
     store.release(study.id, ["agent"])
-    written = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, lease=HOUR)
+    written = store.write(study.id, [change(ticket)], renew={ticket.id: 1}, agent="agent", lease=HOUR)
     assert "search 0) is waiting at attempt 1" in written.refused[ticket.id]
     assert only(store, study.id).state == "waiting"
 
@@ -258,8 +258,10 @@ def test_a_renewal_alone_of_a_stale_attempt_is_refused(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     store.release(study.id, ["agent"])
-    assert store.write(study.id, [], renew={ticket.id: 1}, lease=HOUR).refused.keys() == {ticket.id}
-    assert store.write(study.id, [], renew={999: 1}, lease=HOUR).refused.keys() == {999}
+    assert store.write(study.id, [], renew={ticket.id: 1}, agent="agent", lease=HOUR).refused.keys() == {
+        ticket.id
+    }
+    assert store.write(study.id, [], renew={999: 1}, agent="agent", lease=HOUR).refused.keys() == {999}
 
 
 @pytest.mark.parametrize("end", [ended, lost, lambda t: lost(t, max_attempts=1), returned])
@@ -268,9 +270,9 @@ def test_changes_that_come_again_are_accepted_and_change_nothing(
 ) -> None:
     """The answer to the first commit was lost, so that the agent says everything again."""
     changes = [reported(ticket, 1, 1.0), kept(ticket, 1), end(ticket)]
-    first = store.write(study.id, changes, renew={ticket.id: 1}, lease=HOUR)
+    first = store.write(study.id, changes, renew={ticket.id: 1}, agent="agent", lease=HOUR)
     before = store.tickets(study.id), store.measurements(study.id), store.logs(study.id)
-    again = store.write(study.id, changes, renew={ticket.id: 1}, lease=HOUR)
+    again = store.write(study.id, changes, renew={ticket.id: 1}, agent="agent", lease=HOUR)
     assert again == first
     assert (store.tickets(study.id), store.measurements(study.id), store.logs(study.id)) == before
 
@@ -286,11 +288,11 @@ def test_changes_of_a_running_attempt_may_come_again(store: Store, ticket: Ticke
 def test_an_end_that_was_decided_by_somebody_else_is_not_taken_for_ours(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    store.write(study.id, [], renew={ticket.id: 1}, lease=-1.0)
+    store.write(study.id, [], renew={ticket.id: 1}, agent="agent", lease=-1.0)
     assert store.take_ticket(study.id, "second", {"search": None}, lease=HOUR, max_attempts=1) is None
     assert only(store, study.id).state == "failed"
     for change in (ended(ticket), reported(ticket, 1, 1.0)):
-        assert store.write(study.id, [change], lease=HOUR).refused.keys() == {ticket.id}
+        assert store.write(study.id, [change], agent="agent", lease=HOUR).refused.keys() == {ticket.id}
 
 
 def test_of_a_ticket_that_its_agent_has_taken_again_only_the_latest_attempt_speaks(
@@ -298,6 +300,7 @@ def test_of_a_ticket_that_its_agent_has_taken_again_only_the_latest_attempt_spea
 ) -> None:
     write(store, ticket, returned(ticket))
     again = taken(store, study)
-    written = store.write(study.id, [returned(ticket), reported(again, 1, 1.0)], lease=HOUR)
-    assert (written.refused, written.states) == ({}, {ticket.id: "running"})
+    written = store.write(study.id, [returned(ticket), reported(again, 1, 1.0)], agent="agent", lease=HOUR)
+    assert written.refused == {}
+    assert only(store, study.id).state == "running"
     assert len(store.measurements(study.id)) == 1

@@ -49,7 +49,8 @@ def end(store: Store, ticket: TicketRow, value: float) -> None:
         Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=4, value=value),
         Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes),
     ]
-    assert not store.write(1, changes, lease=60.0).refused
+    assert ticket.agent is not None
+    assert not store.write(1, changes, agent=ticket.agent, lease=60.0).refused
 
 
 def ended(ticket: TicketRow, value: float) -> TicketRow:

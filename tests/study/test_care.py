@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def store(url: str) -> Iterator[Store]:
 def study(store: Store, folder: Path, make_spec: Callable[..., StudySpec]) -> StudyRow:
     """A study of seven tickets, all waiting, whose checkpoints lie in this machine's folder ``runs``."""
     spec = make_spec()
-    row = store.create_study("pairs", spec.to_json(), spec.identity(), checkpoints=str(folder / "runs"))
+    row = store.create_study("pairs", spec.to_json(), spec.identity())
+    store.set_checkpoints(row.id, str(folder / "runs"))
     store.add_tickets(
         row.id,
         [NewTicket(kind=k, arm=k, number=i, seed=i) for k, count in COUNTS.items() for i in range(count)],
@@ -101,7 +103,7 @@ def _keep(store: Store, ticket: TicketRow, run: Path, *steps: int) -> None:
         path.write_bytes(bytes(100))
         checkpoint = Checkpoint(step=step, url=str(path), digest="0", size=100)
         changes.append(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
-    store.write(ticket.study_id, changes, lease=60.0)
+    store.write(ticket.study_id, changes, agent=FAR, lease=60.0)
 
 
 # ---- pause and stop
@@ -172,6 +174,96 @@ def test_a_study_is_deleted_with_its_checkpoints_and_logs(
     assert list((folder / "runs").iterdir()) == [other]
 
 
+def test_a_deletion_leaves_all_that_tempopt_did_not_write(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    # a folder of the person's, which has the study's name
+    store.set_checkpoints(study.id, str(folder))
+    own = ["search-0000/log.txt", "search-0001/step-8-1.ckpt", "search-0001/step-9-1.ckpt.writing"]
+    own += ["unit-0000/resume-2.ckpt.writing", "undelivered-a+1+b+2.1.jsonl"]
+    theirs = ["train.py", "log.txt", "step-1-1.ckpt", "models/step-1-1.ckpt", "old/search-0000/step-1-1.ckpt"]
+    theirs += ["search-0000/best.ckpt", "search-0000/kept/step-1-1.ckpt", "search-1/step-1-1.ckpt"]
+    theirs += ["weights-0001/step-1-1.ckpt", "data/undelivered-1.jsonl"]
+    for name in (*own, *theirs):
+        path = folder / "pairs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(10))
+    (folder / "pairs" / "empty").mkdir()
+    deleted = care.delete(url, "pairs")
+    assert deleted.freed == 10 * len(own)
+    assert deleted.left == {
+        str(folder / "pairs"): "tempopt did not write data, empty, log.txt, models, old and 6 more"
+    }
+    there = {str(path.relative_to(folder / "pairs")) for path in (folder / "pairs").rglob("*")}
+    assert {name for name in there if (folder / "pairs" / name).is_file()} == set(theirs)
+    assert "empty" in there
+    assert not {"search-0001", "unit-0000"} & there
+
+
+def test_what_a_link_leads_to_stays(store: Store, study: StudyRow, url: str, folder: Path) -> None:
+    kept = folder / "kept" / "step-8-1.ckpt"
+    kept.parent.mkdir()
+    kept.touch()
+    (folder / "runs" / "pairs").mkdir(parents=True)
+    (folder / "runs" / "pairs" / "search-0000").symlink_to(kept.parent)
+    left = care.delete(url, "pairs").left
+    assert left == {str(folder / "runs" / "pairs"): "tempopt did not write search-0000"}
+    assert kept.exists()
+
+
+FOREIGN = [
+    "{0}/code/best.ckpt",
+    "{0}/code/step-8-1.ckpt",
+    "{0}/code/src/pairs/step-8-1.ckpt",
+    "{0}/code/others/search-0000/step-8-1.ckpt",
+    "{0}/code/pairs/search-0001/step-8-1.ckpt",
+    "{0}/code/pairs/search-0000/weights.pt",
+]
+
+
+@pytest.mark.parametrize("place", FOREIGN)
+def test_a_row_that_names_another_file_has_nothing_removed(
+    place: str, store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    path = Path(place.format(folder))
+    path.parent.mkdir(parents=True)
+    (path.parent / "step-9-1.ckpt").touch()
+    path.touch()
+    foreign = Checkpoint(step=8, url=str(path), digest="0", size=1)
+    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=foreign)], agent=FAR, lease=60.0)
+    why = "this is not where tempopt keeps a checkpoint of that run"
+    [collected] = care.collect(url)
+    assert (collected.files, collected.left) == ({}, {str(path): why})
+    assert care.delete(url, "pairs").left[str(path)] == why
+    assert path.exists()
+    assert (path.parent / "step-9-1.ckpt").exists()
+
+
+def test_checkpoints_at_an_agents_own_place_are_removed_too(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    path = folder / "elsewhere" / "pairs" / "search-0000" / "step-8-1.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(10))
+    there = Checkpoint(step=8, url=f"file://{path}", digest="0", size=10)
+    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], agent=FAR, lease=60.0)
+    (folder / "runs" / "pairs").mkdir(parents=True)
+    assert care.delete(url, "pairs") == care.Deleted(agents=[], freed=10, left={})
+    assert list((folder / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["nonesuch://bucket", "s3://bucket"])
+def test_a_place_that_cannot_be_reached_keeps_no_study_from_being_deleted(
+    place: str, store: Store, study: StudyRow, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    store.set_checkpoints(study.id, place)
+    assert list(care.delete(url, "pairs").left) == [f"{place}/pairs"]
+    assert store.list_studies() == []
+
+
 def test_a_study_with_agents_at_work_is_deleted_by_force_alone(
     store: Store, url: str, take: Callable[..., TicketRow]
 ) -> None:
@@ -188,11 +280,12 @@ def test_checkpoints_that_lie_elsewhere_are_named(
 ) -> None:
     ticket = take(lease=-1.0)
     there = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
-    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], lease=60.0)
+    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], agent=FAR, lease=60.0)
     store.set_checkpoints(study.id, "memory://bucket")
     logged = folder / DEFAULT_FOLDER / "pairs"
     logged.mkdir(parents=True)
-    (logged / "log.txt").write_bytes(bytes(5))
+    (logged / "search-0000").mkdir()
+    (logged / "search-0000" / "log.txt").write_bytes(bytes(5))
     assert care.delete(url, "pairs") == care.Deleted(
         agents=[], freed=5, left={"/nowhere/runs/pairs": "there is no such folder on this machine"}
     )
@@ -208,7 +301,7 @@ def test_only_checkpoints_that_no_run_needs_are_removed(
     over, running, young = take(), take(), take()
     for ticket in (over, running, young):
         _keep(store, ticket, _run(folder, ticket), 10, 20, 30)
-    store.write(study.id, [_end(over)], lease=60.0)
+    store.write(study.id, [_end(over)], agent=FAR, lease=60.0)
     needless = [_run(folder, over) / f"step-{step}-1.ckpt" for step in (10, 20, 30)]
     needless += [_run(folder, over) / "step-40-1.ckpt.writing", _run(folder, over) / "resume-2.ckpt.writing"]
     needless += [_run(folder, running) / "step-10-1.ckpt", _run(folder, young) / "step-10-1.ckpt"]
@@ -216,8 +309,9 @@ def test_only_checkpoints_that_no_run_needs_are_removed(
     needed += [_run(folder, running) / "step-40-1.ckpt", _run(folder, running) / "step-50-1.ckpt.writing"]
     needed += [_run(folder, young) / f"step-{step}-1.ckpt" for step in (20, 30)]
     needed += [_run(folder, over) / "log.txt", folder / "runs" / "pairs" / "undelivered.jsonl"]
-    (folder / "runs" / "pairs" / "notes").mkdir()
-    needed += [folder / "runs" / "pairs" / "notes" / "step-1-1.ckpt"]
+    for name in ("notes", "notes/search-0000", "search-0000/notes"):
+        (folder / "runs" / "pairs" / name).mkdir()
+        needed += [folder / "runs" / "pairs" / name / "step-1-1.ckpt"]
     for path in [*needless, *needed]:
         path.write_bytes(bytes(100))
 
@@ -238,7 +332,7 @@ def test_a_run_that_waits_keeps_what_it_will_go_on_from(
     ticket = take()
     run = _run(folder, ticket)
     _keep(store, ticket, run, 10, 20)
-    store.write(study.id, [Returned(ticket_id=ticket.id, attempt=1)], lease=60.0)
+    store.write(study.id, [Returned(ticket_id=ticket.id, attempt=1)], agent=FAR, lease=60.0)
     (run / "step-30-1.ckpt").touch()
     assert care.collect(url)[0].files == {}
 
@@ -266,11 +360,12 @@ def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
     assert care.logs(url, "pairs") == []
     search = take()
     died = Lost(ticket_id=search.id, attempt=1, error="killed", max_attempts=3, log=PRINTED)
-    store.write(study.id, [died], lease=60.0)
+    store.write(study.id, [died], agent=FAR, lease=60.0)
     again = take()
     assert (again.id, again.attempt) == (search.id, 2)
     unit = take("unit", agent="near:3:0:1")
-    store.write(study.id, [_end(again, "done"), _end(unit, "\n")], lease=60.0)
+    store.write(study.id, [_end(again, "done")], agent=FAR, lease=60.0)
+    store.write(study.id, [_end(unit, "\n")], agent="near:3:0:1", lease=60.0)
     assert care.logs(url, "pairs") == [
         care.Printed(ticket="unit-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
         care.Printed(ticket="search-0", attempt=1, agent="far:7", running=False, lines=2, text="epoch 2"),
@@ -283,7 +378,7 @@ def test_one_run_shows_all_that_it_printed(
     given: str, store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
 ) -> None:
     first, _ = take(), take()
-    store.write(study.id, [_end(first, PRINTED)], lease=60.0)
+    store.write(study.id, [_end(first, PRINTED)], agent=FAR, lease=60.0)
     [printed] = care.logs(url, "pairs", given)
     assert (printed.ticket, printed.text, printed.running) == ("search-0", PRINTED, False)
 

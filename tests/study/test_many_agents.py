@@ -15,11 +15,15 @@ from typing import Any
 import optuna
 import pytest
 
-from tempopt.errors import SpecError, StoreUnreachable, StudyFailed, UsageError
+from tempopt.errors import SpecError, StaleAttempt, StoreUnreachable, StudyFailed, UsageError
+from tempopt.store import rows as changes_of
 from tempopt.store.rows import TicketRow
 from tempopt.store.store import Store
+from tempopt.study.agent import Agent
 from tempopt.study.api import join, load_study, resume, search
 from tempopt.study.progress import Unobserved
+from tempopt.study.spec import StudySpec
+from tempopt.study.stages import more_tickets
 from tests.study.toy_study import (
     SMALL,
     URL,
@@ -105,8 +109,7 @@ def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed: Ended) -> No
     with pytest.raises(UsageError, match="tempopt resume toy"):
         join("toy", storage=URL)
     assert same(ended(resume("toy", storage=URL, workers=1)), undisturbed)
-    with pytest.raises(UsageError, match="is done"):
-        join("toy", storage=URL)
+    assert join("toy", storage=URL) == load_study(URL, "toy")
 
 
 def test_a_stopped_study_confirms_what_it_has_found() -> None:
@@ -181,6 +184,8 @@ def test_parameters_wanted_of_a_study_that_is_there_are_tickets_more() -> None:
     search(toy_spec(**SMALL), storage=URL, workers=1, enqueue=[{"temperature_init": 3.0}])
     rows = [t for t in tickets() if t.kind == "search"]
     assert len(rows) == 3 and (rows[2].parameters or {})["temperature_init"] == 3.0
+    search(toy_spec(**SMALL), storage=URL, workers=1, enqueue=[{"temperature_init": 3.0}])
+    assert len([t for t in tickets() if t.kind == "search"]) == 3
 
 
 def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
@@ -380,3 +385,74 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
     again = ended(resume("toy", storage=URL, workers=1, observer=watcher))
     assert any("damaged" in note for note in watcher.notes)
     assert same(again, undisturbed)
+
+
+def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more(
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    died: set[str] = set()
+    work = Store.write
+
+    def dying(self: Store, study_id: int, changes: Any, **options: Any) -> Any:
+        pruned = [c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"]
+        if not pruned:
+            return work(self, study_id, changes, **options)
+        work(self, study_id, [c for c in changes if c not in pruned], **options)
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", dying)
+        patch.setattr(Agent, "_leave", lambda self: died.add(self._desk._name))
+        with pytest.raises(Died):
+            search(toy_spec(), storage=URL, workers=1)
+    monkeypatch.setattr("tempopt.study.board.is_dead", lambda agent: agent in died)
+    assert same(ended(resume("toy", storage=URL, workers=2)), undisturbed)
+    assert max(t.attempt for t in tickets()) == 2
+
+
+def test_tickets_that_come_under_the_hands_of_an_agent_are_done_as_they_were_wanted() -> None:
+    def add() -> None:
+        with Store.open(URL) as store:
+            study = store.load_study("toy")
+            spec = StudySpec.from_json(study.spec)
+            wanted = spec.enqueued([{"temperature_init": 1.25, "schedule": "cosine"}] * 3)
+            store.add_tickets(study.id, more_tickets(store.tickets(study.id), spec, 3, wanted))
+
+    spec = toy_spec(**{**SMALL, "trials": 5})
+    search(spec, storage=URL, workers=1, observer=Watcher(searched(3), add))
+    rows = [t.parameters or {} for t in tickets() if t.kind == "search"]
+    assert len(rows) == 8
+    assert [(r["temperature_init"], r["schedule"]) for r in rows[5:]] == [(1.25, "cosine")] * 3
+
+
+def test_a_study_that_optuna_has_lost_ends_the_agent_and_can_be_resumed() -> None:
+    with pytest.raises(StudyFailed, match=r"Optuna"):
+        search(
+            toy_spec(**{**SMALL, "trials": 6}),
+            storage=URL,
+            workers=1,
+            observer=Watcher(searched(1), lambda: optuna.delete_study(study_name="toy", storage=URL)),
+        )
+    result = resume("toy", storage=URL, workers=1)
+    assert result.state == "done" and result.tickets["search"].done == 6
+    assert len(optuna.load_study(study_name="toy", storage=URL).trials) >= 4
+
+
+def test_an_agent_frozen_between_taking_and_beginning_takes_another_ticket(
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    work = Store.begin
+
+    def stale(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 6):
+            raise StaleAttempt("Ticket 7 is running at attempt 2; attempt 1 is thrown away.")
+        return work(*args, **kwargs)
+
+    monkeypatch.setattr(Store, "begin", stale)
+    assert same(ended(search(toy_spec(), storage=URL, workers=1)), undisturbed)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.errors import StorageError, StoreUnreachable, StudyNotFound
+from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
 from tempopt.store.rows import (
     Began,
     Change,
@@ -50,17 +50,24 @@ class Records:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
-        self.renewed: list[dict[int, int]] = []
+        self.renewed: list[tuple[dict[int, int], float]] = []
         self.away: StorageError | None = None
 
     def write(
-        self, study_id: int, changes: Sequence[Change], *, renew: Mapping[int, int], lease: float
+        self,
+        study_id: int,
+        changes: Sequence[Change],
+        *,
+        agent: str,
+        renew: Mapping[int, int],
+        lease: float,
     ) -> Written:
+        assert agent == "me"
         if self.away is not None:
             raise self.away
         self.changes += changes
-        self.renewed.append(dict(renew))
-        return Written(refused={}, states={}, state="running", version=0)
+        self.renewed.append((dict(renew), lease))
+        return Written(refused={}, state="running", version=0)
 
 
 @pytest.fixture
@@ -76,7 +83,8 @@ def notes() -> list[str]:
 @pytest.fixture
 def box(records: Records, clock: Clock, notes: list[str], tmp_path: Path) -> Outbox:
     line = Line(timeout=60.0, note=notes.append)
-    return Outbox(store=records, line=line, study_id=1, lease=300.0, path=tmp_path / "box")  # type: ignore[arg-type]
+    path = tmp_path / "box"
+    return Outbox(store=records, agent="me", line=line, study_id=1, lease=300.0, path=path)  # type: ignore[arg-type]
 
 
 def reported(step: int) -> Reported:
@@ -130,14 +138,21 @@ def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(box: Outbox, clo
 
 
 def test_leases_are_renewed_for_progress_only(box: Outbox, records: Records) -> None:
-    box.renew(7, 1)
+    box.renew(7, 1, 300.0)
     box.deliver()
     box.deliver()
-    box.renew(7, 1)
-    box.renew(8, 2)
+    box.renew(7, 1, 300.0)
+    box.renew(8, 2, 300.0)
     box.drop(7)
     box.deliver()
-    assert records.renewed == [{7: 1}, {}, {8: 2}]
+    assert records.renewed == [({7: 1}, 300.0), ({}, 300.0), ({8: 2}, 300.0)]
+
+
+def test_a_run_that_has_more_time_for_its_first_step_gets_it(box: Outbox, records: Records) -> None:
+    box.renew(7, 1, 300.0)
+    box.renew(8, 1, 900.0)
+    box.deliver()
+    assert records.renewed == [({7: 1, 8: 1}, 900.0)]
 
 
 def test_what_could_not_be_delivered_is_on_disk_and_delivered_in_order_once(
@@ -193,6 +208,33 @@ def test_an_agent_gives_up_when_the_store_was_away_for_too_long(clock: Clock) ->
         line.attempt(fail)
 
 
+def test_what_the_store_refuses_for_good_is_not_tried_for_ever(clock: Clock, notes: list[str]) -> None:
+    line = Line(timeout=60.0, note=notes.append)
+
+    def fail() -> None:
+        raise StorageError("The database failed: permission denied.")
+
+    with pytest.raises(StudyFailed, match="permission denied"):
+        line.attempt(fail)
+    assert notes == []
+
+
+def test_after_an_outage_others_are_given_time_to_come_back(clock: Clock) -> None:
+    line = Line(timeout=60.0, note=lambda text: None)
+    assert line.settled
+
+    def fail() -> None:
+        raise StoreUnreachable("away")
+
+    with pytest.raises(Away):
+        line.attempt(fail)
+    clock.now += 20.0
+    line.attempt(lambda: None)
+    assert not line.settled
+    clock.now += 31.0
+    assert line.settled
+
+
 def test_a_study_that_was_deleted_is_not_waited_for(clock: Clock) -> None:
     line = Line(timeout=60.0, note=lambda text: None)
 
@@ -210,7 +252,7 @@ def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
     for agent in (dead, agent_name(), "elsewhere:12:abcdef01:99"):
         text = "".join(outbox._line(change) for change in EVERYTHING)
         outbox_path(tmp_path, agent).write_text(text + '{"type": "Repor')
-    assert list(left_behind(tmp_path)) == [(outbox_path(tmp_path, dead), EVERYTHING)]
+    assert list(left_behind(tmp_path)) == [(outbox_path(tmp_path, dead), dead, EVERYTHING)]
 
 
 @given(st.text(max_size=80))

@@ -176,7 +176,7 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
         assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)
         outcomes = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5, checkpoint_seconds=0.5)
         ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
-        store.write(row.id, [ended], lease=60.0)
+        store.write(row.id, [ended], agent="here", lease=60.0)
         result = load(store, "pairs")
         assert (result.state, result.agents) == ("paused", 0)
         assert result.cost.checkpoint_seconds == 0.5

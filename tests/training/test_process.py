@@ -98,6 +98,20 @@ def test_a_stop_message_ends_the_run_it_names(trainer: TrainerProcess, request_f
     assert message.state == "stopped"
 
 
+def test_a_trainer_is_not_told_where_the_studies_are(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TEMPOPT_STORAGE", "TEMPOPT_STORAGE_FILE"):
+        monkeypatch.setenv(name, "postgresql://me:secret@host/studies")
+    monkeypatch.setenv("TEMPOPT_TRACEBACK", "1")
+    trainer: TrainerProcess = request.getfixturevalue("trainer")
+    entries = Path(f"/proc/{trainer.pid}/environ").read_bytes().split(b"\0")
+    told = {entry.partition(b"=")[0] for entry in entries}
+    assert {b"OMP_NUM_THREADS", b"TEMPOPT_TRACEBACK"} <= told
+    assert not [name for name in told if name.startswith(b"TEMPOPT_STORAGE")]
+    assert not [entry for entry in entries if b"secret" in entry]
+
+
 def test_a_killed_trainer_is_reported_dead_with_the_signal(trainer: TrainerProcess, request_for: Any) -> None:
     trainer.send(request_for(trainer={"max_steps": 100_000}))
     while not isinstance(trainer.receive(), Started):
