@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from tempopt.errors import SpecError, StorageError, StudyChanged, StudyFailed, StudyNotFound, UsageError
+from tempopt.errors import (
+    SpecError,
+    StorageError,
+    StudyChanged,
+    StudyFailed,
+    StudyNotFound,
+    TempoptError,
+    UsageError,
+)
 from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
 from tempopt.store.rows import StudyRow
 from tempopt.store.store import Store
@@ -77,8 +85,7 @@ class Errand:
         with terminable(), trainers_of(self._count, threads=self._threads) as trainers:
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             rehearse(spec, trainers[0], task="rehearse" if self._study is None else "check")
-            # every time: somebody may have deleted it in Optuna's dashboard
-            make_study(store.url, name=name, direction=spec.study.direction, metric=spec.study.metric)
+            self._register()
             study = self._study or self._begin()
             # every time, since whoever began the study may have died before it had its tickets
             store.add_tickets(study.id, first_tickets(spec))
@@ -100,6 +107,19 @@ class Errand:
             finally:
                 trainers[:] = agent.trainers
         return load(store, name)
+
+    def _register(self) -> None:
+        """Have Optuna's study made, if it is not there: somebody may have deleted it in a dashboard."""
+        study = self._spec.study
+        how = {"name": study.name, "direction": study.direction, "metric": study.metric}
+        try:
+            make_study(self._store.url, **how)
+        except TempoptError:
+            raise
+        except Exception:
+            # if the database is away, the store says so in words
+            find(self._store, study.name)
+            make_study(self._store.url, **how)
 
     def _begin(self) -> StudyRow:
         spec, store = self._spec, self._store

@@ -72,6 +72,14 @@ def rounds(runs: Any) -> Callable[..., list[TicketRow]]:
     return make
 
 
+def test_a_round_that_was_never_confirmed_was_no_look(make_spec: Any, rounds: Any) -> None:
+    first = [dataclasses.replace(t, round=1) for t in rounds(GAINS)]
+    verdict = conclude(first, [], make_spec())
+    assert verdict is not None and (verdict.round, verdict.looks) == (1, 1)
+    expected = stats.ttest_rel(plus(UNIT, GAINS), UNIT)
+    assert verdict.total.paired.p_value == pytest.approx(expected.pvalue)
+
+
 def test_a_second_verdict_pays_for_the_first_look(make_spec: Any, rounds: Any) -> None:
     smaller = [gain / 3 for gain in GAINS]
     verdict = conclude(rounds(GAINS, smaller), [], make_spec())

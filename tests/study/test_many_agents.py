@@ -456,3 +456,21 @@ def test_an_agent_frozen_between_taking_and_beginning_takes_another_ticket(
 
     monkeypatch.setattr(Store, "begin", stale)
     assert same(ended(search(toy_spec(), storage=URL, workers=1)), undisturbed)
+
+
+def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _begun(toy_spec(**SMALL))
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        # what Optuna's storage raises is not ours
+        raise RuntimeError("connection refused")
+
+    def away(*args: Any) -> None:
+        raise StoreUnreachable("The database failed: refused. See that the server is running.")
+
+    monkeypatch.setattr("tempopt.study.errand.make_study", refused)
+    monkeypatch.setattr("tempopt.study.errand.find", away)
+    with pytest.raises(StoreUnreachable, match="See that the server is running"):
+        resume("toy", storage=URL, workers=1)
