@@ -10,7 +10,7 @@ from typing import Any
 from tempopt.errors import UsageError
 from tempopt.store.rows import StudyRow, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.errand import Errand, find, optimizers, rehearse, trainers_of, unchanged
+from tempopt.study.errand import Errand, find, go_on_with, optimizers, rehearse, trainers_of
 from tempopt.study.progress import Observer, Unobserved
 from tempopt.study.results import StudyResult, load
 from tempopt.study.spec import StudySpec, load_spec
@@ -65,7 +65,7 @@ def search(
             wanted = [*spec.study.enqueue, *enqueue]
             spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
         elif study is not None:
-            spec = unchanged(store, study, spec)
+            go_on_with(store, study, spec)
             _add(store, study, spec, more, enqueue)
         errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved())
         return errand.carry_out()

@@ -132,7 +132,7 @@ class Errand:
             found = find(store, spec.study.name)
             if found is None:
                 raise
-            self._spec = unchanged(store, found, spec)
+            go_on_with(store, found, spec)
             return found
 
     def _kept_at(self, given: str | Path | None) -> str:
@@ -150,8 +150,12 @@ def find(store: Store, name: str) -> StudyRow | None:
         return None
 
 
-def unchanged(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
-    """Return the given spec if it asks what the stored one asks; what else it says is stored."""
+def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> None:
+    """Refuse a spec that asks something else than the stored one does; what else it says is stored.
+
+    Raises:
+        StudyChanged: It asks something else.
+    """
     stored = StudySpec.from_json(study.spec)
     if changes := diff(stored, spec):
         listed = "\n".join(f"  {line}" for line in changes)
@@ -172,7 +176,6 @@ def unchanged(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
         )
     if spec.to_json() != stored.to_json():
         store.set_spec(study.id, spec.to_json(), spec.identity())
-    return spec
 
 
 def optimizers(spec: StudySpec) -> None:
