@@ -1,9 +1,10 @@
-"""Specs and ticket rows for tests of what is pure: nothing here trains or asks a database."""
+"""Specs and ticket rows for tests of what is pure, and the toy study for those of what is not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tempopt.store.rows import KINDS, Kind, Measurement, NewTicket, StudyRow, St
 from tempopt.study.confirm import choose_tickets, confirm_tickets, evaluations
 from tempopt.study.results import StudyResult, assemble
 from tempopt.study.spec import StudySpec
+from tests.study.toy_study import Ended, undisturbed_study, work_in
 
 
 @pytest.fixture(scope="session")
@@ -130,3 +132,15 @@ def result_of() -> Callable[..., StudyResult]:
         return assemble(row, tickets, measurements)
 
     return assembled
+
+
+@pytest.fixture
+def toy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder of the test's own, with the toy modules in reach of trainers."""
+    work_in(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The toy study as one agent with one trainer carries it out when nothing happens to it."""
+    return undisturbed_study(tmp_path_factory.mktemp("undisturbed"))

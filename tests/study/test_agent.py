@@ -27,21 +27,10 @@ from tests.study.toy_study import (
     start,
     tickets,
     toy_spec,
-    undisturbed_study,
     wait_until,
-    work_in,
 )
 
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work_in(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The study as one agent with one trainer carries it out when nothing happens to it."""
-    return undisturbed_study(tmp_path_factory.mktemp("undisturbed"))
+pytestmark = pytest.mark.usefixtures("toy_folder")
 
 
 def test_a_study_is_the_same_with_however_many_trainers_it_is_run(undisturbed: Ended) -> None:

@@ -33,23 +33,13 @@ from tests.study.toy_study import (
     start,
     tickets,
     toy_spec,
-    undisturbed_study,
     wait_until,
-    work_in,
 )
 
 LONG = {"trainer": {"max_steps": 4000, "val_check_interval": 100}}
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work_in(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The study as one agent with one trainer carries it out when nothing happens to it."""
-    return undisturbed_study(tmp_path_factory.mktemp("undisturbed"))
+pytestmark = pytest.mark.usefixtures("toy_folder")
 
 
 class Watcher(Unobserved):
