@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -21,6 +22,8 @@ class Grouped(nn.Module):
         self._make = make
         self._metrics = nn.ModuleDict()
 
+    # a compiled validation step would be compiled anew for each group and each count of its metric
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def update(self, group: str, *observed: Any) -> None:
         """Add observations to a group's metric.
 

@@ -79,6 +79,7 @@ def entropy_regulariser(
     weight: Tensor | float,
     inverse_temperature: Tensor | float = 1.0,
     length_scaling: LengthScaling | None = None,
+    length_constant: Tensor | None = None,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
@@ -98,6 +99,7 @@ def entropy_regulariser(
             depth, and multiply it with the scale of the loss where a gradient scaler is used.
         inverse_temperature: 1 / tau, as for :func:`tempopt.attention.functional.tempered_attention`.
         length_scaling: As there.
+        length_constant: As there.
         attn_mask: As there.
         is_causal: As there.
         scale: As there.
@@ -109,6 +111,7 @@ def entropy_regulariser(
             k_BHKD.shape[-2],
             inverse_temperature=inverse_temperature,
             length_scaling=length_scaling,
+            length_constant=length_constant,
             attn_mask=attn_mask,
             is_causal=is_causal,
         ),

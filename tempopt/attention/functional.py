@@ -20,6 +20,7 @@ def tempered_attention(
     *,
     inverse_temperature: Tensor | float,
     length_scaling: LengthScaling | None = None,
+    length_constant: Tensor | None = None,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
@@ -36,6 +37,8 @@ def tempered_attention(
         v_BHKD: Values; the head dimension may differ from D.
         inverse_temperature: 1 / tau, positive; a tensor broadcasts to (B, H, Q, 1), as 0-d or (H, 1, 1).
         length_scaling: Factor on 1 / tau from the number of keys that each query sees.
+        length_constant: The scaling's ``constant`` as a tensor, so that one graph serves every value of it
+            too; None for the scaling's own.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
@@ -49,6 +52,7 @@ def tempered_attention(
         k_BHKD.shape[-2],
         inverse_temperature=inverse_temperature,
         length_scaling=length_scaling,
+        length_constant=length_constant,
         attn_mask=attn_mask,
         is_causal=is_causal,
     )
@@ -65,6 +69,7 @@ def temper_query(
     *,
     inverse_temperature: Tensor | float,
     length_scaling: LengthScaling | None = None,
+    length_constant: Tensor | None = None,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
@@ -75,16 +80,20 @@ def temper_query(
         k_len: Number of keys.
         inverse_temperature: As for :func:`tempered_attention`, and the arguments that follow too.
         length_scaling: Factor on 1 / tau from the number of keys that each query sees.
+        length_constant: As for :func:`tempered_attention`.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only.
     """
     factor = inverse_temperature
+    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
     if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):
         seen_BHQ = visible_keys(q_BHQD.shape[-2], k_len, attn_mask, is_causal, device=q_BHQD.device)
-        dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
         keys_BHQ1 = seen_BHQ.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(dtype)
-        factor = factor * length_scaling.factor_of(keys_BHQ1, torch.log)
-    # A factor rounded to half precision first would shift the temperature of a whole row.
+        factor = factor * length_scaling.factor_of(keys_BHQ1, torch.log, length_constant)
+    # A factor rounded to half precision first would shift the temperature of a whole row; CUDA rounds one
+    # without dimensions so, which has no say in the type of a product.
+    if isinstance(factor, Tensor) and factor.ndim == 0:
+        factor = factor.to(dtype).reshape(1)
     return (q_BHQD * factor).to(q_BHQD.dtype)
 
 

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
@@ -72,6 +72,22 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _option(text: str) -> tuple[str, str]:
+    """Return the name and the value of what ``KEY=VALUE`` says."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, as in partition=gpu')
+    return key, value
+
+
+def _workers(text: str) -> int | str:
+    """Return a positive integer, or ``auto``."""
+    try:
+        return text if text == "auto" else _count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or auto") from None
+
+
 def _trials(text: str) -> Trials:
     """Return what ``N`` or ``+N`` asks for."""
     if text.startswith("+"):
@@ -99,7 +115,32 @@ _STORE = (
     ),
 )
 _WORKERS = _argument(
-    "--workers", metavar="N", type=_count, help="trainers side by side (default: one a CPU core)"
+    "--workers",
+    metavar="N",
+    type=_workers,
+    help="trials side by side; auto: as many as there is room for (default: the spec's, else auto)",
+)
+_LAUNCH = (
+    _argument(
+        "--launcher",
+        metavar="NAME",
+        help="what starts the agents: local, ray, slurm, or package.module:Class (default: none; this "
+        "command is itself the one agent)",
+    ),
+    _argument(
+        "--launch",
+        metavar="KEY=VALUE",
+        type=_option,
+        action="append",
+        default=[],
+        help="an option of the launcher, as in partition=gpu; may be given more than once",
+    ),
+    _argument("--address", metavar="URL", help="where the cluster is; short for --launch address=URL"),
+    _argument(
+        "--detach",
+        action="store_true",
+        help="start the agents and return; the study goes on, and `tempopt show` sees it",
+    ),
 )
 _CHECKPOINTS = _argument(
     "--checkpoints",
@@ -136,6 +177,7 @@ COMMANDS = {
             _SET,
             _argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
             _CHECKPOINTS,
+            *_LAUNCH,
         ),
     ),
     "resume": Command(
@@ -153,6 +195,7 @@ COMMANDS = {
             ),
             _WORKERS,
             _CHECKPOINTS,
+            *_LAUNCH,
         ),
     ),
     "agent": Command(
@@ -341,12 +384,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The words after the program's name; those it was started with if None.
     """
+    return exit_code(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Return the exit code of what a command does, and print the message if it raises."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal or a pipe that cannot show a letter is no reason to end a search.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        return work()
     except TempoptError as error:
         if os.environ.get("TEMPOPT_TRACEBACK"):
             _print_traceback()

@@ -11,13 +11,20 @@ from tempopt.cli import DONE
 from tempopt.cli.progress import amount
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
+from tempopt.launch.standing import UNKNOWN, Standing, cancelled, standing
 from tempopt.store import urls
+from tempopt.store.rows import JobRow
 from tempopt.store.schema import upgrade
+from tempopt.store.store import Store
 from tempopt.study import care
+from tempopt.study.errand import find
 
 
 def pause(arguments: argparse.Namespace) -> int:
     """Have every agent of a study leave until it is resumed."""
+    if count := _end_unbegun(arguments):
+        print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
+        return DONE
     name, told = arguments.name, care.pause(arguments.url, arguments.name)
     if told.before == "done":
         print(f'Study "{name}" is done: there is nothing to pause.')
@@ -50,13 +57,58 @@ def delete(arguments: argparse.Namespace) -> int:
     if not (arguments.yes or _confirmed(arguments)):
         print("Nothing was deleted.")
         return DONE
+    if count := _end_unbegun(arguments):
+        print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
+        return DONE
+    waiting = _waiting(arguments)
     deleted = care.delete(arguments.url, arguments.name, force=arguments.force)
+    cancelled(waiting)
     print(f'Study "{arguments.name}" is deleted; {amount(deleted.freed)} of checkpoints and logs were freed.')
     if deleted.agents:
         print(f"{_at_work(deleted.agents)} Each agent leaves as soon as it notices.")
     for url, reason in deleted.left.items():
         print(f"Not removed: {url} ({reason})")
     return DONE
+
+
+def _end_unbegun(arguments: argparse.Namespace) -> int:
+    """Cancel the jobs of a study that none of them has begun, and return how many there were."""
+    with Store.open(arguments.url, create=False) as store:
+        rows = store.jobs(arguments.name)
+        if not rows or find(store, arguments.name) is not None:
+            return 0
+        _refuse_unreached(cancelled(rows), arguments)
+        store.forget_jobs(arguments.name, [row.id for row in rows])
+    return len(rows)
+
+
+def _waiting(arguments: argparse.Namespace) -> list[JobRow]:
+    """Return the jobs of a study that wait for room: they would begin it again when it has been deleted."""
+    with Store.open(arguments.url, create=False) as store:
+        rows = store.jobs(arguments.name)
+    found = standing(rows)
+    _refuse_unreached(found, arguments)
+    return [row for row, each in zip(rows, found, strict=True) if each.state == "waiting"]
+
+
+def _refuse_unreached(found: Sequence[Standing], arguments: argparse.Namespace) -> None:
+    """Refuse to go on where jobs cannot be reached from here, unless it is forced.
+
+    Raises:
+        UsageError: A job cannot be reached.
+    """
+    unreached = [each for each in found if each.state == UNKNOWN]
+    if unreached and not getattr(arguments, "force", False):
+        named = ", ".join(f"{each.launcher} {each.id}" for each in unreached)
+        raise UsageError(
+            f'These jobs of study "{arguments.name}" cannot be reached from this machine: {named} '
+            f"({unreached[0].message}). Those that wait would begin it again: type this on a machine that "
+            "reaches them, or cancel them there and give tempopt delete --force."
+        )
+
+
+def _jobs(count: int) -> str:
+    return f"its {count} jobs were" if count > 1 else "its job was"
 
 
 def gc(arguments: argparse.Namespace) -> int:

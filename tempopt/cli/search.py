@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.progress import observing
 from tempopt.cli.storage import storage_option
-from tempopt.errors import StorageError, StudyNotFound
+from tempopt.errors import StorageError, StudyNotFound, UsageError
 from tempopt.store.store import Store
 from tempopt.study import api
 from tempopt.study.document import read_sets
@@ -33,6 +33,10 @@ def search(arguments: argparse.Namespace) -> int:
         overrides.append(f"study.name={json.dumps(arguments.name)}")
     spec = load_spec(arguments.spec, overrides)
     enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
+    if _by_launcher(arguments):
+        from tempopt.cli import launch
+
+        return launch.search(arguments, spec, enqueue)
 
     def carry_out(observer: Observer) -> StudyResult:
         return api.search(
@@ -46,11 +50,15 @@ def search(arguments: argparse.Namespace) -> int:
             observer=observer,
         )
 
-    return _to_verdict(spec.study.name, carry_out, arguments)
+    return to_verdict(spec.study.name, carry_out, arguments)
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """Go on with a study from the database alone, to its verdict."""
+    if _by_launcher(arguments):
+        from tempopt.cli import launch
+
+        return launch.resume(arguments)
 
     def carry_out(observer: Observer) -> StudyResult:
         return api.resume(
@@ -62,7 +70,7 @@ def resume(arguments: argparse.Namespace) -> int:
             observer=observer,
         )
 
-    return _to_verdict(arguments.name, carry_out, arguments)
+    return to_verdict(arguments.name, carry_out, arguments)
 
 
 def agent(arguments: argparse.Namespace) -> int:
@@ -77,20 +85,42 @@ def agent(arguments: argparse.Namespace) -> int:
             observer=observer,
         )
 
-    return _to_verdict(arguments.name, carry_out, arguments, again="agent")
+    def interrupted() -> str:
+        return _how_to_go_on(arguments.name, arguments, "agent")
+
+    return to_verdict(arguments.name, carry_out, arguments, interrupted=interrupted)
 
 
-def _to_verdict(
+def _by_launcher(arguments: argparse.Namespace) -> bool:
+    if arguments.launcher is not None:
+        return True
+    given = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} is for a launcher. Give one, as in --launcher slurm.")
+    return False
+
+
+def to_verdict(
     name: str,
     carry_out: Callable[[Observer], StudyResult],
     arguments: argparse.Namespace,
-    again: str = "resume",
+    *,
+    interrupted: Callable[[], str] | None = None,
 ) -> int:
+    """Show a study while it is carried out, say what it found, and return the exit code.
+
+    Args:
+        name: Name of the study.
+        carry_out: What does it, given who looks on.
+        arguments: What was typed.
+        interrupted: Returns what to say after Ctrl-C; None: how to resume it.
+    """
     try:
         with observing(sys.stdout) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
-        print(f"\n{_how_to_go_on(name, arguments, again)}")
+        print(f"\n{interrupted() if interrupted is not None else _how_to_go_on(name, arguments, 'resume')}")
         return INTERRUPTED
     except BrokenPipeError:
         # whoever read the output has gone, and the study has not come to its end
@@ -129,4 +159,10 @@ def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
     line = f"tempopt {command} {shlex.quote(name)}{storage_option(arguments)}"
     if arguments.checkpoints is not None:
         line += f" --checkpoints {shlex.quote(arguments.checkpoints)}"
+    if command == "resume" and getattr(arguments, "launcher", None) is not None:
+        line += f" --launcher {shlex.quote(arguments.launcher)}"
+        for key, value in arguments.launch:
+            line += f" --launch {shlex.quote(f'{key}={value}')}"
+        if arguments.address is not None:
+            line += f" --address {shlex.quote(arguments.address)}"
     return line

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +14,8 @@ from rich.table import Table
 from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.cli.progress import LABELS, number
+from tempopt.errors import StudyNotFound
+from tempopt.launch.standing import UNKNOWN, Standing, standing
 from tempopt.store.rows import StudySummary, TicketState
 from tempopt.store.store import Store
 from tempopt.study import export as exports
@@ -19,6 +23,15 @@ from tempopt.study import results
 from tempopt.study.presence import is_dead
 from tempopt.study.results import Baseline, StudyResult
 from tempopt.study.verdict import verdict_lines
+
+# The documented keys of a study that are not known before it has been begun.
+_KEYS = (
+    *("metric", "direction", "state", "agents", "tickets"),
+    *("trials", "baseline", "best", "verdict", "cost", "alone"),
+)
+_ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
+# So many of the jobs are named.
+_NAMED = 8
 
 
 def list_studies(arguments: argparse.Namespace) -> int:
@@ -68,12 +81,22 @@ def _summary(summary: StudySummary) -> dict[str, Any]:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print how a study stands: tickets, baseline, best and verdict."""
-    result = _load(arguments)
+    """Print how a study stands: tickets, baseline, best and verdict, and the jobs that work on it."""
+    with Store.open(arguments.url, create=False) as store:
+        rows = store.jobs(arguments.name)
+        try:
+            result = results.load(store, arguments.name)
+        except StudyNotFound:
+            if not rows:
+                raise
+            return _show_waiting(arguments, standing(rows))
+    jobs = standing(rows)
     if arguments.json:
-        print(json.dumps(result.to_json(), indent=2, allow_nan=False))
+        shown = {**result.to_json(), "jobs": [asdict(job) for job in jobs]}
+        print(json.dumps(shown, indent=2, allow_nan=False))
         return DONE
     print(f"{result.name}: {result.direction} {result.metric}; {_state(result)}")
+    _print_jobs(jobs)
     print()
     _print(_tickets(result))
     print()
@@ -82,6 +105,32 @@ def show(arguments: argparse.Namespace) -> int:
     for line in verdict_lines(result):
         print(line)
     return DONE
+
+
+def _show_waiting(arguments: argparse.Namespace, jobs: list[Standing]) -> int:
+    """Print how the jobs of a study stand that none of them has begun yet."""
+    if arguments.json:
+        unknown = dict.fromkeys(_KEYS)
+        shown = {"study": arguments.name, **unknown, "jobs": [asdict(job) for job in jobs]}
+        print(json.dumps(shown, indent=2))
+        return DONE
+    print(f"{arguments.name}: not begun yet")
+    _print_jobs(jobs)
+    return DONE
+
+
+def _print_jobs(jobs: list[Standing]) -> None:
+    for launcher in dict.fromkeys(job.launcher for job in jobs):
+        own = [job for job in jobs if job.launcher == launcher]
+        counts = Counter(job.state for job in own)
+        told = ", ".join(
+            f"{count} {'whose state is not known here' if state == UNKNOWN else state}"
+            for state, count in sorted(counts.items(), key=lambda each: _ORDER.index(each[0]))
+        )
+        more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
+        print(f"jobs: {launcher} {told} ({', '.join(job.id for job in own[:_NAMED])}{more})")
+        for message in dict.fromkeys(job.message for job in own if job.message):
+            print(f"  {message}")
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -43,21 +43,7 @@ def location(given: str | Path) -> str:
     Raises:
         UsageError: It cannot be read, reached, made or written to, or it holds a password.
     """
-    text = str(given).strip()
-    if not text:
-        raise UsageError(
-            "The folder for checkpoints is empty. Give a path, or a URL such as s3://bucket/folder."
-        )
-    shown = _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
-    if shown != text:
-        raise UsageError(
-            f"The URL of the checkpoints, {shown}, holds a password or a key, and would be kept in the "
-            "study's database. Leave it out, and give it to the storage's own client, by its environment "
-            "variables or files (AWS_ACCESS_KEY_ID, ~/.aws, FSSPEC_<PROTOCOL>_PASSWORD, ...)."
-        )
-    if is_local(text):
-        text = str(local_path(text).expanduser().absolute())
-    url = text.rstrip("/") or "/"
+    url = absolute(given)
     fs, folder = _opened(url)
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
     try:
@@ -73,6 +59,29 @@ def location(given: str | Path) -> str:
             "such as s3://bucket/folder, with --checkpoints."
         ) from error
     return url
+
+
+def absolute(given: str | Path) -> str:
+    """Return the absolute URL (or path, on this machine) of a folder that may be elsewhere.
+
+    Raises:
+        UsageError: It is empty, or holds a password.
+    """
+    text = str(given).strip()
+    if not text:
+        raise UsageError(
+            "The folder for checkpoints is empty. Give a path, or a URL such as s3://bucket/folder."
+        )
+    shown = _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
+    if shown != text:
+        raise UsageError(
+            f"The URL of the checkpoints, {shown}, holds a password or a key, and would be kept in the "
+            "study's database. Leave it out, and give it to the storage's own client, by its environment "
+            "variables or files (AWS_ACCESS_KEY_ID, ~/.aws, FSSPEC_<PROTOCOL>_PASSWORD, ...)."
+        )
+    if is_local(text):
+        text = str(local_path(text).expanduser().absolute())
+    return text.rstrip("/") or "/"
 
 
 def is_local(url: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Dialect,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.dialects import mysql
@@ -123,6 +125,9 @@ TICKET = Table(
     Column("lease", Double, comment="end, in epoch seconds of the database's clock"),
     Column("checkpoints", Document),
     Column("checkpoint_seconds", Double, nullable=False, server_default=_ZERO),
+    Column("alone", Boolean, nullable=False, server_default=false()),
+    Column("gpu_seconds", Double, nullable=False, server_default=_ZERO),
+    Column("peak_memory", BigInteger),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are taken: the next one is found, and locked, without a sort.
     Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),
@@ -148,4 +153,18 @@ LOG = Table(
     Column("text", LongText, nullable=False),
     Column("written", Utc, nullable=False),
     **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+# By the study's name: agents are started before there is a study, and whichever is first begins it.
+JOB = Table(
+    "tempopt_job",
+    METADATA,
+    Column("number", Integer, primary_key=True, comment="in the order in which they were started"),
+    Column("study", String(MAX_NAME), nullable=False),
+    Column("launcher", String(MAX_NAME), nullable=False),
+    Column("id", String(MAX_NAME), nullable=False),
+    Column("options", Document, nullable=False),
+    Column("created", Utc, nullable=False),
+    Index("tempopt_job_study", "study"),
+    **OPTIONS,
 )

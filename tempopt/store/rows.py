@@ -108,6 +108,10 @@ class TicketRow:
             running.
         checkpoints: Newest first, at most two.
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
+        alone: Whether it is to have a card to itself, an attempt having run out of a card's memory.
+        gpu_seconds: ``seconds`` times the cards that they were spent on, a share of one counting as that
+            share; 0 without cards.
+        peak_memory: Most bytes that an attempt had allocated on one card; None without cards.
     """
 
     id: int
@@ -139,6 +143,14 @@ class TicketRow:
     lease: float | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
     checkpoint_seconds: float = 0.0
+    alone: bool = False
+    gpu_seconds: float = 0.0
+    peak_memory: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call its run, as in ``search-12``."""
+        return f"{self.kind}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +208,8 @@ class Outcomes:
         value: Finite; None for a run that diverged or failed, and for one pruned before it reported.
         seconds: Training seconds of this attempt.
         checkpoint_seconds: Part of them that went into writing checkpoints.
+        gpu_seconds: They times the cards that they were spent on.
+        peak_memory: Most bytes that this attempt had allocated on one card; None without cards.
 
     Raises:
         ValueError: The value is not finite, or missing from a complete run, or there for a diverged one.
@@ -209,6 +223,8 @@ class Outcomes:
     error: str | None = None
     measurements: list[Measurement] = field(default_factory=list)
     checkpoint_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    peak_memory: int | None = None
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
@@ -269,6 +285,8 @@ class Lost:
         max_attempts: Failures after which the ticket is not tried again, >= 1.
         seconds: Training seconds of this attempt.
         log: The end of what the run printed.
+        alone: Whether later attempts are to have a card to themselves.
+        gpu_seconds: The seconds times the cards that they were spent on.
     """
 
     ticket_id: int
@@ -277,16 +295,23 @@ class Lost:
     max_attempts: int
     seconds: float = 0.0
     log: str = ""
+    alone: bool = False
+    gpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """An attempt was broken off in good order: the ticket waits again, and no failure is counted."""
+    """An attempt was broken off in good order: the ticket waits again, and no failure is counted.
+
+    The numbers are as in Outcomes.
+    """
 
     ticket_id: int
     attempt: int
     seconds: float = 0.0
     log: str = ""
+    gpu_seconds: float = 0.0
+    peak_memory: int | None = None
 
 
 Change = Began | Reported | Kept | Ended | Lost | Returned
@@ -324,6 +349,23 @@ class News:
     version: int
     tickets: list[TicketRow]
     reports: list[Measurement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """One agent that a launcher has started for a study.
+
+    Args:
+        id: What the launcher calls it.
+        launcher: Name of the launcher.
+        options: What the launcher was given, so that another program asks the right one about it.
+        created: When it was started.
+    """
+
+    id: str
+    launcher: str
+    options: dict[str, str]
+    created: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from tempopt.store import reading, studies, taking, writing
+from tempopt.store import jobs, reading, studies, taking, writing
 from tempopt.store.database import Database
 from tempopt.store.models import LOG, MEASUREMENT, TICKET
 from tempopt.store.rows import (
     Change,
+    JobRow,
     Kind,
     LogRow,
     Measurement,
@@ -116,6 +117,25 @@ class Store:
             StudyNotFound: There is no study of that name.
         """
         self._database.write(lambda c: studies.remove(c, name, shown=self.url_shown))
+
+    # ---- jobs
+
+    def add_jobs(self, name: str, launcher: str, options: Mapping[str, str], ids: Sequence[str]) -> None:
+        """Write the jobs by which a launcher has started agents for a study, which need not be there yet.
+
+        Args:
+            options: What the launcher was given; no secrets.
+            ids: What it calls the jobs; those that are written already stay as they are.
+        """
+        self._database.write(lambda c: jobs.add(c, name, launcher, options, ids))
+
+    def jobs(self, name: str) -> list[JobRow]:
+        """Return the jobs of a study, those first that were started first."""
+        return self._database.read(lambda c: jobs.of_study(c, name))
+
+    def forget_jobs(self, name: str, ids: Collection[str]) -> None:
+        """Delete jobs of a study by their ids."""
+        self._database.write(lambda c: jobs.forget(c, name, ids))
 
     # ---- tickets
 

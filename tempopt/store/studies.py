@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from tempopt.errors import StorageError, StudyNotFound, unknown
 from tempopt.store import optuna_tables, reading
 from tempopt.store.clock import Clock
-from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
+from tempopt.store.models import JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import MANY, End, TrialChange
 from tempopt.store.rows import (
     KINDS,
@@ -117,6 +117,7 @@ def remove(connection: Connection, name: str, *, shown: str) -> None:
         for table in (MEASUREMENT, LOG):
             connection.execute(delete(table).where(table.c.ticket_id.in_(ids)))
         connection.execute(delete(TICKET).where(TICKET.c.id.in_(ids)))
+    connection.execute(delete(JOB).where(JOB.c.study == name))
     connection.execute(delete(STUDY).where(STUDY.c.id == study.id))
     optuna_tables.delete_study(connection, name, {row.trial_id for row in rows})
 

@@ -33,6 +33,8 @@ HELD = [
         "seconds",
         "checkpoint_seconds",
         "checkpoints",
+        "gpu_seconds",
+        "peak_memory",
         "trial_id",
         "trial_number",
     )

@@ -136,7 +136,8 @@ class _Ticket:
                 case Lost():
                     self._lose(each)
                 case Returned():
-                    self._spend(each.seconds, each.log)
+                    self._spend(each.seconds, each.gpu_seconds, each.log)
+                    self._peak(each.peak_memory)
                     self.values |= {"state": "waiting", "agent": None, "lease": None}
 
     def _keep(self, kept: Kept) -> None:
@@ -148,7 +149,8 @@ class _Ticket:
     def _end(self, ended: Ended) -> None:
         outcomes = ended.outcomes
         assert all(m.ticket_id == self.row.id for m in outcomes.measurements), "another ticket's measurements"
-        self._spend(outcomes.seconds, ended.log)
+        self._spend(outcomes.seconds, outcomes.gpu_seconds, ended.log)
+        self._peak(outcomes.peak_memory)
         self.measured |= {(m.name, m.step): m.value for m in outcomes.measurements}
         if self.row.attempt > 1:
             # An earlier attempt may have gone further than the one that counts.
@@ -173,15 +175,23 @@ class _Ticket:
         )
 
     def _lose(self, what: Lost) -> None:
-        self._spend(what.seconds, what.log)
+        self._spend(what.seconds, what.gpu_seconds, what.log)
         state, values = lost(self.row, what.error, what.max_attempts)
         self.values |= values
+        if what.alone:
+            self.values["alone"] = True
         if state == "failed":
             self.trial.end = End(outcome="failed", error=values["error"])
 
-    def _spend(self, seconds: float, log: str) -> None:
+    def _spend(self, seconds: float, gpu_seconds: float, log: str) -> None:
         self.values["seconds"] = self.row.seconds + seconds
+        if gpu_seconds:
+            self.values["gpu_seconds"] = self.row.gpu_seconds + gpu_seconds
         self.log = log
+
+    def _peak(self, memory: int | None) -> None:
+        if memory is not None:
+            self.values["peak_memory"] = max(memory, self.row.peak_memory or 0)
 
 
 def _write_down(

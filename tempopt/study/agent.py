@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Collection, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound
@@ -19,20 +19,18 @@ from tempopt.store.checkpoints import LOG, join, run_name
 from tempopt.store.rows import (
     Began,
     Checkpoint,
-    Ended,
-    Lost,
     Measurement,
     Outcome,
-    Outcomes,
     Reported,
-    Returned,
     StudyRow,
     TicketRow,
 )
 from tempopt.store.store import Store
-from tempopt.study.assignment import Assignment
+from tempopt.study.assignment import Assignment, first_lease
+from tempopt.study.closing import ended, lost, returned
 from tempopt.study.confirm import counted, evaluations
-from tempopt.study.desk import Desk
+from tempopt.study.crew import Crew
+from tempopt.study.desk import THOROUGH_SECONDS, Desk
 from tempopt.study.interrupt import Interrupt, interruptible
 from tempopt.study.outbox import Away
 from tempopt.study.outlook import snapshot
@@ -55,8 +53,10 @@ from tempopt.training.messages import (
 )
 from tempopt.training.process import TrainerProcess
 
-_STILLBORN = 3
-_IDLE_SECONDS = 2.0
+_PLAIN = ("cpu", "32-true")
+_LISTEN_SECONDS = 1.0
+_SOONEST_SECONDS = 0.05
+_LONGER = 1.5
 
 
 class Agent:
@@ -70,7 +70,6 @@ class Agent:
         trainers: Warm trainers, one run each at a time.
         folder: Local folder for logs, one subfolder per ticket.
         checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
-        threads: CPU threads of a trainer that has to be started again.
         observer: Who looks on.
     """
 
@@ -84,35 +83,34 @@ class Agent:
         trainers: Sequence[TrainerProcess],
         folder: Path,
         checkpoints: str,
-        threads: int,
         observer: Observer,
     ) -> None:
         self._spec = spec
         self._program = program
-        self._work = [Assignment(trainer=trainer) for trainer in trainers]
+        self._crew = Crew(trainers)
         self._folder = folder
         self._checkpoints = checkpoints
-        self._threads = threads
         self._observer = observer
         self._desk = Desk(
             spec=spec,
             study=study,
             store=store,
             folder=folder,
-            trainers=len(self._work),
+            trainers=len(trainers),
             abandon=self._abandon,
             observer=observer,
         )
         self._board = self._desk.board
         self._clock = time.monotonic()
         self._idle_until = 0.0
-        self._deaths = 0
+        self._pause = 0.0
         self._losses = 0
+        self._told = {_PLAIN}
 
     @property
     def trainers(self) -> list[TrainerProcess]:
         """The trainers that are alive now."""
-        return [work.trainer for work in self._work]
+        return self._crew.trainers
 
     def run(self) -> None:
         """Work until every ticket of every stage is over, or somebody wants the study to rest.
@@ -134,7 +132,7 @@ class Agent:
 
     def _work_on(self, interrupt: Interrupt) -> None:
         while True:
-            with contextlib.suppress(Away):
+            try:
                 self._desk.speak()
                 if self._board.state == "paused":
                     self._leave()
@@ -142,32 +140,41 @@ class Agent:
                 if self._desk.over():
                     return
                 self._assign()
+            except Away:
+                self._idle_until = time.monotonic() + _LISTEN_SECONDS
+            self._tend()
             self._look()
             self._listen(interrupt)
             self._watch()
 
     def _abandon(self, refused: Collection[int]) -> None:
-        for work in self._work:
+        for work in self._crew.all:
             ticket = work.ticket
             if ticket is not None and ticket.id in refused:
                 self._observer.note(
                     f"{ticket.kind} {ticket.number} was given to another agent meanwhile; what was trained "
                     "of it here is thrown away."
                 )
-                work.trainer.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
                 self._desk.let_go(ticket)
                 work.abandon()
 
     def _assign(self) -> None:
-        for work in self._work:
-            if not work.idle or time.monotonic() < self._idle_until:
+        while (free := self._crew.free()) and time.monotonic() >= self._idle_until:
+            ticket = self._desk.next_ticket(self._crew.held())
+            if ticket is not None:
+                self._pause = 0.0
+                self._begin(free[0], ticket)
                 continue
-            held = [each.ticket.id for each in self._work if each.ticket is not None]
-            ticket = self._desk.next_ticket(held)
-            if ticket is None:
-                self._idle_until = time.monotonic() + _IDLE_SECONDS
-            else:
-                self._begin(work, ticket)
+            # runs of equal length end close together, and the first of them lets the others go on
+            self._pause = min(max(_SOONEST_SECONDS, _LONGER * self._pause), THOROUGH_SECONDS)
+            self._idle_until = time.monotonic() + self._pause
+            self._crew.share()
+
+    def _tend(self) -> None:
+        for work in self._crew.tend():
+            assert work.ticket is not None
+            work.send(self._request(work))
+            self._desk.progressed(work.ticket, work.patience(self._spec.study.lease))
 
     # ---- with the trainers
 
@@ -175,9 +182,21 @@ class Agent:
         work.take(ticket, self._folder_of(ticket), self._desk.reports(ticket))
         if self._pruned_before(work, ticket):
             work.pruned = True
-            self._end(work, "pruned", max(work.reports), 0.0)
-            return
-        work.trainer.send(self._request(ticket))
+            nothing = Finished(
+                ticket=ticket.id,
+                attempt=ticket.attempt,
+                state="stopped",
+                step=max(work.reports),
+                measurements={},
+                metrics={},
+                seconds=0.0,
+                reports=[],
+            )
+            self._end(work, "pruned", nothing)
+        elif ticket.alone:
+            work.waiting = True
+        else:
+            work.send(self._request(work))
 
     def _pruned_before(self, work: Assignment, ticket: TicketRow) -> bool:
         # an agent that died between a pruning decision and its record decided the same way
@@ -187,7 +206,9 @@ class Agent:
             for end in range(len(steps))
         )
 
-    def _request(self, ticket: TicketRow) -> RunRequest:
+    def _request(self, work: Assignment) -> RunRequest:
+        ticket = work.ticket
+        assert ticket is not None
         winner = self._board.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
         bake = {n: v for n, v in winner.items() if n in TEMPERATURE_PARAMETERS}
         assert ticket.parameters is not None
@@ -203,14 +224,18 @@ class Agent:
             checkpoints=join(self._checkpoints, self._folder_of(ticket).name),
             checkpoint_every=self._spec.study.checkpoint_every,
             resume=[Saved(**dataclasses.asdict(each)) for each in ticket.checkpoints],
+            memory_share=work.memory_share,
         )
 
     def _folder_of(self, ticket: TicketRow) -> Path:
         return self._folder / run_name(ticket.kind, ticket.number)
 
     def _listen(self, interrupt: Interrupt) -> None:
-        by_connection = {work.trainer.connection: work for work in self._work}
-        for ready in wait([interrupt.wake, *by_connection], timeout=1.0):
+        by_connection = self._crew.listening()
+        patience = _LISTEN_SECONDS
+        if self._crew.free():
+            patience = min(patience, max(0.0, self._idle_until - time.monotonic()))
+        for ready in wait([interrupt.wake, *by_connection], timeout=patience):
             if ready is interrupt.wake:
                 raise KeyboardInterrupt
             self._hear(by_connection[ready])  # type: ignore[index]
@@ -220,13 +245,13 @@ class Agent:
         if message is None:
             self._died(work)
             return
-        self._deaths = 0
+        self._crew.heard()
         if not isinstance(message, Ready):
             self._handle(work, message)
 
     def _watch(self) -> None:
         lease = self._spec.study.lease
-        for work in self._work:
+        for work in self._crew.all:
             if not work.stuck(lease):
                 continue
             if work.ticket is not None:
@@ -240,6 +265,9 @@ class Agent:
         assert isinstance(message, Started | Progress | Report | Kept | Finished | Failed)
         if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
             work.abandoned = None
+        if isinstance(message, Failed):
+            # a group of processes ends with it, and one that ran out of a card's memory may have kept some
+            work.worn = work.worn or work.trainer.place.ranks > 1 or message.kind == "gpu_memory"
         if not work.concerns(message.ticket, message.attempt):
             return
         assert work.ticket is not None
@@ -247,6 +275,9 @@ class Agent:
         work.moving = work.training
         work.moved = time.monotonic()
         self._desk.progressed(work.ticket, work.patience(self._spec.study.lease))
+        for other in self._crew.waiting_for(work):
+            assert other.ticket is not None
+            self._desk.progressed(other.ticket, first_lease(self._spec.study.lease))
         match message:
             case Started():
                 self._started(work, message)
@@ -273,6 +304,9 @@ class Agent:
                 "The code, or a package it uses, has changed since this study began: it has runs of both."
             )
         board.codes.add(message.code)
+        if (message.device, message.precision) not in self._told:
+            self._told.add((message.device, message.precision))
+            self._observer.note(f"Trains on {message.device} at {message.precision} precision.")
         for text in message.notes:
             self._observer.note(f"{board.tickets[id].kind} {board.tickets[id].number}: {text}")
         # a run that starts again before its last report will report those steps once more
@@ -308,27 +342,21 @@ class Agent:
         ticket = work.ticket
         assert ticket is not None
         if work.pruned:
-            self._end(work, "pruned", message.step, message.seconds, message.checkpoint_seconds)
+            self._end(work, "pruned", message)
         elif message.state == "stopped":
             assert work.leaving, "a trainer stopped a run that nobody stopped"
-            self._return(work)
+            self._return(work, message.peak_memory)
         elif message.state == "diverged":
-            self._end(work, "diverged", message.step, message.seconds, message.checkpoint_seconds)
+            self._end(work, "diverged", message)
         else:
             measured = [
                 Measurement(ticket_id=ticket.id, step=message.step, name=name, value=value)
                 for name, value in message.measurements.items()
             ]
-            self._end(work, "complete", message.step, message.seconds, message.checkpoint_seconds, measured)
+            self._end(work, "complete", message, measured)
 
     def _end(
-        self,
-        work: Assignment,
-        outcome: Outcome,
-        step: int,
-        seconds: float,
-        saving: float = 0.0,
-        measured: Sequence[Measurement] = (),
+        self, work: Assignment, outcome: Outcome, message: Finished, measured: Sequence[Measurement] = ()
     ) -> None:
         ticket = work.ticket
         assert ticket is not None
@@ -336,29 +364,8 @@ class Agent:
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = next(m.value for m in measured if m.name == counted(ticket.kind, self._spec))
-        outcomes = Outcomes(
-            outcome=outcome,
-            value=value,
-            steps=step,
-            seconds=seconds,
-            diverged_at=step if outcome == "diverged" else None,
-            measurements=list(measured),
-            checkpoint_seconds=saving,
-        )
-        self._desk.tell(
-            Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.printed())
-        )
-        row = dataclasses.replace(
-            ticket,
-            state="done",
-            outcome=outcome,
-            value=value,
-            steps=step,
-            total_steps=work.total_steps,
-            seconds=ticket.seconds + seconds,
-            diverged_at=outcomes.diverged_at,
-            checkpoints=(),
-        )
+        change, row = ended(work, outcome, message, value=value, measured=measured)
+        self._desk.tell(change)
         self._over(work, row)
 
     def _over(self, work: Assignment, row: TicketRow) -> None:
@@ -371,21 +378,22 @@ class Agent:
     def _free(self, work: Assignment) -> None:
         assert work.ticket is not None
         self._desk.let_go(work.ticket)
-        work.ticket = None
-        self._idle_until = 0.0
+        work.free()
+        self._idle_until = self._pause = 0.0
 
-    def _return(self, work: Assignment) -> None:
+    def _return(self, work: Assignment, peak_memory: int | None = None) -> None:
         ticket = work.ticket
         assert ticket is not None
-        self._desk.tell(
-            Returned(ticket_id=ticket.id, attempt=ticket.attempt, seconds=work.age, log=work.printed())
-        )
+        self._desk.tell(returned(work, peak_memory))
         self._board.note(ticket.id, state="waiting", agent=None)
         self._free(work)
 
     def _failed(self, work: Assignment, message: Failed) -> None:
         ticket = work.ticket
         assert ticket is not None
+        if message.kind == "gpu_memory":
+            self._out_of_memory(work, message.message)
+            return
         # init-only needs query weights to bake into; a study without them has a verdict all the same
         final = message.kind == "usage"
         if final and ticket.kind != "init_only":
@@ -402,44 +410,40 @@ class Agent:
             )
         self._lost(work, message.message, attempts=attempts)
 
-    def _lost(self, work: Assignment, why: str, *, attempts: int) -> None:
+    def _out_of_memory(self, work: Assignment, why: str) -> None:
+        """Have a run tried once more with a card to itself; one that had it has failed for good."""
+        ticket = work.ticket
+        assert ticket is not None
+        if ticket.alone:
+            self._lost(work, f"{why} (with a card to itself)", attempts=1)
+        else:
+            self._lost(work, why, attempts=ticket.failures + 2, alone=True)
+            self._observer.note(f"{ticket.kind} {ticket.number} is tried once more, with a card to itself.")
+
+    def _lost(self, work: Assignment, why: str, *, attempts: int, alone: bool = False) -> None:
         ticket = work.ticket
         assert ticket is not None
         self._losses += 1
-        self._desk.tell(
-            Lost(
-                ticket_id=ticket.id,
-                attempt=ticket.attempt,
-                error=why,
-                max_attempts=attempts,
-                seconds=work.age,
-                log=work.printed(),
-            )
-        )
+        change, row = lost(work, why, attempts=attempts, alone=alone)
+        self._desk.tell(change)
         self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {why}")
-        row = dataclasses.replace(
-            ticket, error=why, failures=ticket.failures + 1, seconds=ticket.seconds + work.age
-        )
-        if row.failures < attempts:
-            self._board.take_in(dataclasses.replace(row, state="waiting", agent=None), {})
+        if row.state == "waiting":
+            self._board.take_in(row, {})
             self._free(work)
         else:
-            self._over(work, dataclasses.replace(row, state="failed", outcome="failed"))
-        if attempts > 1 and self._losses > attempts * len(self._work):
+            self._over(work, row)
+        most = max(attempts, self._spec.study.max_attempts) * len(self._crew.all)
+        if attempts > 1 and self._losses > most:
             raise StudyFailed(
                 f"{self._losses} runs in a row were lost, the last one because {why}. Put that right, and go "
                 f"on with what is left: tempopt resume {self._spec.study.name}"
             )
 
     def _died(self, work: Assignment) -> None:
-        self._deaths += 1
-        why = work.trainer.obituary()
-        work.trainer.connection.close()
-        work.trainer = TrainerProcess(slot=work.trainer.slot, threads=self._threads)
-        work.abandoned = None
-        if work.ticket is not None:
+        why = self._crew.bury(work)
+        if work.ticket is not None and not work.waiting:
             self._lost(work, why, attempts=self._spec.study.max_attempts)
-        if self._deaths > _STILLBORN * len(self._work):
+        if self._crew.stillborn:
             raise StudyFailed(
                 f"Trainers die before they have said a word: {why}. Logs are in {self._folder}."
             )
@@ -448,25 +452,25 @@ class Agent:
 
     def _leave(self) -> None:
         """Have runs write a checkpoint and stop, and give their tickets back, within the grace time."""
-        until = time.monotonic() + self._spec.resources.grace
+        until = time.monotonic() + self._spec.resources_here.grace
         # whatever happens now, a second Ctrl-C or a trainer that dies, the tickets are to be given back
         with contextlib.suppress(KeyboardInterrupt, Exception):
-            for work in self._work:
-                if work.ticket is not None:
+            for work in self._crew.all:
+                if work.waiting:
+                    self._return(work)
+                elif work.ticket is not None:
                     work.leaving = True
                     id, attempt = work.ticket.id, work.ticket.attempt
                     work.trainer.send(Stop(ticket=id, attempt=attempt, keep=not work.pruned))
-            while (busy := self._busy()) and (left := until - time.monotonic()) > 0:
+            while (busy := self._crew.busy()) and (left := until - time.monotonic()) > 0:
                 for ready in wait(busy, timeout=left):
                     self._hear(busy[ready])  # type: ignore[index]
-        for work in self._work:
+        for work in self._crew.all:
             if work.ticket is not None:
                 self._return(work)
         self._desk.close()
 
-    def _busy(self) -> dict[Connection, Assignment]:
-        return {work.trainer.connection: work for work in self._work if work.ticket is not None}
-
     def _look(self) -> None:
         elapsed = time.monotonic() - self._clock
-        self._observer.update(snapshot(self._board, self._spec, self._work, elapsed))
+        trainers = [work.view() for work in self._crew.all]
+        self._observer.update(snapshot(self._board, self._spec, trainers, elapsed))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tempopt.errors import UsageError
-from tempopt.store.rows import StudyRow, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.errand import Errand, find, go_on_with, optimizers, rehearse, trainers_of
+from tempopt.study.errand import Errand, find, optimizers, rehearse, same_question, trainers_of
+from tempopt.study.order import grow, ordered
 from tempopt.study.progress import Observer, Unobserved
 from tempopt.study.results import StudyResult, load
+from tempopt.study.settings import Workers
 from tempopt.study.spec import StudySpec, load_spec
-from tempopt.study.stages import more_tickets
+from tempopt.training.places import Place
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
 
@@ -23,7 +23,7 @@ def search(
     spec: StudySpec | Mapping[str, Any] | str | Path,
     *,
     storage: str = DEFAULT_STORAGE,
-    workers: int | None = None,
+    workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     trials: int | None = None,
     more: int = 0,
@@ -37,7 +37,8 @@ def search(
     Args:
         spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
         storage: URL of the database.
-        workers: Trainers at work at a time; None: one a CPU core, ``study.parallel`` at the most.
+        workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at the most;
+            None: what the spec says, else ``auto``.
         checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
             if that can be reached, else ``tempopt-runs`` in the current folder.
         trials: Search tickets of a study that is begun, instead of the spec's number.
@@ -52,21 +53,8 @@ def search(
         KeyboardInterrupt: After everything was saved.
     """
     spec = _loaded(spec)
-    if trials is not None:
-        spec = spec.with_overrides([f"study.trials={trials}"])
     with Store.open(storage, create=True) as store:
-        study = find(store, spec.study.name)
-        if study is None and more:
-            raise UsageError(
-                f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
-                f"Give their whole number: --trials {spec.study.trials + more}"
-            )
-        if study is None and enqueue:
-            wanted = [*spec.study.enqueue, *enqueue]
-            spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
-        elif study is not None:
-            go_on_with(store, study, spec)
-            _add(store, study, spec, more, enqueue)
+        spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue)
         errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved())
         return errand.carry_out()
 
@@ -75,7 +63,7 @@ def resume(
     name: str,
     *,
     storage: str = DEFAULT_STORAGE,
-    workers: int | None = None,
+    workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     more: int = 0,
     observer: Observer | None = None,
@@ -88,7 +76,7 @@ def resume(
     with Store.open(storage, create=False) as store:
         study = store.load_study(name)
         spec = StudySpec.from_json(study.spec)
-        _add(store, study, spec, more)
+        grow(store, study, spec, more)
         return Errand(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
 
 
@@ -96,7 +84,7 @@ def join(
     name: str,
     *,
     storage: str = DEFAULT_STORAGE,
-    workers: int | None = None,
+    workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     observer: Observer | None = None,
 ) -> StudyResult:
@@ -110,7 +98,38 @@ def join(
         if study.state == "paused":
             raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
         spec = StudySpec.from_json(study.spec)
-        return Errand(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
+        errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
+        return errand.carry_out()
+
+
+def take_part(
+    spec: StudySpec | None,
+    name: str,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Work on a study as one of the agents that somebody has launched; arguments and errors as for `search`.
+
+    Whoever is first begins it. A study that was paused meanwhile is left at rest, and what is stored of one
+    that is there holds, however long this agent has waited for its turn.
+
+    Args:
+        spec: The spec; None: the study is in the store.
+        name: Name of the study.
+        overrides: ``a.b=c`` settings of this machine's own, as for :meth:`StudySpec.with_overrides`.
+    """
+    with Store.open(storage, create=spec is not None) as store:
+        study = store.load_study(name) if spec is None else find(store, name)
+        if study is not None:
+            spec = StudySpec.from_json(study.spec) if spec is None else same_question(study, spec)
+        assert spec is not None
+        spec = spec.with_overrides(overrides)
+        errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
+        return errand.carry_out()
 
 
 def load_study(storage: str, name: str) -> StudyResult:
@@ -135,7 +154,7 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
     """
     spec = _loaded(spec)
     optimizers(spec)
-    with trainers_of(1, threads=1) as trainers:
+    with trainers_of([Place(ranks=spec.ranks if dry_run else 1)]) as trainers:
         started = rehearse(spec, trainers[0], task="rehearse" if dry_run else "check")
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if started is not None:
@@ -154,24 +173,3 @@ def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
     if isinstance(spec, Mapping):
         return StudySpec.parse(spec, source="the study spec")
     return load_spec(spec)
-
-
-def _add(
-    store: Store, study: StudyRow, spec: StudySpec, count: int, enqueue: Sequence[Mapping[str, Any]] = ()
-) -> None:
-    given = spec.enqueued(enqueue)
-    while True:
-        version = store.load_study(study.name).version
-        rows = store.tickets(study.id)
-        # the same command may be typed twice
-        wanted = [each for each in given if not any(_tries(row, each) for row in rows)]
-        tickets = more_tickets(rows, spec, max(count, len(wanted)), wanted)
-        if not tickets:
-            return
-        # if somebody else adds tickets at the same moment, or the search ends, ours follow from other ones
-        if store.add_tickets(study.id, tickets, version=version, resume=True):
-            return
-
-
-def _tries(row: TicketRow, wanted: Mapping[str, Any]) -> bool:
-    return row.kind == "search" and row.sampled is not None and wanted.items() <= row.sampled.items()

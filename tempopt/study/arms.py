@@ -70,6 +70,12 @@ class Arms:
         self._histories[arm].asked(ticket.number, values)
         self._known[arm].add(ticket.number)
 
+    def unknown_before(self, ticket: TicketRow) -> list[int]:
+        """Return the tickets before this one that its asking depends on and whose values are not known."""
+        arm: Arm = ticket.kind  # type: ignore[assignment]
+        first = max(0, ticket.number - self._spec.study.parallel + 1)
+        return [number for number in range(first, ticket.number) if number not in self._known[arm]]
+
     def ask(self, ticket: TicketRow) -> dict[str, Any]:
         """Return the values of the arm's own space for a ticket that has none yet.
 
@@ -77,10 +83,8 @@ class Arms:
         taken and not yet written down are asked for here too: they can only come to the same.
         """
         arm: Arm = ticket.kind  # type: ignore[assignment]
-        first = max(0, ticket.number - self._spec.study.parallel + 1)
-        for number in range(first, ticket.number):
-            if number not in self._known[arm]:
-                self._histories[arm].asked(number, self._sampled(arm, number))
+        for number in self.unknown_before(ticket):
+            self._histories[arm].asked(number, self._sampled(arm, number))
         return self._sampled(arm, ticket.number)
 
     def _sampled(self, arm: Arm, number: int) -> dict[str, Any]:

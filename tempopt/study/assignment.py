@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tempopt.store.rows import TicketRow
 from tempopt.study.progress import TrainerView
+from tempopt.training.messages import RunRequest, Stop
 from tempopt.training.process import TrainerProcess
 from tempopt.training.serve import LOG
 
@@ -45,6 +46,12 @@ class Assignment:
         begun: When it was given the ticket.
         moved: When it last made progress, on the same clock.
         log_from: Where in the ticket's log this attempt begins.
+        alone: Whether its card is to be its own: its ticket wants that, or the last one did and the next
+            one may.
+        waiting: Whether its run has not begun, its card being still in others' use.
+        resting: Whether its process was ended, so that another has the card to itself.
+        worn: Whether its process is to be replaced before it trains again.
+        fresh: Whether its process is known to have trained nothing.
     """
 
     trainer: TrainerProcess
@@ -61,31 +68,70 @@ class Assignment:
     begun: float = 0.0
     moved: float = 0.0
     log_from: int = 0
+    alone: bool = False
+    waiting: bool = False
+    resting: bool = False
+    worn: bool = False
+    fresh: bool = False
 
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
         """Give the trainer another ticket to do."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
         self.step, self.total_steps = 0, ticket.total_steps
-        self.pruned = self.leaving = self.training = self.moving = False
+        self.pruned = self.leaving = self.training = self.moving = self.waiting = False
+        self.alone = ticket.alone
         self.begun = self.moved = time.monotonic()
         log = folder / LOG
         self.log_from = log.stat().st_size if log.exists() else 0
 
+    def send(self, request: RunRequest) -> None:
+        """Have the trainer begin the run of its ticket."""
+        self.waiting = self.fresh = False
+        self.begun = self.moved = time.monotonic()
+        self.trainer.send(request)
+
     @property
     def age(self) -> float:
-        """Seconds since it was given the ticket."""
-        return time.monotonic() - self.begun
+        """Seconds since its run was begun, 0 before that."""
+        return 0.0 if self.waiting else time.monotonic() - self.begun
+
+    @property
+    def cards(self) -> float:
+        """How many cards its run has, a share of one that others may use too counting as that share."""
+        place = self.trainer.place
+        return float(len(place.gpus or ())) if self.alone else place.cards
+
+    @property
+    def memory_share(self) -> float | None:
+        """Share of its card's memory that its run may take, None for all of it."""
+        share = self.trainer.place.share
+        return None if self.alone or share >= 1 else share
 
     def abandon(self) -> None:
         """Have the trainer end a run that is another's by now."""
         assert self.ticket is not None
-        self.abandoned = (self.ticket.id, self.ticket.attempt)
-        self.ticket, self.moved = None, time.monotonic()
+        if not self.waiting:
+            self.abandoned = (self.ticket.id, self.ticket.attempt)
+            self.trainer.send(Stop(ticket=self.ticket.id, attempt=self.ticket.attempt))
+        self.free()
+        self.moved = time.monotonic()
+
+    def free(self) -> None:
+        """Have no ticket any more."""
+        # a warm process keeps memory, and this one's was not capped
+        self.worn = self.worn or (self.alone and not self.waiting and self.trainer.place.share < 1)
+        self.ticket, self.waiting = None, False
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether its process trains nothing."""
+        return (self.ticket is None or self.waiting) and self.abandoned is None
 
     @property
     def idle(self) -> bool:
         """Whether it can be given a ticket."""
-        return self.trainer.ready and self.ticket is None and self.abandoned is None
+        warm = self.trainer.ready and not self.worn and not self.resting
+        return warm and self.ticket is None and self.abandoned is None
 
     def patience(self, lease: float) -> float:
         """Return the seconds that it has for its next move."""
@@ -95,7 +141,7 @@ class Assignment:
 
     def stuck(self, lease: float) -> bool:
         """Return whether it did not move for as long as it may, and no word from it is on its way."""
-        if self.ticket is None and self.abandoned is None:
+        if self.at_rest:
             return False
         late = time.monotonic() - self.moved > self.patience(lease)
         # an agent that was paused itself has not yet read what came meanwhile

@@ -16,7 +16,7 @@ from tempopt.study.arms import Arms, by_step
 from tempopt.study.confirm import winner_of
 from tempopt.study.presence import is_dead
 from tempopt.study.spec import StudySpec
-from tempopt.study.stages import to_come
+from tempopt.study.stages import spent, to_come
 
 
 class Board:
@@ -48,7 +48,7 @@ class Board:
         self._first_open: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self._to_come: int | None = None
         self.done = Counter(row.kind for row in rows if row.state in OVER)
-        self.spent = sum(row.seconds for row in rows)
+        self.spent = sum(spent(row) for row in rows)
         complete = [row.seconds for row in rows if row.outcome == "complete"]
         self.complete, self.complete_seconds = len(complete), sum(complete)
 
@@ -73,7 +73,7 @@ class Board:
         if before.state in OVER or before.attempt > row.attempt:
             return
         self.tickets[row.id] = row
-        self.spent += row.seconds - before.seconds
+        self.spent += spent(row) - spent(before)
         if row.code is not None:
             self.codes.add(row.code)
         if row.parameters is not None:

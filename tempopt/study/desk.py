@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from tempopt.study.progress import Observer
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import next_tickets
 
+THOROUGH_SECONDS = 2.0
+"""So often at most, while nothing is known to wait, the store is asked for what others have lost."""
 _CHECKPOINTS_KEPT = 2
 
 
@@ -69,6 +73,7 @@ class Desk:
             path=outbox_path(folder, self._name),
         )
         self._useless: list[tuple[TicketRow, str]] = []
+        self._asked = -math.inf
         self._deliver_for_the_dead()
         self.board = Board(spec, study, store)
 
@@ -156,7 +161,9 @@ class Desk:
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
             self._line.attempt(self.board.refresh)
-            ticket = None if self.board.over() else self._take(held)
+            late = time.monotonic() - self._asked >= THOROUGH_SECONDS
+            if not self.board.over() and (late or self.board.startable()):
+                ticket = self._take(held)
         if ticket is None:
             return None
         if ticket.id not in self.board.tickets:
@@ -173,6 +180,7 @@ class Desk:
         return ticket
 
     def _take(self, held: list[int]) -> TicketRow | None:
+        self._asked = time.monotonic()
         return self._line.attempt(
             lambda: self._store.take_ticket(
                 self._study.id,
@@ -187,6 +195,9 @@ class Desk:
         )
 
     def _parametrised(self, ticket: TicketRow) -> TicketRow:
+        if self.board.arms.unknown_before(ticket):
+            # with many agents: to read what the others were given takes less than to draw all of it again
+            self._line.attempt(self.board.refresh)
         arms = self.board.arms
         sampled = arms.ask(ticket)
         parameters = self._spec.parameters(ticket.kind, sampled)  # type: ignore[arg-type]

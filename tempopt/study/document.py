@@ -209,8 +209,7 @@ class Override:
         """Whether it may differ from machine to machine, and so is no part of a study's identity."""
         if self.path[0] == "data":
             return self.path[1:] != ("class_path",)
-        devices = (("trainer", "accelerator"), ("trainer", "devices"))
-        return self.path[0] == "resources" or self.path in devices
+        return self.path[0] == "resources" or self.path == ("trainer", "accelerator")
 
 
 def parse_override(text: str) -> Override:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -30,10 +31,14 @@ from tempopt.study.interrupt import terminable
 from tempopt.study.optimizers import make_pruner, make_sampler
 from tempopt.study.progress import Observer
 from tempopt.study.results import StudyResult, load
+from tempopt.study.settings import Workers
 from tempopt.study.spec import StudySpec, diff
 from tempopt.study.stages import first_tickets
 from tempopt.study.trials import make_study
+from tempopt.training.claims import claimed
+from tempopt.training.machine import Machine, this_machine
 from tempopt.training.messages import Failed, Finished, RunRequest, Started
+from tempopt.training.places import Place, count_trainers, deal
 from tempopt.training.process import TrainerProcess
 from tempopt.training.seeds import derive
 
@@ -48,6 +53,7 @@ class Errand:
         workers: As for :func:`search`.
         checkpoints: As for :func:`search`.
         observer: Who looks on.
+        wake: Whether a study that was paused goes on; False: it is left at rest.
     """
 
     def __init__(
@@ -55,17 +61,18 @@ class Errand:
         store: Store,
         spec: StudySpec,
         study: StudyRow | None,
-        workers: int | None,
+        workers: Workers | None,
         checkpoints: str | Path | None,
         observer: Observer,
+        *,
+        wake: bool = True,
     ) -> None:
         self._store = store
         self._spec = spec
         self._study = study
+        self._wake = wake
         self._observer = observer
-        self._count = _workers(workers, spec)
-        # one thread, whatever the machine: sums in another order would be other numbers
-        self._threads = spec.resources.threads or 1
+        self._asked = workers_asked(workers, spec)
         self._checkpoints = self._kept_at(checkpoints)
 
     def carry_out(self) -> StudyResult:
@@ -74,15 +81,14 @@ class Errand:
         optimizers(spec)
         program = spec.program()
         name = spec.study.name
-        if self._study is not None:
-            state = store.load_study(name).state
-            if state == "done":
-                return load(store, name)
-            if state != "running":
-                store.set_state(self._study.id, "running")
+        state = None if self._study is None else store.load_study(name).state
+        if state == "done" or (state == "paused" and not self._wake):
+            return load(store, name)
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
         folder = _writable(Path(logs).absolute() / name)
-        with terminable(), trainers_of(self._count, threads=self._threads) as trainers:
+        with terminable(), self._places() as places, trainers_of(places) as trainers:
+            if self._study is not None and state != "running":
+                store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             rehearse(spec, trainers[0], task="rehearse" if self._study is None else "check")
             self._register()
@@ -99,7 +105,6 @@ class Errand:
                 trainers=trainers,
                 folder=folder,
                 checkpoints=join(self._checkpoints, name),
-                threads=self._threads,
                 observer=self._observer,
             )
             try:
@@ -107,6 +112,19 @@ class Errand:
             finally:
                 trainers[:] = agent.trainers
         return load(store, name)
+
+    def _places(self) -> AbstractContextManager[list[Place]]:
+        """Return where trainers train, on cards that are this agent's until the end of the context."""
+        machine = this_machine()
+        need = self._spec.need(gpus=machine.has_gpus)
+        # one thread, whatever the machine: sums in another order would be other numbers
+        threads = self._spec.resources_here.threads
+
+        def dealt(free: Machine) -> list[Place]:
+            count = count_trainers(need, free, asked=self._asked, most=self._spec.study.parallel)
+            return deal(need, count, free, threads=threads)
+
+        return claimed(machine, dealt)
 
     def _register(self) -> None:
         """Have Optuna's study made, if it is not there: somebody may have deleted it in a dashboard."""
@@ -156,14 +174,7 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> None:
     Raises:
         StudyChanged: It asks something else.
     """
-    stored = StudySpec.from_json(study.spec)
-    if changes := diff(stored, spec):
-        listed = "\n".join(f"  {line}" for line in changes)
-        raise StudyChanged(
-            f'The store has a study "{study.name}" that was begun with another spec:\n{listed}\n'
-            "Give this one another name (--name), or go on with that one: "
-            f"tempopt resume {study.name}."
-        )
+    stored = same_question(study, spec)
     counted, asked = (
         f"{each.num_unit} unit, {each.num_constant} constant and {each.study.trials} search tickets"
         for each in (stored, spec)
@@ -176,6 +187,23 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> None:
         )
     if spec.to_json() != stored.to_json():
         store.set_spec(study.id, spec.to_json(), spec.identity())
+
+
+def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
+    """Return the stored spec of a study; it may say otherwise only how many runs there are and their care.
+
+    Raises:
+        StudyChanged: The given spec asks something else.
+    """
+    stored = StudySpec.from_json(study.spec)
+    if changes := diff(stored, spec):
+        listed = "\n".join(f"  {line}" for line in changes)
+        raise StudyChanged(
+            f'The store has a study "{study.name}" that was begun with another spec:\n{listed}\n'
+            "Give this one another name (--name), or go on with that one: "
+            f"tempopt resume {study.name}."
+        )
+    return stored
 
 
 def optimizers(spec: StudySpec) -> None:
@@ -205,14 +233,18 @@ def _writable(folder: Path) -> Path:
         ) from error
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def workers_asked(given: Workers | None, spec: StudySpec) -> int | None:
+    """Return the number of trainers that was asked for, None for as many as there is room for.
 
+    Args:
+        given: What this command was given; None: what the spec says.
 
-def _workers(asked: int | None, spec: StudySpec) -> int:
-    wanted = asked or spec.resources.workers
-    if wanted is None:
-        return min(_cores(), spec.study.parallel)
+    Raises:
+        UsageError: It is more than ``study.parallel`` allows.
+    """
+    wanted = given or spec.resources_here.workers
+    if wanted is None or wanted == "auto":
+        return None
     if not 1 <= wanted <= spec.study.parallel:
         raise UsageError(
             f"{wanted} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, because a "
@@ -222,8 +254,8 @@ def _workers(asked: int | None, spec: StudySpec) -> int:
 
 
 @contextlib.contextmanager
-def trainers_of(count: int, *, threads: int) -> Iterator[list[TrainerProcess]]:
-    trainers = [TrainerProcess(slot=slot, threads=threads) for slot in range(count)]
+def trainers_of(places: Sequence[Place]) -> Iterator[list[TrainerProcess]]:
+    trainers = [TrainerProcess(slot=slot, place=place) for slot, place in enumerate(places)]
     try:
         yield trainers
     finally:

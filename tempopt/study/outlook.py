@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tempopt.store.rows import KINDS
-from tempopt.study.assignment import Assignment
 from tempopt.study.board import Board
 from tempopt.study.confirm import usable
-from tempopt.study.progress import Snapshot
+from tempopt.study.progress import Snapshot, TrainerView
 from tempopt.study.spec import StudySpec
 
 
-def snapshot(board: Board, spec: StudySpec, work: Sequence[Assignment], elapsed: float) -> Snapshot:
-    """Return the study as one agent sees it.
+def snapshot(board: Board, spec: StudySpec, trainers: Sequence[TrainerView], elapsed: float) -> Snapshot:
+    """Return the study as one agent sees it, or somebody who looks at the store alone.
 
     Args:
         board: The tickets.
         spec: The study's spec.
-        work: The agent's trainers.
-        elapsed: Seconds since the agent began.
+        trainers: What each trainer that is known of does.
+        elapsed: Seconds since the agent, or whoever looks, began.
     """
     best = board.arms.best()
     units = [t.value for t in board.of_kind("unit") if usable(t) and t.value is not None]
@@ -27,20 +26,20 @@ def snapshot(board: Board, spec: StudySpec, work: Sequence[Assignment], elapsed:
         study=spec.study.name,
         metric=spec.study.metric,
         direction=spec.study.direction,
-        stage=next((each.ticket.kind for each in work if each.ticket is not None), None),
+        stage=next((each.kind for each in trainers if each.kind is not None), None),
         done={kind: board.done[kind] for kind in KINDS},
         asked=board.asked(),
         best=best.value if best is not None else None,
         best_params=dict(best.parameters or {}) if best is not None else {},
         baseline_mean=sum(units) / len(units) if units else None,
-        trainers=[each.view() for each in work],
+        trainers=list(trainers),
         elapsed=elapsed,
-        remaining=_remaining(board, len(work)),
+        remaining=_remaining(board, len(trainers)),
     )
 
 
 def _remaining(board: Board, trainers: int) -> float | None:
-    if not board.complete:
+    if not board.complete or not trainers:
         return None
     asked = board.asked()
     left = sum(asked[kind] - board.done[kind] for kind in KINDS) + board.to_come()

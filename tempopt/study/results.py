@@ -68,11 +68,15 @@ class Cost:
         pruned_saving: Training seconds that pruning saved, an estimate: the steps that the pruned trials
             did not take, at the pace of the steps that they did take.
         checkpoint_seconds: Part of the training seconds that went into writing checkpoints.
+        gpu_seconds: Seconds of cards, a share of one counting as that share; None if no run was on a card.
+        peak_memory: Most bytes that a run had allocated on one card; None if none was on a card.
     """
 
     train_seconds: float
     pruned_saving: float
     checkpoint_seconds: float
+    gpu_seconds: float | None = None
+    peak_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,7 @@ class StudyResult:
         cost: What it took so far.
         round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
         lost: Tickets of which attempts were lost, those first that have failed for good.
+        alone: Tickets that needed a card to themselves, having run out of its memory beside others.
     """
 
     spec: StudySpec
@@ -106,6 +111,7 @@ class StudyResult:
     cost: Cost
     round: int
     lost: list[TicketRow]
+    alone: list[TicketRow]
 
     @property
     def name(self) -> str:
@@ -136,6 +142,7 @@ class StudyResult:
             "best": self.best and asdict(self.best),
             "verdict": self.verdict and _verdict_json(self.verdict),
             "cost": asdict(self.cost),
+            "alone": [ticket.name for ticket in self.alone],
         }
 
 
@@ -207,6 +214,7 @@ def assemble(row: StudyRow, tickets: Sequence[TicketRow], measurements: Iterable
         cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
+        alone=[ticket for ticket in tickets if ticket.alone],
     )
 
 
@@ -246,10 +254,19 @@ def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
 
 
 def _cost(tickets: Iterable[TicketRow]) -> Cost:
-    total, saved, checkpoints = 0.0, 0.0, 0.0
+    total, saved, checkpoints, cards, peaks = 0.0, 0.0, 0.0, 0.0, []
     for ticket in tickets:
         total += ticket.seconds
+        cards += ticket.gpu_seconds
+        if ticket.peak_memory is not None:
+            peaks.append(ticket.peak_memory)
         checkpoints += ticket.checkpoint_seconds
         if ticket.outcome == "pruned" and ticket.steps and ticket.total_steps:
             saved += ticket.seconds * (ticket.total_steps - ticket.steps) / ticket.steps
-    return Cost(train_seconds=total, pruned_saving=saved, checkpoint_seconds=checkpoints)
+    return Cost(
+        train_seconds=total,
+        pruned_saving=saved,
+        checkpoint_seconds=checkpoints,
+        gpu_seconds=cards or None,
+        peak_memory=max(peaks, default=None),
+    )

@@ -27,9 +27,19 @@ GOVERNED: dict[str, str] = {
     "max_time": "a run that ends by the clock is not the same run twice. Give max_steps or max_epochs.",
     "num_nodes": "one run trains on one machine; more machines train more runs at a time. Take it out.",
     "num_sanity_val_steps": f"tempopt rehearses two steps and a validation before a study begins. {_NOWHERE}",
-    "use_distributed_sampler": f"the order of the data follows from the seed and the epoch. {_NOWHERE}",
+    "use_distributed_sampler": "the order of the data follows from the seed and the epoch, and each device "
+    f"gets its share. {_NOWHERE}",
 }
 """Arguments of ``lightning.Trainer`` that tempopt sets itself, with the reason and what to do."""
+
+UNSEARCHED: dict[str, str] = {
+    **GOVERNED,
+    **dict.fromkeys(
+        ("accelerator", "devices", "strategy"),
+        "the processes that train are started before parameters are drawn. Give one under trainer:.",
+    ),
+}
+"""Arguments of ``lightning.Trainer`` that cannot be searched, with the reason and what to do."""
 
 _BELONGS: dict[str, str] = {
     "seed_everything": "seeds come from tickets. Take it out; study.seed is the study's seed.",
@@ -43,6 +53,11 @@ _BELONGS: dict[str, str] = {
 }
 """Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
 
+_OWN_PROCESSES = re.compile(r"(^|_)(spawn|fork|notebook)|^forkserver$")
+_FOLDERS = ("deepspeed", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
+_ONE_FILE = (
+    "A run's checkpoint is one file, which is placed whole or not at all, and known by the hash of its bytes."
+)
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -94,8 +109,8 @@ def parse_trainer(given: object) -> dict[str, Any]:
     """Return the arguments of the Trainer, without any that tempopt sets itself.
 
     Raises:
-        FaultsError: It is not a mapping, holds an argument that tempopt sets, more than one device, or
-            lengths that are no lengths.
+        FaultsError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot be gone
+            on with, or devices and lengths that are no numbers.
     """
     if given is None:
         return {}
@@ -124,13 +139,41 @@ def parse_trainer(given: object) -> dict[str, Any]:
             )
             lines.append((f"trainer.{key}", message))
     devices = given.get("devices", 1)
-    if devices not in (1, "1") and not (isinstance(devices, list) and len(devices) == 1):
-        lines.append(
-            ("trainer.devices", f"given {devices!r}. One run trains on one device: give 1 or a list of one.")
+    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+        message = (
+            f"given {devices!r}. Give how many devices train one run, a whole number of at least 1: it "
+            "belongs to what is asked, so it is the same on every machine. Which cards these are is dealt "
+            "out there (resources.gpus)."
         )
+        lines.append(("trainer.devices", message))
+    lines += _strategy_problems(given.get("strategy", "auto"))
     if lines:
         raise FaultsError(lines)
     return dict(given)
+
+
+def _strategy_problems(given: object) -> list[tuple[str, str]]:
+    """Return what is wrong with ``trainer.strategy``, as far as its name and arguments tell."""
+    written: Mapping[str, Any] = given if isinstance(given, Mapping) else {"class_path": given}
+    name = str(written.get("class_path")).rpartition(".")[2]
+    options = written.get("init_args") or {}
+    lines = []
+    if _OWN_PROCESSES.search(name) or _OWN_PROCESSES.search(str(options.get("start_method", ""))):
+        message = (
+            f"given {given!r}, which starts processes itself. tempopt starts them, as many as "
+            "trainer.devices says: write strategy: ddp."
+        )
+        lines.append(("trainer.strategy", message))
+    if options.get("cluster_environment") is not None:
+        message = "tempopt starts the processes itself, and says where they are. Take it out."
+        lines.append(("trainer.strategy.init_args.cluster_environment", message))
+    if options.get("state_dict_type") == "sharded":
+        message = f"given sharded, which writes a folder of parts. {_ONE_FILE} Give full."
+        lines.append(("trainer.strategy.init_args.state_dict_type", message))
+    if name.startswith(_FOLDERS):
+        message = f"given {name}, which writes a folder of parts. {_ONE_FILE} Give ddp or fsdp."
+        lines.append(("trainer.strategy", message))
+    return lines
 
 
 def has_length(trainer: Mapping[str, Any], searched: Collection[str]) -> bool:

@@ -5,6 +5,7 @@ How the sections fit together is spec.py's.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +24,8 @@ from tempopt.errors import unknown
 from tempopt.study.document import FaultsError
 
 Direction = Literal["maximize", "minimize"]
+Workers = int | Literal["auto"]
+"""Number of trials side by side; ``auto``: as many as there is room for."""
 
 SAMPLERS: dict[str, str] = {
     "tpe": "TPESampler",
@@ -40,6 +43,9 @@ PRUNERS: dict[str, str] = {
     "none": "NopPruner",
 }
 """Name of a pruner to its class in ``optuna.pruners``."""
+
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+"""Modes of ``torch.compile`` that a study may ask for."""
 
 _FEWEST_PAIRS = {"t": 2, "wilcoxon": 6}
 _DIRECTIONS: dict[Direction, tuple[str, ...]] = {
@@ -67,6 +73,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+_WORKERS = "a whole number of at least 1, auto or null"
+_GPUS = "a share of a card below 1, a whole number of cards, or null"
+_MEMORY = "bytes, a size with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in 8GB, or null"
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]i?b)", re.IGNORECASE)
+_UNITS = {
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
+
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 _Most = Annotated[
     float | None, Field(gt=0, allow_inf_nan=False, description="a number above 0, or null for no limit")
@@ -92,7 +107,8 @@ class Limits(Section):
 
     Args:
         hours: Hours since the study was begun.
-        gpu_hours: Hours of training, added up over all trainers.
+        gpu_hours: Hours of cards, added up over all trials, a share of a card counting as that share; where
+            trials train on no card, their hours of training.
     """
 
     hours: _Most = None
@@ -127,6 +143,8 @@ class StudySection(Section):
         lease: Seconds that a run may go without a step before another agent takes its ticket.
         store_timeout: Seconds that agents go on training while the database cannot be reached.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
+        compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
+            may write true for the default mode, and false.
     """
 
     name: Annotated[
@@ -168,6 +186,7 @@ class StudySection(Section):
     evaluate_only: Annotated[
         str | None, Field(min_length=1, description="the path of a checkpoint, or null")
     ] = None
+    compile: str | None = None
 
     @field_validator("sampler", "pruner")
     @classmethod
@@ -180,6 +199,16 @@ class StudySection(Section):
                 "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
             )
         return given
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _mode(cls, given: object) -> str | None:
+        if given is None or given is False:
+            return None
+        mode = "default" if given is True else given
+        if isinstance(mode, str) and mode in COMPILE_MODES:
+            return mode
+        raise ValueError(f"given {given!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
 
     @model_validator(mode="after")
     def _enough_pairs(self) -> Self:
@@ -210,13 +239,53 @@ class AttachSection(Section):
 
 
 class Resources(Section):
-    """The ``resources:`` section: what this machine gives; no part of a study's identity."""
+    """The ``resources:`` section: what a trial takes and what a machine gives; no part of a study's identity.
 
-    workers: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    Args:
+        workers: Trials side by side; ``auto`` or None: as many as there is room for.
+        gpus: Cards of a trial: a share of one below 1, else a whole number. None: one for each of
+            ``trainer.devices`` where there are cards, and none where there are none.
+        cpus: CPU cores of a trial; None: one for each of its devices.
+        memory: Main memory of a trial in bytes, or with a unit as in ``8GB``; None: not counted.
+        threads: CPU threads of each process that trains; None: ``cpus`` shared out among them.
+        grace: Seconds to checkpoint and leave after Ctrl-C or SIGTERM.
+    """
+
+    workers: Annotated[Workers | None, Field(description=_WORKERS)] = None
+    gpus: Annotated[float | None, Field(description=_GPUS)] = None
+    cpus: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    memory: Annotated[int | None, Field(description=_MEMORY)] = None
     threads: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
     grace: Annotated[
         float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
     ] = 20.0
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _number_or_auto(cls, given: object) -> object:
+        if given in (None, "auto") or (type(given) is int and given >= 1):
+            return given
+        raise ValueError(f"given {given!r}. Give {_WORKERS}.")
+
+    @field_validator("gpus")
+    @classmethod
+    def _share_or_whole(cls, given: float | None) -> float | None:
+        if given is None or 0 <= given < 1 or (math.isfinite(given) and given >= 1 and given.is_integer()):
+            return given
+        raise ValueError(f"given {given:g}. Give {_GPUS}.")
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _bytes(cls, given: object) -> object:
+        if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):
+            size = float(found[1]) * _UNITS[found[2].lower()]
+        elif given is None or (isinstance(given, int) and not isinstance(given, bool)):
+            size = given
+        else:
+            raise ValueError(f"given {given!r}. Give {_MEMORY}.")
+        if size is not None and size < 1:
+            raise ValueError(f"given {given!r}. Give {_MEMORY}.")
+        return None if size is None else int(size)
 
 
 def direction_of(metric: str) -> Direction | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.study.document import FaultsError
-from tempopt.study.sections import GOVERNED
+from tempopt.study.sections import UNSEARCHED
 from tempopt.temperature.plan import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
 from tempopt.temperature.ranges import RANGES
 
@@ -125,8 +125,8 @@ def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
         )
     if rest.startswith("init_args."):
         return f'leave init_args out: write "{prefix}.{rest.removeprefix("init_args.")}".'
-    if prefix == "trainer" and rest in GOVERNED:
-        return f"{rest} cannot be searched: {GOVERNED[rest]}"
+    if prefix == "trainer" and rest in UNSEARCHED:
+        return f"{rest} cannot be searched: {UNSEARCHED[rest]}"
     return None
 
 

@@ -56,6 +56,7 @@ from tempopt.study.space import (
 from tempopt.study.translate import faults
 from tempopt.temperature.plan import TEMPERATURE_PARAMETERS, check_parameter
 from tempopt.training.messages import Program
+from tempopt.training.places import Need
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -123,16 +124,30 @@ class StudySpec(Section):
             self._enqueued(self.study.enqueue, path="study.enqueue")
         except FaultsError as error:
             lines += error.lines
-        workers = self.resources.workers or 1
-        if workers > self.study.parallel:
+        lines += self._resource_problems()
+        if lines:
+            raise FaultsError(lines)
+        return self
+
+    def _resource_problems(self) -> list[tuple[str, str]]:
+        lines = []
+        workers, gpus = self.resources.workers, self.resources.gpus
+        if isinstance(workers, int) and workers > self.study.parallel:
             message = (
                 f"given {workers}, but study.parallel lets {self.study.parallel} runs be in flight at a "
                 f"time. Give at most that many workers, or a larger study.parallel."
             )
             lines.append(("resources.workers", message))
-        if lines:
-            raise FaultsError(lines)
-        return self
+        if gpus and self._on_cards and gpus != self.ranks and (gpus >= 1 or self.ranks > 1):
+            why = "two processes of a trial cannot share a card"
+            if gpus > self.ranks:
+                why = "one would idle" if gpus - self.ranks == 1 else "some would idle"
+            message = (
+                f"given {gpus:g}, but trainer.devices is {self.ranks}: {why}. Give resources.gpus: "
+                f"{self.ranks}, or trainer.devices: {max(1, math.floor(gpus))}."
+            )
+            lines.append(("resources.gpus", message))
+        return lines
 
     def _length_problems(self) -> list[tuple[str, str]]:
         if self.study.evaluate_only is not None or has_length(self.trainer, self.search):
@@ -188,6 +203,42 @@ class StudySpec(Section):
     def confirms(self) -> bool:
         """Whether choosing and confirming follow the search; there is nothing to train in evaluation only."""
         return self.study.evaluate_only is None
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes that train a run together."""
+        devices = self.trainer.get("devices", 1)
+        return devices if isinstance(devices, int) and devices > 1 else 1
+
+    @property
+    def _on_cards(self) -> bool:
+        return self.trainer.get("accelerator") != "cpu"
+
+    @property
+    def resources_here(self) -> Resources:
+        """The section ``resources:`` with this machine's ``--set`` in force."""
+        return self._in_force().resources
+
+    def need(self, *, gpus: bool) -> Need:
+        """Return what a trial takes.
+
+        Args:
+            gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
+        """
+        here = self._in_force()
+        asked = here.resources.gpus
+        if not here._on_cards:
+            cards = 0.0
+        elif asked is None:
+            cards = float(here.ranks) if gpus else 0.0
+        else:
+            cards = asked
+        return Need(
+            gpus=cards,
+            cpus=here.resources.cpus or here.ranks,
+            memory=here.resources.memory,
+            ranks=here.ranks,
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -247,8 +298,8 @@ class StudySpec(Section):
     def with_overrides(self, overrides: Sequence[str]) -> Self:
         """Return the spec with ``a.b=c`` settings in force.
 
-        Settings of ``data.*`` (its class aside), ``resources.*``, ``trainer.accelerator`` and
-        ``trainer.devices`` are this machine's own: neither stored nor compared.
+        Settings of ``data.*`` (its class aside), ``resources.*`` and ``trainer.accelerator`` are this
+        machine's own: neither stored nor compared.
 
         Raises:
             SpecError: A setting cannot be read, or does not fit.
@@ -297,6 +348,7 @@ class StudySpec(Section):
             data_seed=here.study.seed,
             identity=self.identity(),
             weights=_checkpoint(here.study.evaluate_only),
+            compile=here.study.compile,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -310,6 +362,10 @@ class StudySpec(Section):
         Raises:
             SpecError: Another version of tempopt wrote it, in a way that this one does not read.
         """
+        trainer = stored.get("trainer") or {}
+        if trainer.get("devices") == "1" or isinstance(trainer.get("devices"), list):
+            # one device was written so, too, when there could be no more
+            stored = {**stored, "trainer": {**trainer, "devices": 1}}
         try:
             return cls.parse(stored, source="the stored study spec")
         except SpecError as error:
@@ -396,7 +452,9 @@ def _is_emptied(value: object, path: str, other: Mapping[str, Any]) -> bool:
 def _identifying(spec: StudySpec) -> dict[str, Any]:
     data = spec.to_json()
     del data["resources"]
-    for name in ("name", *_CARE):
+    # a study that compiles nothing asks what it asked before there was this key
+    unsaid = ["compile"] if spec.study.compile is None else []
+    for name in ("name", *unsaid, *_CARE):
         del data["study"][name]
     return data
 

@@ -5,7 +5,7 @@ Pure: rows in, new tickets out. What choosing and confirming consist of is confi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -118,16 +118,29 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     return confirming + spec.study.seeds.choose * sum(count for count in several if count > 1)
 
 
-def reserve(tickets: Sequence[TicketRow], spec: StudySpec) -> float:
-    """Return the training seconds, summed over trainers, that choosing and confirming may still take.
+def seconds(ticket: TicketRow) -> float:
+    """Return the training seconds of a ticket."""
+    return ticket.seconds
+
+
+def spent(ticket: TicketRow) -> float:
+    """Return the seconds of cards that a ticket took, its training seconds where it trained on none."""
+    return ticket.gpu_seconds or ticket.seconds
+
+
+def reserve(
+    tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float] = seconds
+) -> float:
+    """Return what choosing and confirming may still cost, summed over trainers.
 
     An estimate: for each run the mean of the complete ones so far; 0 before there is one.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec.
+        cost: What a ticket cost.
     """
-    trained = [ticket.seconds for ticket in tickets if ticket.outcome == "complete"]
+    trained = [cost(ticket) for ticket in tickets if ticket.outcome == "complete"]
     if not trained:
         return 0.0
     waiting = sum(ticket.kind in PROVING and not over(ticket) for ticket in tickets)

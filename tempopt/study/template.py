@@ -33,6 +33,7 @@ study:
   # pruner: hyperband  # instead of median; none trains every run to its end
   # enqueue: [{{temperature_init: 0.5}}]  # parameters to try first
   # limits: {{hours: 8}}  # stop searching by then, and confirm what was found; gpu_hours counts training
+  # compile: true  # the training steps, with torch.compile; or reduce-overhead, max-autotune
   # checkpoint_every: 60  # seconds; else at every validation, and at least every 300 seconds
 
 # A bare name is an init argument of the model or a temperature parameter; data.x and trainer.x are the
@@ -55,7 +56,9 @@ trainer:
   # accelerator: auto
 
 {attach}# resources:  # this machine's; no part of the study
-#   workers: 2  # runs at a time
+#   workers: auto  # runs at a time
+#   gpus: 0.25  # cards of a run: a share of one, or as many as trainer.devices
+#   cpus: 1  # CPU cores of a run
 #   grace: 20  # seconds to checkpoint and leave when told to
 """
 

@@ -104,6 +104,9 @@ def _missing_lines(result: StudyResult) -> list[str]:
     if again:
         attempts = sum(ticket.failures for ticket in again)
         lines.append(f"  attempts lost and made good: {attempts} ({_named(again)}).")
+    if result.alone:
+        names = ", ".join(ticket.name for ticket in result.alone)
+        lines.append(f"  ran out of a card's memory and needed a card of their own: {names}.")
     withdrawn = [f"{count.withdrawn} {kind}" for kind, count in result.tickets.items() if count.withdrawn]
     if withdrawn:
         lines.append(f"  withdrawn, the study having been stopped before: {', '.join(withdrawn)} tickets.")
@@ -193,7 +196,13 @@ def _cost(result: StudyResult) -> str:
     kept = result.cost.checkpoint_seconds
     writing = f", {_duration(kept)} of it to write checkpoints" if kept >= 1 else ""
     trained = f"{_duration(result.cost.train_seconds)} of training in {runs} runs{writing}"
-    return f"  cost: {trained} (search trials: {counts or 'none'}){pruning}."
+    return f"  cost: {trained} (search trials: {counts or 'none'}){pruning}{_cards(result)}."
+
+
+def _cards(result: StudyResult) -> str:
+    cost = result.cost
+    peak = "" if cost.peak_memory is None else f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
+    return "" if cost.gpu_seconds is None else f"; {_duration(cost.gpu_seconds)} of GPUs{peak}"
 
 
 def _better(result: StudyResult) -> str:

@@ -24,13 +24,20 @@ class LengthScaling(Checked, ABC):
         """Return the factor on 1/tau for a query that sees ``num_keys`` keys; fewer than 2 count as 2."""
         return float(self.factor_of(max(num_keys, FEWEST_KEYS), math.log))
 
+    @property
+    def constant(self) -> float:
+        """The number in which two scalings of a kind differ; 1 if they do not."""
+        return 1.0
+
     @abstractmethod
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any]) -> Any:
+    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
         """Return the factor for numbers of keys of at least ``FEWEST_KEYS``, elementwise.
 
         Args:
             num_keys: A float or an array of any library.
             log: That library's natural logarithm, as ``math.log`` or ``torch.log``.
+            constant: :attr:`constant` as that library holds it; None for the float itself. With a tensor
+                one compiled graph serves every scaling of a kind.
         """
 
 
@@ -41,7 +48,7 @@ class NoLengthScaling(LengthScaling):
 
     name: ClassVar[str] = "none"
 
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any]) -> Any:
+    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
         return 1.0
 
 
@@ -58,8 +65,12 @@ class LogNScaling(LengthScaling):
 
     n0: float
 
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any]) -> Any:
-        return log(num_keys) / math.log(self.n0)
+    @property
+    def constant(self) -> float:
+        return math.log(self.n0)
+
+    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
+        return log(num_keys) / (self.constant if constant is None else constant)
 
 
 LENGTH_SCALINGS: dict[str, type[LengthScaling]] = {

@@ -18,6 +18,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature import Constant, TemperatureParameters, TemperaturePlan, progress
+from tempopt.training.ranks import ALONE, Ranks, Wishes
 from tempopt.training.seeds import derive
 
 
@@ -149,17 +150,22 @@ def seed_generators(*parts: int | str) -> None:
 class SeedCallback(L.Callback):
     """Set the generators from (seed, batch) at each batch, so that no generator state has to be saved.
 
+    Ranks draw different numbers in training (dropout would else be the same on all of them), the first one
+    those of a single device; in validation, of which each does all, the same.
+
     Args:
         seed: Seed of the run.
+        ranks: Who train it.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, ranks: Ranks = ALONE) -> None:
         self._seed = seed
+        self._own = ranks.own
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        seed_generators(self._seed, "batch", trainer.fit_loop.epoch_loop.total_batch_idx)
+        seed_generators(self._seed, "batch", trainer.fit_loop.epoch_loop.total_batch_idx, *self._own)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         seed_generators(self._seed, "validate")
@@ -202,8 +208,8 @@ class RunCallback(Checkpoint):
         metric: Name of the logged metric that counts.
         report: Called with the optimizer step, the metric and all logged numbers after each validation.
         beat: Called with the optimizer step after each batch, of training and of validation.
-        stopped: Asked between batches whether the run shall end at once.
-        broken_off: Asked after each batch of an evaluation whether the run shall end.
+        wishes: Exchanged after each batch and each validation of the training, and after each batch of an
+            evaluation at its end.
     """
 
     def __init__(
@@ -212,14 +218,12 @@ class RunCallback(Checkpoint):
         metric: str,
         report: Callable[[int, float, dict[str, float]], None],
         beat: Callable[[int], None],
-        stopped: Callable[[], bool],
-        broken_off: Callable[[], bool],
+        wishes: Wishes,
     ) -> None:
         self._metric = metric
         self._report = report
         self._beat = beat
-        self._stopped = stopped
-        self._broken_off = broken_off
+        self._wishes = wishes
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged_at: int | None = None
@@ -228,10 +232,10 @@ class RunCallback(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if loss is not None and not math.isfinite(loss):
+        if self._wishes.exchange(diverged=loss is not None and not math.isfinite(loss)):
             self.diverged_at = trainer.global_step
             end(trainer)
-        elif self._stopped():
+        elif self._wishes.stop:
             end(trainer)
         self._beat(trainer.global_step)
 
@@ -245,8 +249,10 @@ class RunCallback(Checkpoint):
         dataloader_idx: int = 0,
     ) -> None:
         self._beat(trainer.global_step)
-        if trainer.state.fn != "fit" and self._broken_off():
-            raise StoppedError
+        if trainer.state.fn != "fit":
+            self._wishes.exchange()
+            if self._wishes.leave:
+                raise StoppedError
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
@@ -254,12 +260,12 @@ class RunCallback(Checkpoint):
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         value = metric_of(logged, self._metric)
         self.metrics = logged
-        if not math.isfinite(value):
+        if self._wishes.exchange(diverged=not math.isfinite(value)):
             self.diverged_at = trainer.global_step
             end(trainer)
             return
         self.take(trainer.global_step, value, logged)
-        if self._stopped():
+        if self._wishes.stop:
             end(trainer)
 
     def take(self, step: int, value: float, logged: dict[str, float]) -> None:

@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tempopt.errors import SpecError
 from tempopt.training.messages import RunRequest, Saved
+from tempopt.training.ranks import ALONE, Ranks
 
 _RUN = "tempopt_run"
 _WRITING = ".writing"
@@ -28,23 +29,26 @@ _ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 class RunCheckpoints:
     """The checkpoints of one run, in a folder that is the run's own.
 
-    Nothing is deleted but what attempts that were killed left under temporary names.
+    Nothing is deleted but what attempts that were killed left under temporary names. Where several ranks
+    train, the first one writes; all of them have to save, since each may hold a part.
 
     Args:
         request: The run; its ``checkpoints`` are not None.
         run: Identity of the run; a checkpoint of another one is not used.
+        ranks: Who train the run.
 
     Attributes:
         seconds: What writing them took so far.
         faults: A sentence for each that could not be written.
     """
 
-    def __init__(self, request: RunRequest, *, run: str) -> None:
+    def __init__(self, request: RunRequest, *, run: str, ranks: Ranks = ALONE) -> None:
         assert request.checkpoints is not None
         self.seconds = 0.0
         self.faults: list[str] = []
         self._attempt = request.attempt
         self._run = run
+        self._ranks = ranks
         self._saving = False
         self._step: int | None = None
         self._fetched: Path | None = None
@@ -54,7 +58,8 @@ class RunCheckpoints:
             self._near = Path(self._folder)
         else:
             self._near = Path(request.folder or Path(tempfile.gettempdir(), f"tempopt-{os.getpid()}"))
-        self._clean()
+        if ranks.rank == 0:
+            self._clean()
 
     def save(self, trainer: L.Trainer) -> Saved | None:
         """Write the trainer's state; None if this step has been written, or if it could not be."""
@@ -64,9 +69,32 @@ class RunCheckpoints:
         began = time.monotonic()
         name = f"step-{step}-{self._attempt}.ckpt"
         temporary = self._near / (name + _WRITING)
+        fault: OSError | None = None
         try:
             self._near.mkdir(parents=True, exist_ok=True)
             self._dump(trainer, temporary)
+        except OSError as error:
+            fault = error
+        saved = self._ranks.first(lambda: self._kept(temporary, name, step, fault))
+        self.seconds += time.monotonic() - began
+        if saved is not None:
+            self._step = step
+        return saved
+
+    def _dump(self, trainer: L.Trainer, path: Path) -> None:
+        self._saving = True
+        try:
+            # as trainer.save_checkpoint does, but for its end, where the ranks wait for each other: the one
+            # that could not write would not come
+            trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(False), path)
+        finally:
+            self._saving = False
+
+    def _kept(self, temporary: Path, name: str, step: int, fault: OSError | None) -> Saved | None:
+        """Put what was written where it belongs; None, and a fault noted down, if that cannot be done."""
+        try:
+            if fault is not None:
+                raise fault
             size, digest = temporary.stat().st_size, _digest(temporary)
             self._place(temporary, name)
         except OSError as error:
@@ -74,16 +102,7 @@ class RunCheckpoints:
             return None
         finally:
             _forget(temporary)
-            self.seconds += time.monotonic() - began
-        self._step = step
         return Saved(step=step, url=f"{self._url}/{name}", digest=digest, size=size)
-
-    def _dump(self, trainer: L.Trainer, path: Path) -> None:
-        self._saving = True
-        try:
-            trainer.save_checkpoint(path)
-        finally:
-            self._saving = False
 
     def _place(self, temporary: Path, name: str) -> None:
         if isinstance(self._fs, LocalFileSystem):

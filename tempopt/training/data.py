@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.seeds import derive
 
 
@@ -54,11 +56,20 @@ class _KeyedDataset(Dataset[Any]):
 
 
 class _SeededOrder:
-    """A sampler's batches (or indices) in an order that follows from (seed, epoch), from any batch on."""
+    """A sampler's batches (or indices) in an order that follows from (seed, epoch), from any batch on.
 
-    def __init__(self, inner: Any, *, seed: int) -> None:
+    Ranks take them in turn, so that a step of theirs goes through what one device would have drawn next. If
+    they do not go round, the epoch's first ones fill the last round. A sampler that gives each rank a share
+    already is left to it.
+    """
+
+    def __init__(self, inner: Any, *, seed: int, ranks: Ranks) -> None:
         self._inner = inner
         self._seed = seed
+        self._rank, self._size = ranks.rank, ranks.size
+        # torch's DistributedSampler, and those that are written like it
+        owners = (inner, getattr(inner, "sampler", None))
+        self._share = 1 if any(hasattr(owner, "num_replicas") for owner in owners) else ranks.size
         self.sampler = self  # where Lightning looks for set_epoch
         self.epoch = 0
         self.start = 0
@@ -73,7 +84,7 @@ class _SeededOrder:
                 forward(epoch)
 
     def __len__(self) -> int:
-        return len(self._inner)
+        return math.ceil(len(self._inner) / self._share)
 
     def __iter__(self) -> Iterator[_Keyed]:
         start, self.start = self.start, 0
@@ -83,8 +94,10 @@ class _SeededOrder:
                 generator.manual_seed(torch.initial_seed())
         # drawn to the end at once: the generators are set anew at every batch
         batches = list(self._inner)
-        for number in range(start, len(batches)):
-            yield _Keyed(batches[number], (self._seed, "items", self.epoch, number))
+        for turn in range(start, math.ceil(len(batches) / self._share)):
+            number = turn * self._size + self._rank
+            batch = batches[turn if self._share == 1 else number % len(batches)]
+            yield _Keyed(batch, (self._seed, "items", self.epoch, number))
 
 
 class SeededLoader(DataLoader[Any]):
@@ -93,11 +106,13 @@ class SeededLoader(DataLoader[Any]):
     Args:
         loader: The loader of a map-style dataset.
         seed: Seed of the run.
+        ranks: Who train on it; each gets batches of its own.
     """
 
-    def __init__(self, loader: DataLoader[Any], *, seed: int) -> None:
+    def __init__(self, loader: DataLoader[Any], *, seed: int, ranks: Ranks = ALONE) -> None:
         automatic = loader.batch_sampler is not None
-        self._order = _SeededOrder(loader.batch_sampler if automatic else loader.sampler, seed=seed)
+        inner = loader.batch_sampler if automatic else loader.sampler
+        self._order = _SeededOrder(inner, seed=seed, ranks=ranks)
         self._given = 0
         workers: dict[str, Any] = {}
         if loader.num_workers:
@@ -145,11 +160,13 @@ class SteadyStream:
     Args:
         loader: A loader with ``state_dict`` and ``load_state_dict``.
         seed: Seed of the run.
+        ranks: Who train on it; each has its own, at a position of its own.
     """
 
-    def __init__(self, loader: Any, *, seed: int) -> None:
+    def __init__(self, loader: Any, *, seed: int, ranks: Ranks = ALONE) -> None:
         self._loader = loader
         self._seed = seed
+        self._ranks = ranks
         self._given = 0
         self._trained: dict[str, Any] | None = None
 
@@ -162,7 +179,7 @@ class SteadyStream:
         batches = iter(self._loader)
         while True:
             position = self._position()
-            seed_generators(self._seed, "items", self._given)
+            seed_generators(self._seed, "items", self._given, *self._ranks.own)
             try:
                 batch = next(batches)
             except StopIteration:
@@ -176,13 +193,16 @@ class SteadyStream:
         return {"loader": copy.deepcopy(self._loader.state_dict()), "given": self._given}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position behind the batch before the newest, or behind the last."""
-        return self._trained if self._trained is not None else self._position()
+        """Return the position behind the batch before the newest, or behind the last, of each rank."""
+        position = self._trained if self._trained is not None else self._position()
+        first, *others = self._ranks.gathered(position)
+        return {**first, "others": others}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position that :meth:`state_dict` returned."""
-        self._loader.load_state_dict(state["loader"])
-        self._given = state["given"]
+        own = state["others"][self._ranks.rank - 1] if self._ranks.rank else state
+        self._loader.load_state_dict(own["loader"])
+        self._given = own["given"]
 
 
 def _left_alone(inner: Callable[[int], object] | None, worker: int) -> None:
@@ -200,19 +220,34 @@ def _shielded(loaders: Any) -> Any:
     return loaders
 
 
-def _seeded(loaders: Any, seed: int) -> Any:
+def _pinned(loaders: Any) -> Any:
+    """Return the loaders, those of map-style datasets giving batches in pinned memory."""
+    for loader in tree_leaves(loaders):
+        stream = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+        if not stream and not getattr(loader, "pin_memory_device", ""):
+            loader.pin_memory = True
+    return loaders
+
+
+def _seeded(loaders: Any, seed: int, ranks: Ranks) -> Any:
     # each loader with a seed of its own: two over the same data are not to give the same order
     if isinstance(loaders, dict):
-        return {name: _seeded(loader, derive(seed, str(name))) for name, loader in loaders.items()}
+        return {name: _seeded(loader, derive(seed, str(name)), ranks) for name, loader in loaders.items()}
     if isinstance(loaders, list | tuple):
-        return type(loaders)(_seeded(loader, derive(seed, number)) for number, loader in enumerate(loaders))
+        return type(loaders)(
+            _seeded(loader, derive(seed, number), ranks) for number, loader in enumerate(loaders)
+        )
     try:
         len(loaders)
     except TypeError:
-        return SteadyStream(loaders, seed=seed) if _resumable(loaders) else loaders
+        return SteadyStream(loaders, seed=seed, ranks=ranks) if _resumable(loaders) else loaders
     if isinstance(loaders, DataLoader) and not isinstance(loaders.dataset, IterableDataset):
-        return SeededLoader(loaders, seed=seed)
+        return SeededLoader(loaders, seed=seed, ranks=ranks)
     return loaders
+
+
+def _divided(loaders: Any) -> bool:
+    return all(isinstance(loader, SeededLoader) for loader in tree_leaves(loaders))
 
 
 def _resumable(loaders: Any) -> bool:
@@ -244,6 +279,9 @@ def seed_data(
     seed: int,
     data_seed: int,
     not_resumable: Callable[[], object],
+    not_divided: Callable[[], object] = lambda: None,
+    ranks: Ranks = ALONE,
+    pinned: Callable[[], bool] = lambda: False,
 ) -> None:
     """Make the data of a run a function of its seed, and its splits one of ``data_seed`` alone.
 
@@ -254,11 +292,21 @@ def seed_data(
         data_seed: Seed under which data are set up; one for all runs of a study, so that what one run
             holds out for testing no other run trains on.
         not_resumable: Called when the training data are a stream that does not know its position.
+        not_divided: Called when they are a stream, so that whether ranks train on data of their own is up to
+            the person who wrote it.
+        ranks: Who train on the data, a share of the training data each; validation and test data are not
+            divided: what each rank measures is then what one device would.
+        pinned: Whether batches go to a CUDA card, which copies from pinned memory while it computes.
     """
     owner: Any = module if datamodule is None else datamodule
 
+    def own(loaders: Any) -> Any:
+        return _pinned(_shielded(loaders)) if pinned() else _shielded(loaders)
+
     def train(loaders: Any) -> Any:
-        seeded = _seeded(_shielded(loaders), seed)
+        seeded = _seeded(own(loaders), seed, ranks)
+        if ranks.size > 1 and not _divided(seeded):
+            not_divided()
         if not _resumable(seeded):
             warnings.warn(
                 "The training data do not know their position: a run that is interrupted starts again from "
@@ -275,5 +323,5 @@ def seed_data(
     for name in ("prepare_data", "setup"):
         _wrap(owner, name, lambda: seed_generators(data_seed, "setup"), the_runs_own_again)
     _wrap(owner, "train_dataloader", lambda: seed_generators(seed, "train"), train)
-    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), _shielded)
-    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), _shielded)
+    _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), own)
+    _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), own)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import json
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
@@ -48,7 +49,13 @@ def run_identity(request: RunRequest) -> str:
     """Return a hash of what a request trains: the same for all attempts at it, wherever they are made."""
     # where it is kept and what is measured at the end may change between attempts; what is trained may not
     trained = dataclasses.replace(
-        request, attempt=0, evaluations=[], folder=None, checkpoints=None, checkpoint_every=None, resume=[]
+        request,
+        attempt=0,
+        evaluations=[],
+        folder=None,
+        checkpoints=None,
+        checkpoint_every=None,
+        resume=[],
     )
     if request.program.identity is not None:
         # the data lie elsewhere on another machine, and are the same
@@ -63,4 +70,9 @@ def run_identity(request: RunRequest) -> str:
             identity=request.program.identity,
         )
         trained = dataclasses.replace(trained, program=nothing)
-    return hashlib.blake2b(encode(trained), digest_size=16).hexdigest()
+    fields = json.loads(encode(trained))
+    # younger than the first checkpoints: where they say nothing, those are still of this run
+    del fields["memory_share"]
+    if fields["program"]["compile"] is None:
+        del fields["program"]["compile"]
+    return hashlib.blake2b(json.dumps(fields).encode(), digest_size=16).hexdigest()

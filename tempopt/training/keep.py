@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +17,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from tempopt.training.callbacks import end, steps_of
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.messages import Saved
+from tempopt.training.ranks import Ranks, Wishes
 
-# Without a wish of the person's own: at every validation, and no longer than this apart.
-AT_LATEST = 300.0
 _STATE = "tempopt_loop"
 
 
@@ -34,8 +32,9 @@ class KeepCallback(Checkpoint):
 
     Args:
         checkpoints: Where to write them; None once it turns out that this run cannot be gone on with.
-        every: Seconds between two; None for one at each validation and at the latest after ``AT_LATEST``.
-        leaving: Asked between batches whether to write one and end the run.
+        each_validation: Whether one is due at each validation, besides those that are due by the clock.
+        ranks: Who train the run; all of them take part in writing.
+        wishes: What they have agreed on after the batch or the validation.
         kept: Called with each that was written.
     """
 
@@ -43,22 +42,23 @@ class KeepCallback(Checkpoint):
         self,
         checkpoints: RunCheckpoints | None,
         *,
-        every: float | None,
-        leaving: Callable[[], bool],
+        each_validation: bool,
+        ranks: Ranks,
+        wishes: Wishes,
         kept: Callable[[Saved], None],
     ) -> None:
         self.checkpoints = checkpoints
-        self._every = every
-        self._leaving = leaving
+        self._each_validation = each_validation
+        self._ranks = ranks
+        self._wishes = wishes
         self._kept = kept
-        self._clock = time.monotonic()
         self._due = False
         self._validated = False
         self._loaded: dict[str, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore(trainer, pl_module)
-        self._clock = time.monotonic()
+        self._wishes.restart()
         loop = trainer.fit_loop.epoch_loop
         inner = loop.on_advance_end
 
@@ -80,7 +80,7 @@ class KeepCallback(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        self._due = self._due or self._every is None
+        self._due = self._due or self._each_validation
         self._keep(trainer)
 
     def _after_batch(self, trainer: L.Trainer) -> None:
@@ -94,9 +94,12 @@ class KeepCallback(Checkpoint):
         if self.checkpoints is None:
             return
         # this comes first: it is asked at every batch, and answered with less than the rest is
-        leaving = self._leaving()
-        late = time.monotonic() - self._clock >= (AT_LATEST if self._every is None else self._every)
-        if not (self._due or leaving or late) or trainer.fit_loop._should_accumulate() or _ends(trainer):
+        leaving = self._wishes.leave
+        if (
+            not (self._due or leaving or self._wishes.late)
+            or trainer.fit_loop._should_accumulate()
+            or _ends(trainer)
+        ):
             return
         progress = trainer.fit_loop.epoch_loop.batch_progress
         if progress.is_last_batch and trainer.num_training_batches == math.inf:
@@ -104,7 +107,7 @@ class KeepCallback(Checkpoint):
             return
         saved = self.checkpoints.save(trainer)
         self._due = False
-        self._clock = time.monotonic()
+        self._wishes.restart()
         if saved is not None:
             self._kept(saved)
         if leaving:
@@ -122,10 +125,12 @@ class KeepCallback(Checkpoint):
             "should_stop": trainer.should_stop,
         }
         if not pl_module.automatic_optimization:
-            # only the module knows whether it is accumulating
-            state["gradients"] = {
-                name: each.grad for name, each in pl_module.named_parameters() if each.grad is not None
-            }
+            # only the module knows whether it is accumulating, and whether each rank for itself
+            named = pl_module.named_parameters()
+            gradients = {name: each.grad.cpu() for name, each in named if each.grad is not None}
+            state["gradients"], *others = self._ranks.gathered(gradients)
+            if not all(_same(other, state["gradients"]) for other in others):
+                state["others"] = others
         checkpoint[_STATE] = state
 
     def on_load_checkpoint(
@@ -143,8 +148,15 @@ class KeepCallback(Checkpoint):
         )
         trainer.should_stop = state["should_stop"]
         parameters: dict[str, torch.nn.Parameter] = dict(pl_module.named_parameters())
-        for name, gradient in state.get("gradients", {}).items():
+        gradients = state.get("gradients", {})
+        if self._ranks.rank and "others" in state:
+            gradients = state["others"][self._ranks.rank - 1]
+        for name, gradient in gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device)
+
+
+def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def _ends(trainer: L.Trainer) -> bool:

@@ -28,6 +28,7 @@ class Program:
             a random split is the same split in every run.
         identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
         weights: Checkpoint that a frozen model is loaded from (``study.evaluate_only``), else None.
+        compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.
     """
 
     model: dict[str, Any]
@@ -39,6 +40,7 @@ class Program:
     data_seed: int
     identity: str | None = None
     weights: str | None = None
+    compile: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class RunRequest:
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
+        memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
     """
 
     ticket: int
@@ -113,6 +116,7 @@ class RunRequest:
     resume: list[Saved] = field(default_factory=list)
     task: Literal["train", "rehearse", "check"] = "train"
     space: dict[str, list[Any]] = field(default_factory=dict)
+    memory_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,8 @@ class Started:
     Args:
         reports: History that the checkpoint carries, ``[[step, value], ...]``; an agent that died
             may have missed the newest.
+        device: What it trains on, for a person: ``NVIDIA H200 (cuda:0)``, ``2 x NVIDIA H200``, ``cpu``.
+        precision: Lightning's name of the precision that is in force, as in ``bf16-mixed``.
         notes: What a person should know: a checkpoint that was damaged, one that is not there.
     """
 
@@ -183,6 +189,7 @@ class Finished:
         reports: Every report up to here, those of earlier attempts included: ``[[step, value], ...]``.
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
         notes: What a person should know: a checkpoint that could not be written.
+        peak_memory: Most bytes that the run had allocated on one card; None where there is none.
     """
 
     ticket: int
@@ -195,6 +202,7 @@ class Finished:
     reports: list[list[float]]
     checkpoint_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    peak_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,14 +211,15 @@ class Failed:
 
     Args:
         kind: ``usage`` (the spec is wrong: nothing will help but changing it), ``error`` (the user's
-            code raised), or ``infrastructure`` (out of memory, killed, lost).
+            code raised), ``gpu_memory`` (a card's memory did not suffice), or ``infrastructure`` (out of
+            other memory, killed, lost).
         message: One paragraph for a person.
         traceback: The traceback, or an empty string.
     """
 
     ticket: int
     attempt: int
-    kind: Literal["usage", "error", "infrastructure"]
+    kind: Literal["usage", "error", "gpu_memory", "infrastructure"]
     message: str
     traceback: str = ""
 

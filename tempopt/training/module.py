@@ -6,8 +6,8 @@ It owns the plan and the state of progress; callbacks.py moves the progress whil
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import lightning as L
 import torch
@@ -18,6 +18,9 @@ from tempopt.attention.functional import tempered_attention
 from tempopt.errors import SpecError
 from tempopt.temperature import TemperatureParameters, TemperaturePlan, check_parameter
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
+
+# A number that attend read would be compiled into the graph: these are written into tensors instead.
+_HELD = ("inverse_temperature", "auxiliary_weight", "_entropy_weight", "_length_constant")
 
 
 class TemperedModule(L.LightningModule):
@@ -53,12 +56,19 @@ class TemperedModule(L.LightningModule):
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
+    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0`` and
+    ``entropy_lambda``, of this module and of others of its class: what :meth:`attend` reads of them lies in
+    tensors, in float32 or better whatever the type of the weights. Compiled apart are the entropy term (on
+    or off) and the kinds of length scaling.
+
     Raises:
         SpecError: A name is not known, or a value is out of its range.
     """
 
     inverse_temperature: Tensor
     auxiliary_weight: Tensor
+    _entropy_weight: Tensor
+    _length_constant: Tensor
 
     def __init__(
         self,
@@ -86,10 +96,12 @@ class TemperedModule(L.LightningModule):
         check_parameter("entropy_lambda", entropy_lambda)
         self.num_layers = num_layers
         self.entropy_lambda = entropy_lambda
+        self._has_entropy_term = entropy_lambda != 0
         self.validate_at = validate_at
         self.progress = 0.0
-        self.register_buffer("inverse_temperature", torch.ones(num_layers), persistent=False)
-        self.register_buffer("auxiliary_weight", torch.ones(()), persistent=False)
+        for name in _HELD:
+            shape = (num_layers,) if name == "inverse_temperature" else ()
+            self.register_buffer(name, torch.ones(shape, dtype=torch.float32), persistent=False)
         self.use(
             TemperatureParameters(
                 temperature_init=temperature_init,
@@ -120,7 +132,22 @@ class TemperedModule(L.LightningModule):
     def use(self, parameters: TemperatureParameters) -> None:
         """Put another plan in force, at the progress that training has reached."""
         self._plan = parameters.plan(self.num_layers)
+        self._write_held()
+
+    def _write_held(self) -> None:
+        self._entropy_weight.fill_(self.entropy_lambda / self.num_layers)
+        self._length_constant.fill_(self._plan.length_scaling.constant)
         self.set_progress(self.progress)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name in _HELD:
+            held = self._buffers[name]
+            assert held is not None
+            # another type of the weights does not make it another temperature
+            self._buffers[name] = held.to(torch.promote_types(held.dtype, torch.float32))
+        self._write_held()
+        return self
 
     def set_progress(self, progress: float) -> None:
         """Set every layer's temperature to the plan's at ``progress`` in [0, 1]."""
@@ -163,18 +190,20 @@ class TemperedModule(L.LightningModule):
             v_BHKD,
             inverse_temperature=inverse_temperature,
             length_scaling=scaling,
+            length_constant=self._length_constant,
             attn_mask=attn_mask,
             is_causal=is_causal,
             dropout_p=dropout_p if self.training else 0.0,
         )
-        if self.entropy_lambda and self.training and torch.is_grad_enabled():
+        if self._has_entropy_term and self.training and torch.is_grad_enabled():
             out_BHQD = entropy_regulariser(
                 out_BHQD,
                 q_BHQD,
                 k_BHKD,
-                weight=self.auxiliary_weight * (self.entropy_lambda / self.num_layers),
+                weight=self.auxiliary_weight * self._entropy_weight,
                 inverse_temperature=inverse_temperature,
                 length_scaling=scaling,
+                length_constant=self._length_constant,
                 attn_mask=attn_mask,
                 is_causal=is_causal,
             )

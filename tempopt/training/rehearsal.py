@@ -6,6 +6,7 @@ Finds what can only be seen by running, so that no ticket is written for a study
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +16,14 @@ from tempopt.attention.attach import Attachment
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.build import check_space
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.cards import ran_out
 from tempopt.training.messages import Finished, Message, RunRequest, Stop
 from tempopt.training.module import TemperedModule
+from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
+
+# Where the errors of torch's compiler come from.
+_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
 # Two steps and one validation, whatever the spec's own numbers are.
 _SHORT: dict[str, Any] = {
@@ -76,7 +82,7 @@ def check(request: RunRequest) -> Finished:
     )
 
 
-def rehearse(request: RunRequest, channel: Channel) -> Finished:
+def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Finished:
     """Check, train two steps, validate once on each of the data that will be asked for.
 
     Raises:
@@ -84,9 +90,13 @@ def rehearse(request: RunRequest, channel: Channel) -> Finished:
         AttachError: A layer has no temperature, or does not follow it.
     """
     check(request)
+    mode = request.program.compile
     if request.program.weights is not None:
-        return Run(request, channel, limit_val_batches=1).execute()
-    run = Run(request, _Unheard(), **_SHORT)
+        with _compilable(mode):
+            return Run(request, channel, ranks, limit_val_batches=1).execute()
+    # what is looked into is no function that could be compiled
+    eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
+    run = Run(eager, _Unheard(), ranks, **_SHORT)
     attended = _attended(run.module)
     run.fit()
     _require_stable(run)
@@ -102,8 +112,32 @@ def rehearse(request: RunRequest, channel: Channel) -> Finished:
     for evaluation in request.evaluations:
         run.evaluate(evaluation)
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
-    Run(request, _OneStep(channel), logger=False).fit()
+    Run(eager, _OneStep(channel), ranks, logger=False).fit()
+    if mode is not None:
+        with _compilable(mode):
+            Run(request, _Unheard(), ranks, **_SHORT).fit()
     return run.finished("complete", run.trainer.global_step, {"validate": run.logged})
+
+
+@contextlib.contextmanager
+def _compilable(mode: str | None) -> Iterator[None]:
+    """Say of a module that cannot be compiled what to do.
+
+    It is not trained uncompiled instead: that would be slower than was asked for, and rounded otherwise than
+    on machines on which it can be compiled.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if mode is None or ran_out(error) or not type(error).__module__.startswith(_COMPILERS):
+            raise
+        # what follows the first paragraph is advice for those who work on the compiler
+        reason = " ".join(str(error).strip().partition("\n\n")[0].split())
+        raise SpecError(
+            f"study.compile is {mode}, but the steps of the module cannot be compiled on this machine. "
+            f"{type(error).__name__}: {reason}. Take study.compile out, or have what cannot be compiled left "
+            "out by torch.compiler.disable."
+        ) from error
 
 
 def _tests(request: RunRequest) -> bool:

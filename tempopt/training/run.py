@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import lightning as L
+import torch
+from lightning.fabric.plugins import ClusterEnvironment
 
 from tempopt.attention.attach import attach
 from tempopt.attention.query_rows import query_rows
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import TemperatureParameters
+from tempopt.training import cards
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
     LossScaleCallback,
@@ -48,6 +51,7 @@ from tempopt.training.messages import (
     ValidateAt,
 )
 from tempopt.training.module import TemperedModule
+from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 
 BEAT_SECONDS = 0.25
 # A person who wants a logger says so in the spec; the rest is the agent's business.
@@ -56,6 +60,8 @@ LEAN: dict[str, Any] = {
     "enable_progress_bar": False,
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
+    # the order of the data is ours, and so is the share that each rank gets of them
+    "use_distributed_sampler": False,
 }
 
 
@@ -75,6 +81,7 @@ class Run:
     Args:
         request: What to train.
         channel: Where to report.
+        ranks: Who train it together; each makes one of these, of the same request.
         overrides: Trainer arguments that go over all others.
 
     Raises:
@@ -82,8 +89,9 @@ class Run:
         AttachError: The temperature cannot be put on this module.
     """
 
-    def __init__(self, request: RunRequest, channel: Channel, **overrides: Any) -> None:
+    def __init__(self, request: RunRequest, channel: Channel, ranks: Ranks = ALONE, **overrides: Any) -> None:
         self.request = request
+        self._ranks = ranks
         self._channel = channel
         self._clock = time.monotonic()
         self._beaten = -math.inf
@@ -101,15 +109,17 @@ class Run:
         self._bake()
         self._notes: list[str] = []
         self._checkpoints = self._own_checkpoints()
+        self._wishes = Wishes(ranks, lambda: channel.stop(request), every=request.checkpoint_every)
+        self._wishes.keeps = self._checkpoints is not None
         self._callback = RunCallback(
-            metric=request.program.metric,
-            report=self._report,
-            beat=self._beat,
-            stopped=self._stopped,
-            broken_off=lambda: channel.stop(request) is not None,
+            metric=request.program.metric, report=self._report, beat=self._beat, wishes=self._wishes
         )
         self._keeping = KeepCallback(
-            self._checkpoints, every=request.checkpoint_every, leaving=self._leaving, kept=self._kept
+            self._checkpoints,
+            each_validation=request.checkpoint_every is None,
+            ranks=ranks,
+            wishes=self._wishes,
+            kept=self._kept,
         )
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         seed_data(
@@ -118,8 +128,12 @@ class Run:
             seed=request.seed,
             data_seed=request.program.data_seed,
             not_resumable=self._keep_nothing,
+            not_divided=self._leave_undivided,
+            ranks=ranks,
+            pinned=lambda: self._device.type == "cuda",
         )
-        self.trainer = self._trainer({**LEAN, **built.trainer_kwargs, **overrides})
+        self.trainer = self._trainer({**LEAN, **self._compile(), **built.trainer_kwargs, **overrides})
+        cards.begin(self._device, request.memory_share)
         self._beat(0)
 
     @property
@@ -149,7 +163,8 @@ class Run:
             self.fit(resume=self._newest())
             if self.diverged_at is not None:
                 return self.finished("diverged", self.diverged_at)
-            if self._channel.stop(self.request) is None:
+            self._wishes.exchange()
+            if not self._wishes.leave:
                 return self._measured()
         except StoppedError:
             pass
@@ -203,35 +218,64 @@ class Run:
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
-            notes=self._checkpoints.faults[:1] if self._checkpoints is not None else [],
+            notes=self._compiled() + (self._checkpoints.faults[:1] if self._checkpoints is not None else []),
+            peak_memory=self._peak_memory(),
         )
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = self.trainer.strategy.root_device
+        return device
+
+    def _peak_memory(self) -> int | None:
+        peaks = self._ranks.gathered(cards.peak(self._device))
+        return max((peak for peak in peaks if peak is not None), default=None)
+
+    def _compile(self) -> dict[str, Any]:
+        """Have the steps compiled if that is asked, and return what the Trainer should then know."""
+        if self.request.program.compile is None:
+            return {}
+        # what is imported here is nothing to all others
+        from tempopt.training.compiling import compile_steps
+
+        compile_steps(self.module, self.request.program.compile)
+        # as in the validations of a training, whose graph the evaluations at its end then share
+        return {"inference_mode": False}
+
+    def _compiled(self) -> list[str]:
+        if self.request.program.compile is None:
+            return []
+        from tempopt.training.compiling import faults
+
+        return faults()
 
     def _own_checkpoints(self) -> RunCheckpoints | None:
         request = self.request
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
-        return RunCheckpoints(request, run=run_identity(request))
+        return RunCheckpoints(request, run=run_identity(request), ranks=self._ranks)
 
     def _newest(self) -> Path | None:
-        if self._checkpoints is None:
+        checkpoints = self._checkpoints
+        if checkpoints is None:
             return None
-        path, notes = self._checkpoints.newest(self.request.resume)
+        path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
         self._beat(0)
         return path
 
     def _keep_nothing(self) -> None:
         self._keeping.checkpoints = None
+        self._wishes.keeps = False
         if self.request.attempt > 1:
             self._notes.append("The training data do not know their position: the run begins again.")
 
-    def _stopped(self) -> bool:
-        stop = self._channel.stop(self.request)
-        # with something to keep, it ends as soon as that is kept
-        return stop is not None and not (stop.keep and self._keeping.checkpoints is not None)
-
-    def _leaving(self) -> bool:
-        return self._channel.stop(self.request) is not None
+    def _leave_undivided(self) -> None:
+        self._notes.append(
+            f"The training data are a stream, which is not divided among the {self._ranks.size} devices: "
+            "each reads what its dataset gives it. Have the dataset choose by torch.distributed.get_rank(), "
+            "and give each as many batches."
+        )
 
     def _temper(self) -> Tempered:
         if isinstance(self.module, TemperedModule):
@@ -254,16 +298,39 @@ class Run:
             row.scale_(1.0 / temperature)
 
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
-        callbacks: list[L.Callback] = [StartCallback(self._started), SeedCallback(self.request.seed)]
+        ranks = self._ranks
+        assert options.get("devices", 1) == ranks.size, "a run was given to another number of ranks"
+        callbacks: list[L.Callback] = [
+            StartCallback(self._started),
+            SeedCallback(self.request.seed, ranks),
+        ]
+        if ranks.size > 1:
+            callbacks.append(BuffersCallback())
         # a TemperedModule brings these itself, unless its configure_callbacks was overridden
         callbacks.append(self._follow)
         if isinstance(self.module, TemperedModule) and self.module.entropy_lambda:
             callbacks.append(LossScaleCallback())
-        theirs = options.pop("callbacks", None) or []
-        theirs = theirs if isinstance(theirs, list) else [theirs]
-        trainer = L.Trainer(callbacks=[*theirs, *callbacks, self._callback, self._keeping], **options)
+        trainer = L.Trainer(
+            **{
+                **options,
+                "callbacks": [
+                    *_listed(options.get("callbacks")),
+                    *callbacks,
+                    self._callback,
+                    self._keeping,
+                ],
+                "plugins": [*_plugins(options.get("plugins")), RankEnvironment(ranks)],
+                "devices": ranks.size,
+            }
+        )
         # Lightning would end the run on SIGTERM (and requeue it under Slurm); that is the agent's to decide
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+        # and with several ranks it would ask them all at every batch, and wait for the card
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        # under Slurm, or with a callback for it, it would go on from what others left in this folder
+        trainer._checkpoint_connector._select_ckpt_path = (  # type: ignore[method-assign]
+            lambda state_fn, ckpt_path, **known: ckpt_path
+        )
         return trainer
 
     def _started(self, step: int, total_steps: int) -> None:
@@ -274,7 +341,7 @@ class Run:
                 attempt=self.request.attempt,
                 step=step,
                 total_steps=total_steps,
-                device=str(trainer.strategy.root_device),
+                device=cards.named(self._device, self._ranks.size),
                 precision=str(trainer.precision),
                 layers=list(self.tempered.layers),
                 code=code_identity(self.module, self.datamodule),
@@ -308,7 +375,7 @@ class Run:
         # a frozen model has no training behind it: what it is asked about is the plan's end
         logged = self.evaluate(Evaluation(name="validate", on="validate"))
         value = logged[self.request.program.metric]
-        if not math.isfinite(value):
+        if self._wishes.exchange(diverged=not math.isfinite(value)):
             return self.finished("diverged", 1)
         self._callback.take(1, value, logged)
         return self.finished("complete", 1, {each.name: logged for each in self._asked()})
@@ -325,7 +392,8 @@ class Run:
             key = (evaluation.on, "final" if ended else evaluation.at, repr(evaluation.temperature))
             if key not in known:
                 known[key] = self.evaluate(evaluation)
-            if math.isfinite(known[key][self.request.program.metric]):
+            finite = math.isfinite(known[key][self.request.program.metric])
+            if not self._wishes.exchange(diverged=not finite):
                 measured[evaluation.name] = known[key]
             elif evaluation.temperature is None:
                 return self.finished("diverged", step)
@@ -367,6 +435,28 @@ class Run:
             yield
         finally:
             owner.val_dataloader = own
+
+
+def _listed(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _plugins(given: Any) -> list[Any]:
+    """Return the plugins that a spec gives.
+
+    Raises:
+        SpecError: One of them says where processes are.
+    """
+    plugins = _listed(given)
+    for plugin in plugins:
+        if isinstance(plugin, ClusterEnvironment):
+            raise SpecError(
+                f"trainer.plugins: {type(plugin).__name__} says which processes train together, and tempopt "
+                "starts those itself, as many as trainer.devices says. Take it out."
+            )
+    return plugins
 
 
 def _given(loaders: Any, owner: object) -> Any:

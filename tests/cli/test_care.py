@@ -175,5 +175,54 @@ def test_gc_with_nothing_to_do_says_so(said: Callable[..., str]) -> None:
     assert said("gc") == said("gc", "pairs") == "Freed 0 B: 0 checkpoints.\n"
 
 
+CANCELLING = """\
+from pathlib import Path
+from tempopt.launch.launcher import Job, Launcher
+
+class Mine(Launcher):
+    name, OPTIONS, spans_hosts, outlives = "mine", {}, True, True
+    def has_gpus(self): return False
+    def room(self, need): return 1
+    def start(self, tasks): return []
+    def cancel(self, ids): Path("cancelled").write_text(" ".join(ids))
+    def jobs(self, ids): return [Job(id=id, state="waiting" if id == "2" else "running") for id in ids]
+"""
+
+
+def _submit(name: str, launcher: str = "launchers_of_mine:Mine") -> None:
+    Path("launchers_of_mine.py").write_text(CANCELLING)
+    with Store.open(URL) as store:
+        store.add_jobs(name, launcher, {}, ["1", "2"])
+
+
+@pytest.mark.parametrize("words", [["pause", "later"], ["delete", "later", "--yes"]])
+def test_the_jobs_of_a_study_that_none_has_begun_can_be_taken_back(
+    words: list[str], said: Callable[..., str]
+) -> None:
+    _submit("later")
+    assert said(*words) == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
+    assert Path("cancelled").read_text() == "1 2"
+    assert cli.main([*words, *STORAGE]) == 2
+
+
+def test_jobs_that_wait_do_not_bring_a_deleted_study_back(said: Callable[..., str]) -> None:
+    _submit("pairs")
+    # who is refused has cancelled nothing
+    assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
+    assert not Path("cancelled").exists()
+    assert 'Study "pairs" is deleted' in said("delete", "pairs", "--yes", "--force")
+    assert Path("cancelled").read_text() == "2"
+
+
+def test_a_study_whose_jobs_cannot_be_reached_is_not_deleted_unless_forced(
+    said: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _submit("pairs", "no_such_launcher:Mine")
+    assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
+    assert "no_such_launcher:Mine 1, no_such_launcher:Mine 2" in capsys.readouterr().err
+    assert _names() == ["pairs"]
+    assert 'Study "pairs" is deleted' in said("delete", "pairs", "--yes", "--force")
+
+
 def test_storage_upgrade_says_what_the_database_is_now(said: Callable[..., str]) -> None:
     assert said("storage", "upgrade").startswith("The database sqlite:///a b.db is of this version (tables 0")

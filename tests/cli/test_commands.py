@@ -13,9 +13,12 @@ from tempopt import __version__, cli
 from tempopt.errors import SpecError, StudyFailed
 
 STORE = {"--storage", "--storage-file"}
+LAUNCH = {"--launcher", "--launch", "--address", "--detach"}
 FLAGS = {
-    "search": STORE | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
-    "resume": STORE | {"NAME", "--trials", "--workers", "--checkpoints"},
+    "search": STORE
+    | LAUNCH
+    | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
+    "resume": STORE | LAUNCH | {"NAME", "--trials", "--workers", "--checkpoints"},
     "agent": STORE | {"NAME", "--workers", "--checkpoints"},
     "list": STORE | {"--json"},
     "show": STORE | {"NAME", "--json"},
@@ -79,12 +82,14 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFi
         (["search"], "required: SPEC. See `tempopt search --help`."),
         (["search", "x.yaml", "--trials", "0"], '"0" is not a number of 1 or more'),
         (["search", "x.yaml", "--workers", "-1"], '"-1" is not a number of 1 or more'),
+        (["search", "x.yaml", "--workers", "all"], '"all" is not a number of 1 or more, or auto'),
         (["search", "x.yaml", "--trials", "many"], '"many" is not a number of 1 or more'),
         (["export", "x", "--format", "toml"], "choose from 'yaml', 'python'"),
         (["list", "x"], "unrecognized arguments: x"),
         (["resume", "x", "--trials", "5"], '"5" is not +N: a study that goes on can only get more trials'),
         (["resume", "x", "--trials", "+0"], '"0" is not a number of 1 or more'),
         (["search", "x.yaml", "--trials", "+"], '"" is not a number of 1 or more'),
+        (["search", "x.yaml", "--launch", "gpu"], '"gpu" is not KEY=VALUE, as in partition=gpu'),
         (["storage"], "the following arguments are required: upgrade"),
         (["storage", "downgrade"], "invalid choice: 'downgrade' (choose from 'upgrade')"),
         (["logs"], "the following arguments are required: NAME. See `tempopt logs --help`."),

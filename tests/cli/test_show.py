@@ -173,6 +173,8 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "best",
         "verdict",
         "cost",
+        "alone",
+        "jobs",
     ]
     assert list(told) == keys
     assert told["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
@@ -225,3 +227,72 @@ def test_looking_after_a_study_loads_neither_torch_nor_lightning() -> None:
     codes, loaded = json.loads(done.stderr.splitlines()[-1])
     assert codes == [0] * len(LIGHT)
     assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(loaded)
+
+
+STANDING = """\
+from tempopt.launch.launcher import Job, Launcher
+
+class Mine(Launcher):
+    name, OPTIONS, spans_hosts, outlives = "mine", {"where": "where to"}, True, True
+    def has_gpus(self): return False
+    def room(self, need): return 1
+    def start(self, tasks): return []
+    def cancel(self, ids): pass
+    def jobs(self, ids):
+        print("a greeting")
+        waiting = Job(id="12_2", state="waiting", message="Resources")
+        return [waiting if id == "12_2" else Job(id=id, state="running") for id in ids]
+"""
+
+
+@pytest.fixture
+def submitted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the jobs of a study, of a launcher that is there and of one that is not."""
+    (folder / "launchers_of_mine.py").write_text(STANDING)
+    with Store.open(URL, create=True) as store:
+        store.add_jobs("pairs", "launchers_of_mine:Mine", {"where": "there"}, ["12_0", "12_1", "12_2"])
+        store.add_jobs("pairs", "no_such_launcher:Mine", {}, ["3"])
+
+
+JOBS = """\
+jobs: launchers_of_mine:Mine 2 running, 1 waiting (12_0, 12_1, 12_2)
+  Resources
+jobs: no_such_launcher:Mine 1 whose state is not known here (3)
+"""
+
+
+@pytest.mark.usefixtures("begun", "submitted")
+def test_show_tells_how_the_jobs_of_a_study_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "pairs"]) == 0
+    assert JOBS in capsys.readouterr().out
+    assert cli.main(["show", "pairs", "--json"]) == 0
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    assert jobs[2] == {
+        "launcher": "launchers_of_mine:Mine",
+        "id": "12_2",
+        "state": "waiting",
+        "message": "Resources",
+    }
+    assert (jobs[3]["state"], "no_such_launcher" in jobs[3]["message"]) == ("unknown", True)
+
+
+@pytest.mark.usefixtures("submitted")
+def test_a_study_whose_jobs_wait_is_shown_before_anybody_has_begun_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["show", "pairs"]) == 0
+    assert capsys.readouterr().out.startswith(f"pairs: not begun yet\n{JOBS}")
+    assert cli.main(["show", "pairs", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["study"], shown["state"], len(shown["jobs"])) == ("pairs", None, 4)
+
+
+@pytest.mark.usefixtures("begun")
+def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "pairs", "--json"]) == 0
+    begun = json.loads(capsys.readouterr().out)
+    assert begun["jobs"] == []
+    with Store.open(URL) as store:
+        store.add_jobs("later", "no_such_launcher:Mine", {}, ["3"])
+    assert cli.main(["show", "later", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == begun.keys()

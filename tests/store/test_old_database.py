@@ -3,6 +3,9 @@
 ``data/store_0001.sql`` was written by the program of version 0001 itself: eight search tickets, of which
 three had ended, one was given back, one was never begun, and three agents had died: in training, after
 the trial was made and before its ticket knew of it, and after the trial was closed and before its ticket was.
+``data/store_0002.sql`` was written by the program of version 0002: of six search tickets one is complete, one
+was lost once and then pruned, one has failed, one was given back with checkpoints and taken again, one runs
+and one was never begun.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from tempopt.store.database import Database
 from tempopt.store.urls import parse
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, reported, take, taken
 
-DUMP = Path(__file__).parent / "data" / "store_0001.sql"
+DATA = Path(__file__).parent / "data"
 
 
 def _copy(source: Connection, target: Connection) -> None:
@@ -45,12 +48,18 @@ def _copy(source: Connection, target: Connection) -> None:
 
 
 @pytest.fixture
-def old(url: str, backend: str, tmp_path: Path) -> str:
+def version() -> str:
+    """The version of the old database."""
+    return "0001"
+
+
+@pytest.fixture
+def old(url: str, backend: str, tmp_path: Path, version: str) -> str:
     """The URL of the old database; on a server, a copy of it in the tables of that version."""
     file = parse(url).url.database if backend == "sqlite" else str(tmp_path / "old.db")
     assert file is not None
     with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(DUMP.read_text(encoding="utf-8"))
+        connection.executescript((DATA / f"store_{version}.sql").read_text(encoding="utf-8"))
     if backend == "sqlite":
         return url
     optuna.storages.RDBStorage(url).engine.dispose()
@@ -59,7 +68,7 @@ def old(url: str, backend: str, tmp_path: Path) -> str:
     def make(connection: Connection) -> None:
         config = schema._config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        command.upgrade(config, version)
 
     database.write(make)
     with source.connect() as given:
@@ -83,13 +92,20 @@ def trials(store: Store) -> list[optuna.trial.FrozenTrial]:
     return found
 
 
-def test_an_old_database_is_refused_until_it_is_upgraded(old: str) -> None:
-    with pytest.raises(StorageError, match=r"tables 0001, this program needs .*tempopt storage upgrade"):
+both = pytest.mark.parametrize("version", ["0001", "0002"])
+
+
+@both
+def test_an_old_database_is_refused_until_it_is_upgraded(old: str, version: str) -> None:
+    with pytest.raises(
+        StorageError, match=rf"tables {version}, this program needs .*tempopt storage upgrade"
+    ):
         Store.open(old)
     assert upgrade(old) == schema.HEAD
     assert upgrade(old) == schema.HEAD
 
 
+@both
 def test_nothing_is_lost_in_the_upgrade(old: str) -> None:
     database = Database(parse(old))
     names = ("tempopt_study", "tempopt_ticket", "tempopt_measurement", "trials", "trial_params")
@@ -117,15 +133,21 @@ def test_a_search_ticket_knows_what_was_suggested_for_its_trial(store: Store) ->
     assert {(t.round, t.checkpoints, t.checkpoint_seconds) for t in tickets} == {(0, (), 0.0)}
 
 
-def test_an_upgrade_that_was_broken_off_is_done_again(old: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "added"),
+    [
+        ("0001", "ALTER TABLE tempopt_study ADD COLUMN version INTEGER NOT NULL DEFAULT 0"),
+        ("0002", "ALTER TABLE tempopt_ticket ADD COLUMN gpu_seconds DOUBLE PRECISION NOT NULL DEFAULT 0"),
+    ],
+)
+def test_an_upgrade_that_was_broken_off_is_done_again(old: str, added: str) -> None:
     """MySQL ends the transaction at every change of a table: what was added by then stays."""
     database = Database(parse(old))
-    added = text("ALTER TABLE tempopt_study ADD COLUMN version INTEGER NOT NULL DEFAULT 0")
-    database.write(lambda c: c.execute(added))
+    database.write(lambda c: c.execute(text(added)))
     upgrade(old)
     names = database.read(lambda c: inspect(c).get_table_names())
     database.close()
-    assert "tempopt_log" in names
+    assert {"tempopt_log", "tempopt_job"} <= set(names)
 
 
 def test_the_study_goes_on_to_its_exact_number_of_trials(store: Store) -> None:
@@ -153,3 +175,29 @@ def test_what_was_running_may_be_taken_at_once(store: Store) -> None:
     assert len(leases) == 3
     assert all(lease is not None and lease < 0 for lease in leases)
     assert taken(store, store.load_study("old")).number == 3
+
+
+@pytest.mark.parametrize("version", ["0002"])
+class TestBeforeCards:
+    """What version 0002 wrote is known of, and nothing of its runs is said to have been on a card."""
+
+    def test_runs_are_as_they_were(self, store: Store) -> None:
+        tickets = store.tickets(1)
+        assert [t.state for t in tickets] == ["done", "done", "failed", "running", "running", "waiting"]
+        assert [t.failures for t in tickets] == [0, 1, 1, 0, 0, 0]
+        assert [[c.step for c in t.checkpoints] for t in tickets] == [[], [], [], [20, 10], [], []]
+        assert [(t.alone, t.gpu_seconds, t.peak_memory) for t in tickets] == [(False, 0.0, None)] * 6
+        assert store.jobs("old") == []
+        assert {log.text for log in store.logs(1)} == {"the end", "killed"}
+
+    def test_the_study_goes_on(self, store: Store) -> None:
+        agent = "far:1:2:3"
+        held = {t.number: t for t in store.tickets(1) if t.state == "running"}
+        last = taken(store, store.load_study("old"), agent, held=[t.id for t in held.values()])
+        assert (last.number, store.begin(last.id, 1, PARAMETERS, SAMPLED, TRIAL)) == (5, 5)
+        for ticket in (*held.values(), last):
+            changes = [ended(ticket, complete(0.25, gpu_seconds=7.0, peak_memory=2**33))]
+            assert store.write(1, changes, agent=agent, lease=HOUR).refused == {}
+        rows = store.tickets(1)[3:]
+        assert [(t.state, t.gpu_seconds, t.peak_memory) for t in rows] == [("done", 7.0, 2**33)] * 3
+        assert [trial.number for trial in trials(store)] == list(range(6))

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tempopt.store.rows import Checkpoint, TicketRow
+from tempopt.store.rows import SEARCHING, Checkpoint, Ended, Outcomes, StudyRow, TicketRow
 from tempopt.store.store import Store
+from tempopt.study.arms import Arms
 from tempopt.study.desk import Desk
 from tempopt.study.progress import Unobserved
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import first_tickets
 from tempopt.study.trials import make_study
 from tests.study.toy_study import URL, toy_spec, work_in
+
+
+def _desk(
+    spec: StudySpec,
+    study: StudyRow,
+    store: Store,
+    folder: Path,
+    abandon: Callable[[Collection[int]], None] = lambda ids: None,
+) -> Desk:
+    """Return the desk of an agent with one trainer, whom nobody looks on at."""
+    return Desk(
+        spec=spec,
+        study=study,
+        store=store,
+        folder=folder,
+        trainers=1,
+        abandon=abandon,
+        observer=Unobserved(),
+    )
 
 
 def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_the_run(
@@ -26,15 +49,7 @@ def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
         store.add_tickets(study.id, first_tickets(spec))
-        desk = Desk(
-            spec=spec,
-            study=study,
-            store=store,
-            folder=tmp_path,
-            trainers=1,
-            abandon=abandoned.extend,
-            observer=Unobserved(),
-        )
+        desk = _desk(spec, study, store, tmp_path, abandoned.extend)
         ticket = desk.next_ticket([])
         assert ticket is not None and ticket.kind == "unit"
         folder = tmp_path / "toy" / "unit-0000"
@@ -56,3 +71,70 @@ def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_
         assert abandoned == [ticket.id]
         named = [each.url for each in store.tickets(study.id)[0].checkpoints]
         assert len(named) == 2 and all(Path(url).is_file() for url in named)
+
+
+def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("tempopt.study.desk.time", SimpleNamespace(monotonic=lambda: clock.now))
+    taken: list[float] = []
+    take = Store.take_ticket
+
+    def counted(self: Store, *args: Any, **kwargs: Any) -> TicketRow | None:
+        taken.append(clock.now)
+        return take(self, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "take_ticket", counted)
+    spec = StudySpec.parse(toy_spec(parallel=1, trials=1, arms={"unit": 2, "constant": 1}), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+        store.add_tickets(study.id, first_tickets(spec))
+        theirs = {
+            kind: take(store, study.id, f"at {kind}", {kind: 0}, lease=60.0, max_attempts=3)
+            for kind in SEARCHING
+        }
+        desk = _desk(spec, study, store, tmp_path)
+        for clock.now in (100.0, 100.1, 101.9, 102.0, 102.1, 103.9):
+            assert desk.next_ticket([]) is None
+        assert taken == [100.0, 102.0]
+        # what another has ended lets the next one begin at once
+        done = Outcomes(outcome="complete", value=0.5, steps=1, seconds=1.0)
+        first = theirs["unit"]
+        assert first is not None
+        store.begin(first.id, 1, {}, {}, None)
+        ended = Ended(ticket_id=first.id, attempt=1, outcomes=done)
+        assert not store.write(study.id, [ended], agent="at unit", lease=60.0).refused
+        clock.now = 103.95
+        ticket = desk.next_ticket([])
+        assert ticket is not None and (ticket.kind, ticket.number) == ("unit", 1)
+
+
+def test_what_others_were_given_is_read_and_not_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    spec = StudySpec.parse(toy_spec(parallel=4, trials=4), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+        store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
+        one, other = (_desk(spec, study, store, tmp_path) for _ in range(2))
+        held: list[int] = []
+        for _ in range(3):
+            ticket = one.next_ticket(held)
+            assert ticket is not None
+            held.append(ticket.id)
+        drawn: list[int] = []
+        draw = Arms._sampled
+
+        def counted(self: Arms, arm: Any, number: int) -> dict[str, Any]:
+            drawn.append(number)
+            return draw(self, arm, number)
+
+        monkeypatch.setattr(Arms, "_sampled", counted)
+        ticket = other.next_ticket([])
+        assert ticket is not None and ticket.number == 3
+        assert drawn == [3]

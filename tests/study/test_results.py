@@ -30,7 +30,8 @@ DOCUMENTED: dict[str, Any] = {
         "inference_only": ("gain", "ci_low", "ci_high", "p_value", "share"),
         "init_only": ("gain", "ci_low", "ci_high", "p_value", "share"),
     },
-    "cost": ("train_seconds", "pruned_saving", "checkpoint_seconds"),
+    "cost": ("train_seconds", "pruned_saving", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
+    "alone": None,
 }
 
 
@@ -53,7 +54,9 @@ def test_a_study_that_has_done_nothing_knows_nothing(
     assert data["tickets"]["search"] == {"requested": 1, "waiting": 1, **none}
     assert data["tickets"]["choose"]["requested"] is None
     assert data["trials"] == {"complete": 0, "pruned": 0, "diverged": 0, "failed": 0, "running": 0}
-    assert data["cost"] == {"train_seconds": 6.0, "pruned_saving": 0.0, "checkpoint_seconds": 0.0}
+    spent = {"train_seconds": 6.0, "pruned_saving": 0.0, "checkpoint_seconds": 0.0}
+    assert data["cost"] == {**spent, "gpu_seconds": None, "peak_memory": None}
+    assert data["alone"] == []
     assert (data["state"], data["agents"]) == ("paused", 0)
 
 
@@ -75,6 +78,19 @@ def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, resul
     assert result.cost.pruned_saving == pytest.approx(2.0 * 6 / 4)
     loss = result_of(make_spec(direction="minimize"), search).best
     assert loss is not None and loss.value == 0.7
+
+
+def test_what_runs_took_of_cards_is_counted_and_who_needed_one_alone_is_named(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    rows = [
+        make_ticket("search", 0, 0.7, gpu_seconds=1.5, peak_memory=2**33),
+        make_ticket("search", 12, 0.7, gpu_seconds=3.0, peak_memory=2**35, alone=True, failures=1),
+        make_ticket("unit", 0, 0.7),
+    ]
+    data = result_of(make_spec(), rows).to_json()
+    assert (data["cost"]["gpu_seconds"], data["cost"]["peak_memory"]) == (4.5, 2**35)
+    assert data["alone"] == ["search-12"]
 
 
 def test_the_baseline_is_the_arm_unit(make_spec: Any, make_ticket: Any, result_of: Any) -> None:

@@ -153,7 +153,27 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"trainer__num_sanity_val_steps": 0}, "tempopt rehearses two steps"),
     ({"trainer__fast_dev_run": True}, 'Use "tempopt check --dry-run" for that.'),
     ({"trainer__max_time": "00:01:00:00"}, "a run that ends by the clock is not the same run twice."),
-    ({"trainer__devices": 2}, "trainer.devices: given 2. One run trains on one device"),
+    *(
+        (
+            {"trainer__devices": wrong},
+            f"trainer.devices: given {wrong!r}. Give how many devices train one run",
+        )
+        for wrong in (0, -1, "auto", "2", [0], [0, 1], True, "${DEVICES}")
+    ),
+    ({"trainer__strategy": "ddp_spawn"}, "tempopt starts them, as many as trainer.devices says: write"),
+    ({"trainer__strategy": "ddp_notebook_find_unused_parameters_true"}, "write strategy: ddp."),
+    (
+        {"trainer__strategy": {"class_path": "x.DDPStrategy", "init_args": {"start_method": "fork"}}},
+        "which starts processes itself",
+    ),
+    (
+        {"trainer__strategy": {"class_path": "x.FSDPStrategy", "init_args": {"state_dict_type": "sharded"}}},
+        "trainer.strategy.init_args.state_dict_type: given sharded, which writes a folder of parts. A run's",
+    ),
+    ({"trainer__strategy": "deepspeed_stage_2"}, "given deepspeed_stage_2, which writes a folder of parts."),
+    ({"trainer__use_distributed_sampler": True}, "use_distributed_sampler is not the spec's to set"),
+    ({"trainer__num_nodes": 2}, "one run trains on one machine"),
+    ({"search": {"trainer.devices": [1, 2]}}, "devices cannot be searched: the processes that train are"),
     ({"trainer": {"class_path": "L.Trainer"}}, "it is always lightning.Trainer."),
     ({"trainer": [1]}, "Give a mapping, as in trainer: {max_steps: 500}."),
     ({"search": None}, "search: is missing. Give what is searched, as in {temperature_init:"),
@@ -162,7 +182,6 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"attach": {"layer": "auto"}}, 'attach.layer: Unknown key "layer". Did you mean "layers"?'),
     ({"resources": {"workers": 9}}, "resources.workers: given 9, but study.parallel lets 4 runs"),
     ({"resources": {"grace": -1}}, "resources.grace: given -1. Give a number of seconds of at least 0."),
-    ({"resources": {"gpus": 1}}, 'resources.gpus: Unknown key "gpus". Known: workers, threads, grace.'),
     ({"data__init_args": {"root": "???"}}, "data.init_args.root: ??? stands for a value that only you"),
 ]
 
@@ -450,3 +469,16 @@ def test_a_spec_is_loaded_without_torch_lightning_or_optuna(write: Write) -> Non
         [sys.executable, "-c", script, str(write(BASE))], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_compiled_is_part_of_the_question_and_nothing_compiled_is_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DATA_ROOT", "/here")
+    compiled = _spec(study__compile=True)
+    assert _spec(study__compile=False).identity() == _spec().identity() == FIRST_IDENTITY
+    assert compiled.identity() == _spec(study__compile="default").identity() != FIRST_IDENTITY
+    assert diff(_spec(), compiled) == ['study.compile: was not given, now "default"']
+    assert (_spec().program().compile, compiled.program().compile) == (None, "default")
+    with pytest.raises(SpecError, match=r"study\.compile: given 'fast'. Give true, false, or one of"):
+        _spec(study__compile="fast")

@@ -144,7 +144,8 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
         60,
     )
     assert spec.study.enqueue == [{"temperature_init": 0.5}]
-    assert (spec.resources.workers, spec.resources.grace) == (2, 20)
+    given = spec.resources
+    assert (given.workers, given.gpus, given.cpus, given.grace) == ("auto", 0.25, 1, 20)
     assert {"layer_pattern", "layer_ratio", "length_scaling", "entropy_lambda", "lr"} <= set(spec.search)
 
 

@@ -168,6 +168,19 @@ def test_what_checkpoints_cost_is_told(make_spec: Any, make_ticket: Any, result_
     assert "1 min 40 s of training in 1 runs, 12 s of it to write checkpoints" in cost
 
 
+def test_what_runs_took_of_cards_is_told_where_they_took_any(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    on_cpu = [make_ticket("search", 0, 0.5)]
+    assert "GPU" not in verdict_lines(result_of(make_spec(), on_cpu))[-1]
+    rows = [
+        make_ticket("search", n, 0.5, gpu_seconds=45.0, peak_memory=8 * 10**9, alone=n > 0) for n in range(3)
+    ]
+    lines = verdict_lines(result_of(make_spec(), rows))
+    assert lines[-1].endswith("; 2 min 15 s of GPUs, at most 8 GB of one in use.")
+    assert "  ran out of a card's memory and needed a card of their own: search-1, search-2." in lines
+
+
 def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
     make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
 ) -> None:

@@ -81,6 +81,7 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         metric: str = "val_loss",
         validate_at: Any = "final",
         weights: str | None = None,
+        compile: str | None = None,
         parameters: dict[str, Any] | None = None,
         **request: Any,
     ) -> RunRequest:
@@ -94,6 +95,7 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
             validate_at=validate_at,
             data_seed=0,
             weights=weights,
+            compile=compile,
         )
         given = {"ticket": 1, "attempt": 1, "seed": 5, **request}
         return RunRequest(program=program, parameters=parameters or {}, **given)

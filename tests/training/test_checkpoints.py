@@ -173,7 +173,7 @@ def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_once(
         raise OSError(28, "No space left on device")
 
     if broken == "save":
-        monkeypatch.setattr("lightning.Trainer.save_checkpoint", full)
+        monkeypatch.setattr("lightning.pytorch.strategies.Strategy.save_checkpoint", full)
     else:
         monkeypatch.setattr(Path, "replace", full)
     channel = listener()
@@ -205,7 +205,7 @@ def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
     (tmp_path / "file").write_text("")
     request = request_for(checkpoints=str(tmp_path / "file" / "ticket"))
     finished = Run(request, listener(stop_at=6, keep=True)).execute()
-    assert (finished.state, finished.step) == ("stopped", 6)
+    assert (finished.state, finished.step) == ("stopped", 7)
 
 
 def test_what_a_killed_attempt_left_half_written_is_removed_and_nothing_else(
@@ -217,7 +217,7 @@ def test_what_a_killed_attempt_left_half_written_is_removed_and_nothing_else(
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-4-1.ckpt",
         "step-4-2.ckpt",
-        "step-5-2.ckpt",
+        "step-6-2.ckpt",
     ]
     assert (tmp_path / "step-4-1.ckpt").read_bytes() == b"another's"
 
@@ -226,9 +226,9 @@ def test_a_file_url_is_a_folder_like_any_other(request_for: Any, listener: Any, 
     channel, heard = listener(stop_at=6, keep=True), listener()
     request = request_for(checkpoints=f"file://{tmp_path}/ticket/")
     Run(request, channel).execute()
-    assert channel.saved[0].url == f"file://{tmp_path}/ticket/step-6-1.ckpt"
+    assert channel.saved[0].url == f"file://{tmp_path}/ticket/step-7-1.ckpt"
     Run(dataclasses.replace(request, attempt=2, resume=channel.saved), heard).execute()
-    assert heard.of(Started)[0].step == 6
+    assert heard.of(Started)[0].step == 7
 
 
 def test_a_run_goes_on_from_a_checkpoint_in_a_bucket(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -20,6 +22,7 @@ from torch.utils.data import (
 )
 
 from tempopt.training.data import SeededLoader, seed_data
+from tempopt.training.ranks import Ranks
 
 
 class Indices(Dataset[int]):
@@ -111,6 +114,81 @@ def test_several_loaders_keep_their_names_and_get_orders_of_their_own() -> None:
     loaders, said = seeded(lambda: {"a": LOADERS["shuffled"](), "b": [LOADERS["shuffled"]()]})
     assert order(loaders["a"], 0) != order(loaders["b"][0], 0)
     assert not said
+
+
+def ranks(size: int) -> list[Ranks]:
+    return [Ranks(rank, size, group=object()) for rank in range(size)]
+
+
+@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ranks_take_the_batches_of_one_device_in_turn_and_fill_the_last_round(make: Any, size: int) -> None:
+    def made() -> DataLoader[int]:
+        torch.manual_seed(0)
+        loader: DataLoader[int] = make()
+        return loader
+
+    whole = order(SeededLoader(made(), seed=1), 3)
+    shares = [SeededLoader(made(), seed=1, ranks=each) for each in ranks(size)]
+    rounds = math.ceil(len(whole) / size)
+    assert {len(share) for share in shares} == {rounds}
+    drawn = [batch for turn in zip(*(order(share, 3) for share in shares), strict=True) for batch in turn]
+    assert drawn == [*whole, *whole][: rounds * size]
+
+
+def test_two_ranks_go_through_what_one_device_with_twice_the_batch_does() -> None:
+    def loader(batch_size: int) -> DataLoader[int]:
+        return DataLoader(Indices(), batch_size=batch_size, shuffle=True)
+
+    one = order(SeededLoader(loader(6), seed=1), 0)
+    first, second = (order(SeededLoader(loader(3), seed=1, ranks=each), 0) for each in ranks(2))
+    assert [a + b for a, b in zip(first, second, strict=True)] == one
+
+
+def test_a_rank_goes_on_in_the_middle_of_an_epoch() -> None:
+    def share() -> SeededLoader:
+        return SeededLoader(LOADERS["shuffled"](), seed=1, ranks=ranks(2)[1])
+
+    whole = order(share(), 3)
+    left, again = share(), share()
+    left.batch_sampler.set_epoch(3)
+    list(itertools.islice(left, 2))
+    assert left.state_dict() == {"epoch": 3, "batch": 2}
+    again.load_state_dict(left.state_dict())
+    assert [batch.tolist() for batch in again] == whole[2:]
+
+
+def test_items_of_ranks_have_randomness_of_their_own() -> None:
+    class Noise(Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.rand(())
+
+    loaders = [SeededLoader(DataLoader(Noise(), batch_size=2), seed=1, ranks=each) for each in ranks(2)]
+    alone = torch.cat(list(SeededLoader(DataLoader(Noise(), batch_size=2), seed=1))).tolist()
+    drawn = [torch.cat(turn).tolist() for turn in zip(*loaders, strict=True)]
+    assert [value for turn in drawn for value in turn] == alone
+    assert len(set(alone)) == 8
+
+
+def test_a_sampler_that_gives_each_rank_its_share_is_not_divided_again() -> None:
+    def share(rank: int) -> list[list[int]]:
+        sampler = DistributedSampler(Indices(), num_replicas=2, rank=rank, shuffle=True)
+        loader = DataLoader(Indices(), batch_size=5, sampler=sampler)
+        return order(SeededLoader(loader, seed=1, ranks=ranks(2)[rank]), 3)
+
+    first, second = share(0), share(1)
+    assert len(first) == len(second) == 3
+    assert sorted(itertools.chain(*first, *second)) == list(range(30))
+
+
+def test_validation_data_are_not_divided() -> None:
+    module = L.LightningModule()
+    module.val_dataloader = LOADERS["shuffled"]  # type: ignore[method-assign]
+    seed_data(module, None, seed=0, data_seed=0, not_resumable=lambda: None, ranks=ranks(2)[1])
+    assert len(module.val_dataloader()) == 8
 
 
 def test_a_sampler_of_whole_batches_gives_whole_batches() -> None:

@@ -211,7 +211,7 @@ def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rar
 ) -> None:
     # a clock by which a batch takes two minutes
     trained: list[Run] = []
-    clock = "tempopt.training.keep.time.monotonic"
+    clock = "tempopt.training.ranks.time.monotonic"
     monkeypatch.setattr(clock, lambda: 120.0 * batches(trained[0]) if trained else 0.0)
     channel = listener()
     run = Run(request_for(checkpoints=str(tmp_path), trainer={"val_check_interval": 12}), channel)

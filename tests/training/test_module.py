@@ -203,3 +203,84 @@ def test_one_graph_serves_all_temperatures() -> None:
         module.set_progress(progress)
         torch.testing.assert_close(compiled(x, x, x, layer=0), module.attend(x, x, x, layer=0))
     assert counter.frame_count == 1
+
+
+class OneLayer(L.LightningModule):
+    """One layer of attention, whose temperature a subclass brings."""
+
+    def attended(self, q: Tensor, k: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        q, k = self.q_proj(batch[0])[:, None], self.k_proj(batch[0])[:, None]
+        self.types = {q.dtype, k.dtype}
+        return self.attended(q, k).float().pow(2).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class HandWritten(OneLayer):
+    """With the temperature written into it: into the weights, or where the query is used."""
+
+    def __init__(self, tau: float, *, baked: bool) -> None:
+        super().__init__()
+        self.tau = 1.0 if baked else tau
+        self.q_proj, self.k_proj = nn.Linear(8, 8), nn.Linear(8, 8)
+        if baked:
+            with torch.no_grad():
+                self.q_proj.weight.div_(tau)
+                self.q_proj.bias.div_(tau)
+
+    def attended(self, q: Tensor, k: Tensor) -> Tensor:
+        # rounded once, as arithmetic in half precision rounds a product
+        q = (q.float() * torch.tensor(1.0 / self.tau, dtype=torch.float32)).to(q.dtype)
+        return nn.functional.scaled_dot_product_attention(q, k, k)
+
+
+class AsTempered(TemperedModule, OneLayer):
+    """With a temperature that is an argument."""
+
+    def __init__(self, **temperature: Any) -> None:
+        super().__init__(num_layers=1, **temperature)
+        self.q_proj, self.k_proj = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def attended(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.attend(q, k, k, layer=0)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_half_precision_trains_what_a_model_with_that_temperature_in_it_trains(precision: str) -> None:
+    def trained(make: Any) -> Any:
+        torch.manual_seed(0)
+        module = make()
+        loaded = loader().dataset.tensors[0].to(torch.bfloat16 if precision == "bf16-true" else torch.float32)
+        trainer(precision=precision).fit(module, DataLoader(TensorDataset(loaded), 4))
+        assert module.types == {torch.bfloat16}
+        return module
+
+    tempered = trained(lambda: AsTempered(temperature_init=3.0))
+    # 1/3 rounded to half precision would be another temperature
+    assert tempered.inverse_temperature.dtype == torch.float32
+    assert float(tempered.inverse_temperature) == pytest.approx(1 / 3, rel=1e-7)
+    written = trained(lambda: HandWritten(3.0, baked=False)).state_dict()
+    assert all(torch.equal(value, written[name]) for name, value in tempered.state_dict().items())
+
+
+def test_under_mixed_precision_a_temperature_in_the_weights_gives_the_same_first_loss() -> None:
+    losses = []
+    for make in (lambda: AsTempered(temperature_init=4.0), lambda: HandWritten(4.0, baked=True)):
+        torch.manual_seed(0)
+        module = make()
+        with torch.autocast("cpu", torch.bfloat16):
+            losses.append(module.training_step([loader().dataset.tensors[0]], 0))
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_type_of_the_weights_does_not_round_what_attention_is_weighed_with(dtype: torch.dtype) -> None:
+    module = Small(temperature_init=3.0, entropy_lambda=0.3, length_scaling="log_n", n0=7.0).to(dtype)
+    assert float(module.inverse_temperature[0]) == pytest.approx(1 / 3, rel=1e-7)
+    exact = 1e-15 if dtype == torch.float64 else 1e-7
+    assert float(module._entropy_weight) == pytest.approx(0.15, rel=exact)
+    assert float(module._length_constant) == pytest.approx(math.log(7.0), rel=exact)

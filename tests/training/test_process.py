@@ -17,11 +17,13 @@ from tempopt.training.messages import (
     Kept,
     Message,
     Progress,
+    Ready,
     Report,
     RunRequest,
     Started,
     Stop,
 )
+from tempopt.training.places import Place
 from tempopt.training.process import TrainerProcess
 
 HERE = Path(__file__).parent
@@ -32,7 +34,7 @@ REPOSITORY = HERE.parents[1]
 def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[TrainerProcess]:
     monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{REPOSITORY}")
     monkeypatch.chdir(tmp_path)
-    process = TrainerProcess(slot=0, threads=1)
+    process = TrainerProcess(slot=0, place=Place())
     yield process
     process.kill()
 
@@ -57,7 +59,7 @@ def test_the_second_run_of_a_warm_trainer_equals_the_same_run_in_a_cold_one(
 ) -> None:
     request = request_for(parameters={"temperature_init": 2.0, "entropy_lambda": 0.1})
     other = request_for("Stock", attach={"layers": "auto"}, seed=9, parameters={"temperature_init": 3.0})
-    cold = TrainerProcess(slot=1, threads=1)
+    cold = TrainerProcess(slot=1, place=Place())
     try:
         carry_out(trainer, other)
         warm = results(carry_out(trainer, request))
@@ -98,17 +100,22 @@ def test_a_stop_message_ends_the_run_it_names(trainer: TrainerProcess, request_f
     assert message.state == "stopped"
 
 
-def test_a_trainer_is_not_told_where_the_studies_are(
+def test_a_trainer_is_not_told_where_the_studies_are_and_who_the_agent_is(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TEMPOPT_STORAGE", "TEMPOPT_STORAGE_FILE"):
         monkeypatch.setenv(name, "postgresql://me:secret@host/studies")
     monkeypatch.setenv("TEMPOPT_TRACEBACK", "1")
+    # the agent's own place among processes, if Slurm or torchrun started it
+    for name in ("SLURM_PROCID", "RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "3")
     trainer: TrainerProcess = request.getfixturevalue("trainer")
+    assert isinstance(trainer.receive(), Ready)
     entries = Path(f"/proc/{trainer.pid}/environ").read_bytes().split(b"\0")
     told = {entry.partition(b"=")[0] for entry in entries}
     assert {b"OMP_NUM_THREADS", b"TEMPOPT_TRACEBACK"} <= told
     assert not [name for name in told if name.startswith(b"TEMPOPT_STORAGE")]
+    assert not told & {b"SLURM_PROCID", b"RANK", b"LOCAL_RANK", b"WORLD_SIZE"}
     assert not [entry for entry in entries if b"secret" in entry]
 
 
@@ -127,7 +134,7 @@ def test_a_trainer_ends_when_its_agent_is_gone(trainer: TrainerProcess, request_
     while not isinstance(trainer.receive(), Started):
         pass
     trainer.connection.close()
-    assert trainer.obituary() == "the trainer ended with exit code 1"
+    assert trainer.obituary() == "the trainer was killed by SIGKILL"
 
 
 def children(pid: int) -> list[int]:
@@ -166,7 +173,7 @@ def test_a_run_that_is_told_to_leave_keeps_a_checkpoint_and_goes_on_in_another_t
             saved.insert(0, message.saved)
     assert message.state == "stopped"
     assert saved[0].step == message.step
-    other = TrainerProcess(slot=1, threads=1)
+    other = TrainerProcess(slot=1, place=Place())
     try:
         heard = carry_out(other, dataclasses.replace(request, attempt=2, resume=saved))
         assert [each.step for each in heard if isinstance(each, Started)] == [saved[0].step]

@@ -134,6 +134,12 @@ def test_a_metric_that_was_never_logged_is_named_with_those_that_were(
         Run(request_for(metric="val_accuracy"), listener()).execute()
 
 
+def test_a_plugin_that_says_which_processes_there_are_is_refused(request_for: Any, listener: Any) -> None:
+    plugin = {"class_path": "lightning.pytorch.plugins.environments.LightningEnvironment"}
+    with pytest.raises(SpecError, match="LightningEnvironment says which processes train together"):
+        Run(request_for(trainer={"plugins": [plugin]}), listener())
+
+
 def test_a_training_without_a_known_end_is_refused(request_for: Any, listener: Any) -> None:
     endless = {"max_steps": -1, "max_epochs": -1}
     with pytest.raises(SpecError, match="no known end"):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
@@ -21,7 +25,8 @@ from tempopt import TemperedModule
 class Augmented(Dataset[tuple[Tensor, int]]):
     """Items with noise from each of the three generators."""
 
-    def __init__(self, size: int = 100) -> None:
+    def __init__(self, size: int = 100, noise: float = 1.0) -> None:
+        self.noise = noise
         self.items = torch.randn(size, 4, 8, generator=torch.Generator().manual_seed(1))
 
     def __len__(self) -> int:
@@ -29,24 +34,26 @@ class Augmented(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         noise = 0.1 * torch.randn(4, 8) + 0.01 * random.random() + 0.01 * float(np.random.rand())
-        return self.items[index] + noise, index % 3
+        return self.items[index] + self.noise * noise, index % 3
 
 
 class ToyData(L.LightningDataModule):
     """Shuffled, augmented training data; a split that is drawn in setup."""
 
-    def __init__(self, workers: int = 0, test: bool = True) -> None:
+    def __init__(self, workers: int = 0, test: bool = True, batch_size: int = 6, noise: float = 1.0) -> None:
         super().__init__()
         self.workers = workers
         self.test = test
+        self.batch_size = batch_size
+        self.noise = noise
 
     def setup(self, stage: str) -> None:
-        self.parts = torch.utils.data.random_split(Augmented(), [60, 20, 20])
+        self.parts = torch.utils.data.random_split(Augmented(noise=self.noise), [60, 20, 20])
 
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(
             self.parts[0],
-            batch_size=6,
+            batch_size=self.batch_size,
             shuffle=True,
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
@@ -69,6 +76,7 @@ class Toy(TemperedModule):
         raise_at: int = -1,
         logs: str = "val_loss",
         attends: bool = True,
+        dropout: float = 0.2,
         **temperature: Any,
     ) -> None:
         super().__init__(num_layers=1, **temperature)
@@ -79,7 +87,7 @@ class Toy(TemperedModule):
         self.attends = attends
         self.q_proj = nn.Linear(8, 8)
         self.k_proj = nn.Linear(8, 8)
-        self.dropout = nn.Dropout(0.2)
+        self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(8, 3)
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -146,18 +154,115 @@ class Manual(Toy):
             self.optimizers().zero_grad()
 
 
+class Accumulating(Toy):
+    """Steps by itself at every third batch; until then each rank has gradients of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        if batch_idx % 3 == 2:
+            self.manual_backward(self.loss(batch))
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+            return
+        with self.trainer.strategy.block_backward_sync():
+            self.manual_backward(self.loss(batch))
+
+
+class Apart(Toy):
+    """Behaves in another way on one rank; has running means, which differ between ranks."""
+
+    def __init__(self, rank: int = 1, normed: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.norm = nn.BatchNorm1d(4) if normed else nn.Identity()
+        if distributed.is_initialized() and distributed.get_rank() != rank:
+            self.diverge_at = self.raise_at = -1
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return super().loss((self.norm(batch[0]), batch[1]))
+
+
+class Recorder(L.Callback):
+    """Writes down what each rank has after each batch and each validation, one line each.
+
+    Args:
+        folder: Where; a file for each rank.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, trainer: L.Trainer, **facts: Any) -> None:
+        with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps({"step": trainer.global_step, **facts}) + "\n")
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        (follow,) = (c for c in trainer.callbacks if type(c).__name__ == "TemperatureCallback")
+        tempered = follow._of(pl_module)
+        (temperature,) = set(tempered.plan.temperatures(tempered.progress))
+        digest = hashlib.blake2b(digest_size=8)
+        for value in pl_module.parameters():
+            digest.update(value.detach().numpy().tobytes())
+        exact = True
+        for module in pl_module.modules():
+            if "in_proj_weight" in module._parameters:
+                query = module._parameters["in_proj_weight"][:8] * (1.0 / temperature)
+                exact = exact and torch.equal(module.in_proj_weight[:8], query)
+        items = batch[0].flatten(1).sum(1).tolist()
+        self.write(
+            trainer, temperature=temperature, weights=digest.hexdigest(), exact=exact, items=sorted(items)
+        )
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self.write(trainer, value=float(trainer.callback_metrics["val_loss"]))
+
+
+class Struck(L.Callback):
+    """Kills one rank at a step, or has it raise, once.
+
+    Args:
+        marker: A file that tells that it has done so.
+        step: The optimizer step.
+        raises: Whether it raises.
+        rank: Which of the ranks.
+    """
+
+    def __init__(self, marker: Path, step: int, raises: bool = False, rank: int = 1) -> None:
+        self.marker = marker
+        self.raises = raises
+        self.step = step
+        self.rank = rank
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (trainer.global_step, trainer.global_rank) == (self.step, self.rank) and not self.marker.exists():
+            self.marker.touch()
+            if self.raises:
+                raise RuntimeError("struck")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Positioned:
-    """Batches without a length, from a loader that knows its position."""
+    """Batches without a length, from a loader that knows its position; ranks have batches of their own."""
 
     def __init__(self, items: Any) -> None:
         self.items = items
-        self.position = 0
+        together = distributed.is_initialized()
+        self.rank, size = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+        self.stride = 6 * size
+        self.position = 6 * self.rank
 
     def __iter__(self) -> Iterator[Any]:
         while self.position < len(self.items):
-            first, self.position = self.position, self.position + 6
-            yield default_collate([self.items[index] for index in range(first, self.position)])
-        self.position = 0
+            first, self.position = self.position, self.position + self.stride
+            yield default_collate([self.items[index] for index in range(first, first + 6)])
+        self.position = 6 * self.rank
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position}
@@ -248,3 +353,38 @@ class OwnCallbacks(Toy):
 
     def configure_callbacks(self) -> list[L.Callback]:
         return [EarlyStopping("val_loss", patience=1, min_delta=10.0)]
+
+
+class Undropped(Toy):
+    """Draws no random numbers of its own: how a compiler draws them is its own affair."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout = nn.Dropout(0.0)
+
+
+class Dropping(Toy):
+    """Drops as many units as it is told."""
+
+    def __init__(self, dropout: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout = nn.Dropout(dropout)
+
+
+class Counting(Toy):
+    """Counts its steps in a number of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.steps_taken = 0
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self.steps_taken += 1
+        return super().training_step(batch, batch_idx) / self.steps_taken
+
+
+class Greedy(Toy):
+    """Asks for more memory than any machine has."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return torch.empty(2**58, dtype=torch.uint8).sum()

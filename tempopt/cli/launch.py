@@ -1,0 +1,142 @@
+"""``tempopt search`` and ``resume`` with ``--launcher``: start agents elsewhere, and look on or go away."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tempopt.cli import DONE
+from tempopt.cli.search import to_verdict
+from tempopt.cli.storage import storage_option
+from tempopt.errors import TempoptError, UsageError
+from tempopt.launch.find import make_launcher
+from tempopt.launch.launcher import Launcher
+from tempopt.launch.launching import Launch
+from tempopt.store.rows import StudyRow
+from tempopt.store.store import Store
+from tempopt.study.document import parse_override
+from tempopt.study.interrupt import terminable
+from tempopt.study.order import grow, ordered
+from tempopt.study.progress import Observer
+from tempopt.study.results import StudyResult, load
+from tempopt.study.spec import StudySpec
+
+Order = Callable[[], tuple[StudySpec, StudyRow | None]]
+
+
+def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
+    """Create the study of a spec or go on with it, by agents that a launcher starts."""
+    with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
+
+        def order() -> tuple[StudySpec, StudyRow | None]:
+            trials = arguments.trials
+            return ordered(store, spec, trials=trials.whole, more=trials.more, enqueue=enqueue)
+
+        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers)
+        return _launched(arguments, store, launcher, launch, order, by_value=True)
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    """Go on with a study from the database alone, by agents that a launcher starts."""
+    with Store.open(arguments.url, create=False) as store, _launcher(arguments) as launcher:
+        study = store.load_study(arguments.name)
+        spec = StudySpec.from_json(study.spec)
+
+        def order() -> tuple[StudySpec, StudyRow | None]:
+            grow(store, study, spec, arguments.trials.more)
+            return spec, study
+
+        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers)
+        return _launched(arguments, store, launcher, launch, order, by_value=False)
+
+
+def _launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
+    options = dict(arguments.launch)
+    if len(options) < len(arguments.launch):
+        raise UsageError("--launch was given the same key more than once. Give each key once.")
+    if arguments.address is not None:
+        if "address" in options:
+            raise UsageError("--address and --launch address=... were both given. Give one of them.")
+        options["address"] = arguments.address
+    launcher = make_launcher(arguments.launcher, options)
+    if arguments.detach and not launcher.outlives:
+        launcher.close()
+        raise UsageError(
+            f"--detach: agents of the launcher {launcher.name} end with this command. Take it out, or have "
+            "this command go on in the background (nohup tempopt ... &)."
+        )
+    return contextlib.closing(launcher)
+
+
+def _launched(
+    arguments: argparse.Namespace,
+    store: Store,
+    launcher: Launcher,
+    launch: Launch,
+    order: Order,
+    *,
+    by_value: bool,
+) -> int:
+    """Have a study ordered and its agents started, and look on to the verdict.
+
+    Args:
+        by_value: Whether the agents are given the spec; False: they find it in the store.
+    """
+    spec, study = order()
+    name = spec.study.name
+    over = study is not None and store.load_study(name).state == "done"
+    notes: list[str] = []
+    if not over:
+        with terminable(), _told_of_trials(arguments, study):
+            notes = launch.start(
+                study,
+                spec if by_value else None,
+                checkpoints_at=arguments.checkpoints,
+                overrides=[each for each in getattr(arguments, "set", ()) if parse_override(each).local],
+            )
+    if arguments.detach and not over:
+        print(*notes, _elsewhere(name, arguments), sep="\n")
+        return DONE
+
+    def look_on(observer: Observer) -> StudyResult:
+        if over:
+            return load(store, name)
+        for note in notes:
+            observer.note(note)
+        with terminable():
+            try:
+                return launch.watch(observer)
+            except KeyboardInterrupt:
+                if not launcher.outlives:
+                    observer.note("Leaving: each agent saves its runs.")
+                    launch.cancel()
+                raise
+
+    interrupted = (lambda: _elsewhere(name, arguments)) if launcher.outlives else None
+    return to_verdict(name, look_on, arguments, interrupted=interrupted)
+
+
+@contextlib.contextmanager
+def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> Iterator[None]:
+    """Have an error say that the trials which were asked for are in the study, though no agent is."""
+    try:
+        yield
+    except TempoptError as error:
+        if study is None or not arguments.trials.more:
+            raise
+        raise type(error)(
+            f"{error}\nThe {arguments.trials.more} trials were added all the same: leave --trials out of "
+            "your next try."
+        ) from error
+
+
+def _elsewhere(name: str, arguments: argparse.Namespace) -> str:
+    where = f"{shlex.quote(name)}{storage_option(arguments)}"
+    return (
+        "The study goes on without this command.\n"
+        f"To look:         tempopt show {where}\n"
+        f"To have it rest: tempopt pause {where}"
+    )

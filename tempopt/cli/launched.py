@@ -1,0 +1,103 @@
+"""An agent that a launcher has started: works on the study that its task names, until its launcher goes away.
+
+Run by launch/supervise.py as ``python -m tempopt.cli.launched``, with the task on standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from tempopt.cli import build_parsers, exit_code
+from tempopt.errors import StoreUnreachable
+from tempopt.study.outbox import StoreLost
+
+if TYPE_CHECKING:
+    from tempopt.study.progress import Observer
+    from tempopt.study.results import StudyResult
+
+# A server is restarted in less, and whoever waits holds room that others could use.
+_PATIENCE = 1800.0
+_PAUSE = 5.0
+# No attempt to reach a server that is away takes as long.
+_WORKED = 300.0
+
+
+def run() -> int:
+    """Carry out the task on standard input and return the exit code of the command line."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(sys.stdin.fileno(), 65536)
+        if not piece:
+            return 130
+        line += piece
+    task = json.loads(line)
+    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
+    return exit_code(lambda: _patiently(task))
+
+
+def _end_with_the_launcher() -> None:
+    # nothing more is ever sent: the end of the stream is the end of whoever gave us room
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _patiently(task: dict[str, Any]) -> int:
+    """Work, and begin again as long as the database cannot be reached: nobody is there to type it again."""
+    reached = time.monotonic()
+    while True:
+        began = time.monotonic()
+        try:
+            return _work(task)
+        except (StoreUnreachable, StoreLost) as error:
+            if time.monotonic() - began > _WORKED:
+                reached = time.monotonic()
+            if time.monotonic() - reached >= _PATIENCE:
+                raise
+            print(f"tempopt: {error} Trying again.", file=sys.stderr, flush=True)
+            time.sleep(_PAUSE)
+
+
+def _work(task: dict[str, Any]) -> int:
+    from tempopt.cli.search import to_verdict
+    from tempopt.study import api
+    from tempopt.study.spec import StudySpec
+
+    arguments = _arguments(task)
+    spec = None if task["spec"] is None else StudySpec.from_json(task["spec"])
+
+    def carry_out(observer: Observer) -> StudyResult:
+        return api.take_part(
+            spec,
+            task["study"],
+            storage=task["storage"],
+            workers=task["workers"],
+            checkpoints=arguments.checkpoints,
+            overrides=arguments.set,
+            observer=observer,
+        )
+
+    return to_verdict(task["study"], carry_out, arguments)
+
+
+def _arguments(task: dict[str, Any]) -> argparse.Namespace:
+    """Return what the words of a task say, as `search` or `resume` reads them."""
+    from tempopt.store import urls
+
+    _, commands = build_parsers()
+    command = "resume" if task["spec"] is None else "search"
+    arguments = commands[command].parse_intermixed_args([task["study"], *task["options"]])
+    arguments.set = getattr(arguments, "set", [])
+    arguments.url, arguments.storage = task["storage"], urls.parse(task["storage"]).shown
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,1 @@
+"""What starts agents where there is room for them, and starts them again where they die."""

@@ -1,0 +1,229 @@
+"""A study carried out by agents that a launcher starts: what they are told, and how one looks on.
+
+Trains nothing and takes no ticket; whoever launches may go away where the launcher outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageError
+from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.store import checkpoints
+from tempopt.store.rows import StudyRow
+from tempopt.store.store import Store
+from tempopt.study.errand import workers_asked
+from tempopt.study.progress import Observer
+from tempopt.study.results import StudyResult, load
+from tempopt.study.settings import Workers
+from tempopt.study.spec import StudySpec
+from tempopt.study.watch import Watch
+
+USAGE = 2
+"""Exit code of an agent that cannot do what it was asked."""
+_ERROR = "tempopt: error: "
+_ENDED = ("done", "failed", "gone")
+
+
+class Launch:
+    """One study on one launcher.
+
+    Args:
+        launcher: What starts the agents.
+        called: What it was called on the command line, so that it is found again.
+        store: Where the study is, or will be.
+        spec: What is asked, with this machine's overrides in force.
+        workers: Trials side by side; None: as many as the spec says, or as there is room for.
+
+    Raises:
+        UsageError: The launcher's agents cannot reach the store, or there is no room for a trial, or more
+            workers were asked for than ``study.parallel`` allows.
+    """
+
+    def __init__(
+        self, launcher: Launcher, called: str, store: Store, spec: StudySpec, *, workers: Workers | None
+    ) -> None:
+        self._launcher = launcher
+        self._called = called
+        self._store = store
+        self._name = spec.study.name
+        self._grace = spec.resources_here.grace
+        if launcher.spans_hosts and store.url.startswith("sqlite"):
+            raise UsageError(
+                f"The launcher {launcher.name} starts agents on other machines, and {store.url_shown} is a "
+                "file that only one machine can safely write. Give --storage postgresql://user@host/database "
+                "or mysql://user@host/database."
+            )
+        asked = workers_asked(workers, spec)
+        self._need = spec.need(gpus=launcher.has_gpus())
+        self.room = launcher.room(self._need)
+        """How many trials fit at a time."""
+        if self.room == 0 and not (launcher.oversubscribes and asked):
+            raise UsageError(launcher.lack(self._need))
+        self.workers = asked or min(self.room, spec.study.parallel)
+        """How many trials run side by side."""
+        self._ids: list[str] = []
+
+    def start(
+        self,
+        study: StudyRow | None,
+        spec: StudySpec | None,
+        *,
+        checkpoints_at: str | Path | None,
+        overrides: Sequence[str] = (),
+    ) -> list[str]:
+        """Start the agents, and return what a person should know of that.
+
+        Args:
+            study: The study, if it has been begun; one that was paused goes on.
+            spec: What the agents are to begin; None: they find it in the store.
+            checkpoints_at: Folder or URL for checkpoints; None: where they were, or ``tempopt-runs`` here.
+            overrides: ``a.b=c`` settings that hold on the agents' machines.
+
+        Raises:
+            TempoptError: They cannot be started.
+        """
+        place = checkpoints.absolute(checkpoints_at or self._kept(study) or checkpoints.DEFAULT_FOLDER)
+        base = Task(
+            study=self._name,
+            storage=self._store.url,
+            spec=None if spec is None else spec.to_json(),
+            options=("--checkpoints", place, *(word for each in overrides for word in ("--set", each))),
+            folder=str(Path.cwd()),
+            environment=_environment(),
+            grace=self._grace,
+        )
+        split = self._launcher.split(self._need, self.workers)
+        rested = study is not None and self._store.load_study(self._name).state == "paused"
+        if study is not None and rested:
+            # once, here: an agent that comes to a study which was paused meanwhile leaves it at rest
+            self._store.set_state(study.id, "running")
+        try:
+            self._ids = self._launcher.start(tasks(base, self._need, split))
+            if self._launcher.outlives:
+                self._store.add_jobs(self._name, self._called, self._launcher.options, self._ids)
+        except BaseException:
+            # agents that nobody can find again are worse than none
+            self._launcher.cancel(self._ids)
+            if study is not None and rested:
+                self._store.set_state(study.id, "paused")
+            raise
+        return self._notes(place, len(split))
+
+    def _kept(self, study: StudyRow | None) -> str | None:
+        """Return where the study has kept its checkpoints, if the agents can be taken to reach that."""
+        kept = None if study is None else study.checkpoints
+        if kept is None or self._launcher.spans_hosts or not checkpoints.is_local(kept):
+            return kept
+        # another machine's folder, unless it is there
+        return kept if Path(kept).is_dir() else None
+
+    def _notes(self, place: str, agents: int) -> list[str]:
+        count = f"{agents} agent{'s' * (agents > 1)}"
+        trials = f"{self.workers} trial{'s' * (self.workers > 1)}"
+        notes = [f"Launched {count} on {self._launcher.name}, for {trials} side by side."]
+        if self.workers > self.room:
+            notes.append(f"There is room for {self.room} at a time; the others wait for it.")
+        if self._launcher.spans_hosts and checkpoints.is_local(place):
+            notes.append(
+                f"Checkpoints go to {place}, which has to be a folder that all machines share: else a run "
+                "that moves to another machine begins again. Another place: --checkpoints URL."
+            )
+        return notes
+
+    def watch(self, observer: Observer) -> StudyResult:
+        """Look on until the study is done or paused, and return its result.
+
+        Raises:
+            UsageError: No agent can do what was asked.
+            StudyFailed: Every agent has failed or left, or the study was deleted.
+        """
+        watch = Watch(self._store, self._name, observer)
+        told: set[str] = set()
+        reachable = True
+        while True:
+            # in this order: whoever has ended has told the store before
+            jobs = self._launcher.jobs(self._ids)
+            try:
+                state = watch.look()
+                reachable = True
+            except StoreUnreachable as error:
+                if reachable:
+                    observer.note(f"{error} Looking again until it answers.")
+                reachable, state = False, "running"
+            except StudyFailed:
+                # it was deleted, and what waits for room would begin it again
+                self.cancel()
+                raise
+            if state in ("done", "paused"):
+                self._dismiss(jobs, all_of_them=state == "done")
+                return load(self._store, self._name)
+            failed = [job for job in jobs if job.state == "failed"]
+            if state is None and any(job.code == USAGE for job in failed):
+                raise self._failure(failed)
+            for job in (job for job in failed if job.id not in told):
+                told.add(job.id)
+                observer.note(f"Agent {job.id} has failed: {_reason(job)}")
+            if reachable and all(job.state in _ENDED for job in jobs):
+                raise self._failure(failed)
+            time.sleep(5.0 if self._launcher.outlives else 1.0)
+
+    def cancel(self) -> None:
+        """Have the agents leave in good order, and wait until they have."""
+        self._launcher.cancel(self._ids)
+        self._forget(self._ids)
+
+    def _dismiss(self, jobs: Sequence[Job], *, all_of_them: bool) -> None:
+        """Take back what waits for room, and what does not end by itself though nothing is left to do."""
+        waiting = [job.id for job in jobs if job.state == "waiting"]
+        self._take_back(waiting)
+        if not all_of_them:
+            self._forget(waiting)
+            return
+        until = time.monotonic() + self._grace
+        while (left := self._at_work()) and time.monotonic() < until:
+            time.sleep(0.2)
+        self._take_back(left)
+        self._forget(self._ids)
+
+    def _take_back(self, ids: Sequence[str]) -> None:
+        # an engine that does not answer just now is no fault of the study; its agents find nothing to do
+        with contextlib.suppress(UsageError):
+            if ids:
+                self._launcher.cancel(ids)
+
+    def _at_work(self) -> list[str]:
+        return [job.id for job in self._launcher.jobs(self._ids) if job.state not in _ENDED]
+
+    def _forget(self, ids: Sequence[str]) -> None:
+        if self._launcher.outlives and ids:
+            self._store.forget_jobs(self._name, ids)
+
+    def _failure(self, failed: Sequence[Job]) -> TempoptError:
+        """Cancel what is left of the agents, and return the error that tells why."""
+        self.cancel()
+        reasons = list(dict.fromkeys(_reason(job) for job in failed))
+        if not reasons:
+            return StudyFailed(
+                f"Every agent has left, and the study is not done. To go on: tempopt resume {self._name}"
+            )
+        kind = UsageError if any(job.code == USAGE for job in failed) else StudyFailed
+        return kind("\n".join(reasons))
+
+
+def _reason(job: Job) -> str:
+    """Return what an agent ended with: its error if there is one, else the end of what it said."""
+    _, found, error = job.message.rpartition(_ERROR)
+    return error if found else job.message or "no reason is known"
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables without which agents elsewhere would not find what is found here."""
+    path = os.environ.get("PYTHONPATH")
+    if not path:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(str(Path(each).absolute()) for each in path.split(os.pathsep))}

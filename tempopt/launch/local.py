@@ -1,0 +1,123 @@
+"""Agents on this machine, as processes that are watched from here and end with this one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from tempopt.errors import UsageError
+from tempopt.launch.launcher import Job, Launcher, Task
+from tempopt.launch.supervise import Ended, Supervisor
+from tempopt.training.claims import free
+from tempopt.training.machine import this_machine
+from tempopt.training.places import Need, room
+
+
+class LocalLauncher(Launcher):
+    """Starts agents on this machine: one, with all trainers, unless it is given more tasks.
+
+    Args:
+        options: ``logs``.
+
+    Raises:
+        UsageError: There is another option, or the folder for logs cannot be made.
+    """
+
+    name: ClassVar[str] = "local"
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "logs": "folder for what agents print, a file for each; default: it is not kept"
+    }
+    spans_hosts = False
+    outlives = False
+    oversubscribes = True
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._agents: dict[str, _Agent] = {}
+        self._numbers = itertools.count(1)
+        self._logs = None if "logs" not in self.options else _folder(self.options["logs"])
+
+    def has_gpus(self) -> bool:
+        """Return whether this machine has cards."""
+        return this_machine().has_gpus
+
+    def room(self, need: Need) -> int:
+        """Return how many trials of that need fit on this machine at a time, beside other agents of yours."""
+        return room(need, free(this_machine()))
+
+    def split(self, need: Need, workers: int) -> list[int]:
+        """Return all workers for one agent: it deals out the machine's cards and cores by itself."""
+        return [workers]
+
+    def start(self, tasks: Sequence[Task]) -> list[str]:
+        """Start an agent for each task, now."""
+        started = []
+        for task in tasks:
+            id = f"{os.getpid()}-{next(self._numbers)}"
+            self._agents[id] = _Agent(task, None if self._logs is None else self._logs / f"agent-{id}.log")
+            started.append(id)
+        return started
+
+    def jobs(self, ids: Sequence[str]) -> list[Job]:
+        """Return how the agents of this launcher stand; it knows of no others."""
+        return [self._agents[id].job(id) if id in self._agents else Job(id=id, state="gone") for id in ids]
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Have agents leave, all at once, and wait until they have."""
+        for leaving in [self._agents[id].leave() for id in ids if id in self._agents]:
+            leaving.join()
+
+    def close(self) -> None:
+        """Have all agents leave in good order."""
+        self.cancel(list(self._agents))
+
+
+class _Agent:
+    """One task's agent, and the thread that watches over it."""
+
+    def __init__(self, task: Task, log: Path | None) -> None:
+        self._log = log or Path(os.devnull)
+        self._output = self._log.open("ab")
+        self._supervisor = Supervisor(task, self._output.fileno())
+        self._ended: Ended | None = None
+        # a daemon: when this process is told to end, agents are too, by the end of their standard input
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._output:
+            self._ended = self._supervisor.run()
+
+    def job(self, id: str) -> Job:
+        """Return how it stands."""
+        ended = self._ended
+        if ended is None:
+            return Job(id=id, state="running")
+        if ended.in_order:
+            return Job(id=id, state="done", code=ended.code)
+        return Job(id=id, state="failed", message=ended.message, code=ended.code)
+
+    def leave(self) -> threading.Thread:
+        """Have it checkpoint and leave; return a thread that ends when it has."""
+        leaving = threading.Thread(target=self._leave, daemon=True)
+        leaving.start()
+        return leaving
+
+    def _leave(self) -> None:
+        self._supervisor.leave()
+        self._thread.join()
+
+
+def _folder(given: str) -> Path:
+    path = Path(given).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--launch logs={given}: the folder cannot be made: {error.strerror}. Give another one."
+        ) from error
+    return path

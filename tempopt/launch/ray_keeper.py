@@ -1,0 +1,224 @@
+"""What runs on a Ray cluster itself: a keeper for the agents of one launch, and each agent on its node.
+
+The keeper outlives whoever asked for the agents, and its node, too; how it is reached is ray.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.experimental import internal_kv
+
+from tempopt.launch.launcher import State, Task
+from tempopt.launch.supervise import Ended, Supervisor
+
+NAMESPACE = "tempopt"
+"""Where on the cluster the keepers are found."""
+
+Stand = tuple[State, str, int | None]
+"""State, message and exit code of an agent; see :class:`tempopt.launch.launcher.Job`."""
+
+_SHORT_LIFE = 60.0
+_SHORT_LIVES = 5
+_LEFT: Stand = ("done", "", None)
+
+
+def shortly(error: object) -> str:
+    """Return an error of Ray's, which may go on for pages, in one line."""
+    words = " ".join(str(error).split())
+    return words if len(words) <= 600 else f"{words[:200]} ... {words[-400:]}"
+
+
+class _Ends:
+    """How agents ended, kept by the cluster's head node: a keeper that is lost takes nothing along.
+
+    Ray offers nothing else that outlives an actor and needs no other; its own libraries keep their state so.
+
+    Args:
+        keeper: Name of the keeper.
+    """
+
+    def __init__(self, keeper: str) -> None:
+        self._keeper = keeper
+
+    def read(self, index: int) -> Stand | None:
+        """Return how an agent ended; None if it has not."""
+        found = internal_kv._internal_kv_get(self._key(index), namespace=NAMESPACE)
+        return None if found is None else tuple(json.loads(found))
+
+    def write(self, index: int, stand: Stand) -> None:
+        """Note how an agent ended."""
+        internal_kv._internal_kv_put(self._key(index), json.dumps(stand), namespace=NAMESPACE)
+
+    def clear(self) -> None:
+        """Forget them all."""
+        internal_kv._internal_kv_del(f"{self._keeper}:", del_by_prefix=True, namespace=NAMESPACE)
+
+    def _key(self, index: int) -> str:
+        return f"{self._keeper}:{index}"
+
+
+class Keeper:
+    """Keeps agents running, on the cluster itself and whoever asked for them; ends a little after the last.
+
+    If it is lost with its node, Ray starts it again elsewhere with the same tasks, and ends the agents that
+    it had started; it then starts those anew that had neither ended nor been told to leave.
+
+    Args:
+        name: What it is called.
+        linger: Seconds for which it still answers when all agents have ended.
+        tasks: The agents.
+    """
+
+    def __init__(self, name: str, linger: float, *tasks: Task) -> None:
+        self._ends = _Ends(name)
+        self._kept = [_Kept(task, index, self._ends) for index, task in enumerate(tasks)]
+        threading.Thread(target=self._end_after_them, args=(linger,), daemon=True).start()
+
+    def jobs(self) -> list[Stand]:
+        """Return how each agent stands."""
+        return [kept.stand for kept in self._kept]
+
+    def leave(self, indices: Sequence[int]) -> None:
+        """Have agents leave and start them no more; return once they have left."""
+        leaving = [threading.Thread(target=self._kept[i].leave) for i in indices if i < len(self._kept)]
+        for thread in leaving:
+            thread.start()
+        for thread in leaving:
+            thread.join()
+
+    def _end_after_them(self, linger: float) -> None:
+        for kept in self._kept:
+            kept.join()
+        time.sleep(linger)
+        self._ends.clear()
+        ray.kill(ray.get_runtime_context().current_actor)
+
+
+class _Kept:
+    """One agent and the thread that starts it again, wherever there is room, when it is lost."""
+
+    def __init__(self, task: Task, index: int, ends: _Ends) -> None:
+        ended = ends.read(index)
+        self.stand: Stand = ended or ("waiting", "", None)
+        self._task, self._index, self._ends = task, index, ends
+        self._actor: Any = None
+        self._ran_from = math.inf
+        self._leaving = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if ended is None:
+            self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the agent has ended for good."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def leave(self) -> None:
+        """Have the agent leave and start it no more; return once it has left."""
+        with self._lock:
+            if self.stand[0] in ("done", "failed"):
+                return
+            # before it has left: a keeper that is lost meanwhile is not to start it again
+            self._ends.write(self._index, _LEFT)
+            self._leaving.set()
+            actor, waits = self._actor, self.stand[0] == "waiting"
+        if actor is not None:
+            with contextlib.suppress(RayError):
+                if waits:
+                    ray.kill(actor)
+                else:
+                    ray.get(actor.leave.remote())
+        self.join()
+
+    def _run(self) -> None:
+        pause, deaths = 1.0, 0
+        while True:
+            self._ran_from = math.inf
+            try:
+                ended = self._once()
+            except RayError as error:
+                deaths = deaths + 1 if time.monotonic() - self._ran_from < _SHORT_LIFE else 1
+                if self._leaving.is_set():
+                    self._end(_LEFT)
+                    return
+                if deaths >= _SHORT_LIVES:
+                    self._end(("failed", shortly(error), None))
+                    return
+                self.stand = ("waiting", f"to be started again: {shortly(error)}", None)
+                self._leaving.wait(pause)
+                pause = min(2 * pause, _SHORT_LIFE)
+            else:
+                self._end(("done" if ended.in_order else "failed", ended.message, ended.code))
+                return
+
+    def _end(self, stand: Stand) -> None:
+        with self._lock:
+            self.stand = stand
+            self._ends.write(self._index, stand)
+
+    def _once(self) -> Ended:
+        with self._lock:
+            if self._leaving.is_set():
+                return Ended(code=130)
+            self._actor = actor = _placed(self._task)
+        try:
+            ray.get(actor.ready.remote())
+            with self._lock:
+                self.stand = ("running", "", None)
+                self._ran_from = time.monotonic()
+            ended: Ended = ray.get(actor.run.remote())
+            return ended
+        finally:
+            # it holds its cards for as long as it is there
+            ray.kill(actor)
+
+
+def _placed(task: Task) -> Any:
+    """Ask Ray for a node with room for an agent."""
+    wanted: dict[str, Any] = {"num_cpus": task.cpus, "num_gpus": task.gpus}
+    if task.memory is not None:
+        wanted["memory"] = task.memory
+    # it is its keeper that starts it again, which thus knows what waits for room
+    return ray.remote(_Agent).options(max_restarts=0, max_concurrency=3, **wanted).remote(task)
+
+
+class _Agent:
+    """An agent on a node, as a child process that ends with its worker."""
+
+    def __init__(self, task: Task) -> None:
+        self._supervisor = Supervisor(replace(task, environment=_environment(task)))
+
+    def ready(self) -> None:
+        """Return as soon as there is room."""
+
+    def run(self) -> Ended:
+        """Run the agent until it has ended for good."""
+        return self._supervisor.run()
+
+    def leave(self) -> None:
+        """Have the agent leave in good order."""
+        self._supervisor.leave()
+
+
+def _environment(task: Task) -> dict[str, str]:
+    """Return the variables of an agent: those of its task, with what Ray has said about this node."""
+    own = dict(task.environment)
+    paths = [path for path in (own.get("PYTHONPATH"), os.environ.get("PYTHONPATH")) if path]
+    if paths:
+        own["PYTHONPATH"] = os.pathsep.join(paths)
+    if not task.gpus:
+        # Ray says nothing to a worker without cards, which then sees those of all others
+        own["CUDA_VISIBLE_DEVICES"] = ""
+    return own

@@ -1,0 +1,415 @@
+"""Agents as jobs of a Slurm cluster, submitted through submitit from a host that has Slurm's commands.
+
+Each agent is one job of one task on one node; those of the same size are a job array. What a job does on its
+node is slurm_job.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from tempopt.errors import UsageError, unknown
+from tempopt.launch import slurm_job
+from tempopt.launch.launcher import Job, Launcher, Task
+from tempopt.launch.nodes import split_over
+from tempopt.launch.supervise import Ended
+from tempopt.training.places import Need
+
+_COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+_RUNNING = frozenset(
+    {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+)
+_UNUSABLE = ("down", "drain", "fail", "error", "unknown", "future", "inval", "maint")
+# What is said elsewhere, and what a job is not itself without.
+_OURS = frozenset(
+    "array error export job-name nodes ntasks ntasks-per-node open-mode output requeue "
+    "no-requeue signal time".split()
+)
+_MINUTES = 60
+_LEAVING = 60.0
+_TELL_AGAIN = 10.0
+_PATIENCE = 900.0
+_PAUSES = (1.0, 3.0, 6.0)
+
+# Slurm itself queues a job again that its node took down. If only the job's processes died, this does; not
+# for ever if they die at once. The last member of an array has the array's own number, hence both numbers.
+_REVIVE = """\
+code=$?
+if [ $code -gt 128 ] && { [ $SECONDS -ge 60 ] || [ "${SLURM_RESTART_COUNT:-0}" -lt 5 ]; }; then
+    scontrol requeue "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
+fi
+exit $code"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    cpus: int
+    memory: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What agents have in common that are members of one array."""
+
+    cpus: int
+    gpus: int
+    memory: int | None
+    grace: float
+    storage: str
+
+
+class _AwayError(UsageError):
+    """Slurm's controller does not answer."""
+
+
+class SlurmLauncher(Launcher):
+    """Starts agents as Slurm jobs that leave before their time is up and queue themselves again.
+
+    The folder is the user's alone, and has to be one that the nodes share. It gets what agents print and
+    how they ended, and no password: the database's URL goes along in the environment, which Slurm keeps.
+
+    Args:
+        options: See ``OPTIONS``.
+
+    Raises:
+        UsageError: Slurm's commands are not on this machine, or an option cannot be.
+    """
+
+    name: ClassVar[str] = "slurm"
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "partition": "partition, or several with commas; default: the cluster's",
+        "time": "time limit of a job, in minutes or as [DAYS-]HH:MM:SS; a job that reaches it goes on in "
+        f"another; default: {_MINUTES}",
+        "signal": "seconds before the limit at which an agent is told to checkpoint, which Slurm may do a "
+        "minute earlier; at most half of the time; default: resources.grace and a minute",
+        "account": "account that is charged; default: yours",
+        "qos": "quality of service; default: the cluster's",
+        "constraint": "features that nodes must have; default: none",
+        "setup": "shell command that goes before each agent, as in 'source env.sh && module load cuda'; "
+        "default: none",
+        "folder": "folder for what jobs say, which all nodes share; default: tempopt-slurm",
+        "parallel": "how many jobs of an array run at a time; default: all",
+        "extra": "further options of sbatch, as in 'reservation=mine;exclude=node[1-3];exclusive'; "
+        "default: none",
+    }
+    spans_hosts = True
+    outlives = True
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        missing = [command for command in _COMMANDS if shutil.which(command) is None]
+        if missing:
+            raise UsageError(
+                f"The launcher slurm needs Slurm's commands, and {', '.join(missing)} cannot be found. Run "
+                "tempopt where jobs are submitted: on the cluster's login node."
+            )
+        # a program that is started elsewhere finds it again
+        self._folder = Path(self.options.get("folder", "tempopt-slurm")).expanduser().absolute()
+        self.options["folder"] = str(self._folder)
+        self._minutes = _minutes(self.options.get("time", str(_MINUTES)))
+        self._signal = self._count("signal")
+        self._parallel = self._count("parallel")
+        self._extra = _extra(self.options.get("extra", ""))
+        self._seen: dict[str, Job] = {}
+
+    def _count(self, name: str) -> int | None:
+        given = self.options.get(name)
+        if given is None:
+            return None
+        if not given.isdecimal() or int(given) < 1:
+            raise UsageError(f"--launch {name}={given}: give a whole number of at least 1.")
+        return int(given)
+
+    def has_gpus(self) -> bool:
+        """Return whether a node of the partition has cards."""
+        return any(node.gpus for node in self._nodes())
+
+    def room(self, need: Need) -> int:
+        """Return how many trials fit on the partition's nodes, were they all empty.
+
+        Counted without ``constraint`` and ``extra``: agents that these leave no room for wait for it.
+        """
+        return sum(_fit(need, node) for node in self._nodes())
+
+    def split(self, need: Need, workers: int) -> list[int]:
+        """Return the trainers of each agent, none with more than fit on one node."""
+        return split_over([_fit(need, node) for node in self._nodes()], need.trials_per_card, workers)
+
+    def _nodes(self) -> list[_Node]:
+        lines = _slurm("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%m|%G").splitlines()
+        rows = [line.split("|") for line in lines]
+        partitions = {row[1].rstrip("*"): row[1].endswith("*") for row in rows}
+        asked = self.options.get("partition")
+        wanted = set(asked.split(",")) if asked else {name for name, default in partitions.items() if default}
+        for name in sorted(wanted - partitions.keys()):
+            raise UsageError(unknown("Slurm partition", name, partitions))
+        nodes = {}
+        for name, partition, state, cpus, memory, gres in rows:
+            # without a default one, sbatch says that there has to be one
+            usable = not state.startswith(_UNUSABLE) and not state.endswith("*")
+            if usable and (not wanted or partition.rstrip("*") in wanted):
+                nodes[name] = _Node(int(cpus), int(memory.rstrip("+")) * 2**20, _gpus(gres))
+        return list(nodes.values())
+
+    def start(self, tasks: Sequence[Task]) -> list[str]:
+        """Submit an array of jobs for each size of agents.
+
+        Raises:
+            UsageError: The folder cannot be made, or Slurm refuses the jobs; none is left of them then.
+        """
+        self._check_times(tasks)
+        sizes = [_Size(each.cpus, each.gpus, each.memory, each.grace, each.storage) for each in tasks]
+        ids: dict[int, str] = {}
+        folder = self._new_folder(tasks)
+        try:
+            for size in dict.fromkeys(sizes):
+                members = [index for index, each in enumerate(sizes) if each == size]
+                jobs = self._submit(folder, size, [tasks[index] for index in members])
+                ids.update(zip(members, jobs, strict=True))
+        except (FailedJobError, FailedSubmissionError) as error:
+            self.cancel(list(ids.values()))
+            shutil.rmtree(folder)
+            raise UsageError(f"Slurm does not take the job:\n{str(error).strip()}") from None
+        return [ids[index] for index in range(len(tasks))]
+
+    def _delay(self, grace: float) -> int:
+        """Return how many seconds before the limit an agent is told to leave."""
+        return self._signal or math.ceil(grace + _LEAVING)
+
+    def _check_times(self, tasks: Sequence[Task]) -> None:
+        delay = max(self._delay(task.grace) for task in tasks)
+        if 2 * delay > 60 * self._minutes:
+            raise UsageError(
+                f"Jobs of {self._minutes} min whose agents are told to leave {delay} s before the end have "
+                "no time to train. Give --launch time=MINUTES of at least twice --launch signal=SECONDS."
+            )
+
+    def _new_folder(self, tasks: Sequence[Task]) -> Path:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # for this user alone, whatever the umask
+            return Path(tempfile.mkdtemp(prefix=f"{tasks[0].study}-", dir=self._folder))
+        except OSError as error:
+            raise UsageError(
+                f"The folder {self._folder} for what Slurm jobs say cannot be written: {error.strerror}. "
+                "Give one that the nodes share: --launch folder=PATH"
+            ) from error
+
+    def _submit(self, folder: Path, size: _Size, tasks: Sequence[Task]) -> list[str]:
+        executor = submitit.SlurmExecutor(folder=folder)
+        executor.update_parameters(**self._parameters(size, tasks))
+        with _submitting(size.storage):
+            jobs = executor.map_array(slurm_job.work, [replace(task, storage="") for task in tasks])
+        # Slurm has a copy of the script
+        for script in (*folder.glob(".submission_file_*.sh"), *folder.glob("*_submission.sh")):
+            script.unlink()
+        return [job.job_id for job in jobs]
+
+    def _parameters(self, size: _Size, tasks: Sequence[Task]) -> dict[str, Any]:
+        setup = self.options.get("setup")
+        named = {name: self.options.get(name) for name in ("partition", "account", "qos", "constraint")}
+        return {
+            **{name: value for name, value in named.items() if value is not None},
+            "job_name": f"tempopt-{tasks[0].study}",
+            "time": self._minutes,
+            "signal_delay_s": self._delay(size.grace),
+            "nodes": 1,
+            "ntasks_per_node": 1,
+            "cpus_per_task": size.cpus,
+            # srun no longer takes that over from sbatch
+            "srun_args": [f"--cpus-per-task={size.cpus}"],
+            **({"gres": f"gpu:{size.gpus}"} if size.gpus else {}),
+            **({"mem": f"{math.ceil(size.memory / 2**20)}M"} if size.memory is not None else {}),
+            "array_parallelism": self._parallel or len(tasks),
+            "setup": None if setup is None else [f"{{\n{setup}\n}} || exit 1"],
+            "teardown": [_REVIVE],
+            "wckey": None,
+            "additional_parameters": {"requeue": True, **self._extra},
+        }
+
+    def jobs(self, ids: Sequence[str]) -> list[Job]:
+        """Return how jobs stand, as Slurm says of those that it knows, and as the others said themselves.
+
+        While Slurm does not answer, as they stood when it last did: a search goes on without its controller.
+        """
+        try:
+            states = _queue(ids)
+        except _AwayError as error:
+            unseen = f"Slurm does not answer: {error}"
+            return [self._seen.get(id, Job(id=id, state="waiting", message=unseen)) for id in ids]
+        jobs = [self._job(id, *states.get(id, ("", ""))) for id in ids]
+        self._seen.update(zip(ids, jobs, strict=True))
+        return jobs
+
+    def _job(self, id: str, state: str, reason: str) -> Job:
+        if state in _WAITING:
+            return Job(id=id, state="waiting", message="" if reason == "None" else reason)
+        if state in _RUNNING:
+            return Job(id=id, state="running")
+        folder = self._folder_of(id)
+        ended = None if folder is None else slurm_job.read_ended(folder, id)
+        if ended is not None:
+            return Job(
+                id=id,
+                state="done" if ended.in_order else "failed",
+                message=ended.message,
+                code=ended.code,
+            )
+        if state in ("", "CANCELLED") or folder is None:
+            return Job(id=id, state="gone")
+        return Job(
+            id=id, state="failed", message=f"Slurm ended it: {state}. What it said is in {folder}/{id}_*"
+        )
+
+    def _folder_of(self, id: str) -> Path | None:
+        found = next(self._folder.glob(f"*/{id}_*"), None)
+        return None if found is None else found.parent
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel what waits; have the others' agents leave, and wait until they have."""
+        give_up, tell = time.monotonic() + _PATIENCE, 0.0
+        forbidden: set[str] = set()
+        while active := {id: state for id, (state, _) in _queue(ids).items() if state in _WAITING | _RUNNING}:
+            if waiting := [id for id, state in active.items() if state in _WAITING]:
+                _slurm("scancel", "--quiet", "--state=PENDING", *waiting, check=False)
+            running = [id for id, state in active.items() if state in _RUNNING]
+            for id in sorted({*running} - forbidden):
+                _slurm("scontrol", "update", f"JobId={id}", "Requeue=0", check=False)
+                forbidden.add(id)
+            # more than once: a job that has just begun does not listen yet
+            if running and time.monotonic() >= tell:
+                _slurm("scancel", "--quiet", "--signal=USR2", *running, check=False)
+                tell = time.monotonic() + _TELL_AGAIN
+            stuck = [id for id, state in active.items() if state in ("SUSPENDED", "STOPPED")]
+            if stuck or time.monotonic() > give_up:
+                _slurm("scancel", "--quiet", *(stuck or active), check=False)
+            time.sleep(0.5)
+        self._clean(ids)
+
+    def _clean(self, ids: Sequence[str]) -> None:
+        """Remove what cancelled jobs would have needed; what says nothing of its end had not begun."""
+        for id in ids:
+            folder = self._folder_of(id)
+            if folder is not None:
+                submitit.core.utils.JobPaths(folder, job_id=id).submitted_pickle.unlink(missing_ok=True)
+                if slurm_job.read_ended(folder, id) is None:
+                    slurm_job.write_ended(folder, id, Ended(code=130))
+
+
+def _slurm(*words: str, check: bool = True) -> str:
+    """Return what a command of Slurm printed; UsageError with its own message if it failed and ``check``."""
+    for pause in (*_PAUSES, None):
+        done = subprocess.run(words, capture_output=True, text=True)
+        away = done.returncode != 0 and re.search("contact|timed out|refused", done.stderr)
+        if not away or pause is None:
+            break
+        # a controller that is busy or starts again is not the end of a search
+        time.sleep(pause)
+    if check and done.returncode != 0:
+        raise (_AwayError if away else UsageError)(f"{words[0]} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return state and reason of those jobs that Slurm knows.
+
+    Not by submitit, whose jobs ask sacct, which needs an accounting database that not every cluster has.
+    """
+    if not ids:
+        return {}
+    numbers = sorted({id.partition("_")[0] for id in ids})
+    words = (
+        "squeue",
+        "--noheader",
+        "--array",
+        "--states=all",
+        "--format=%i|%T|%r",
+        "--jobs",
+        ",".join(numbers),
+    )
+    try:
+        lines = _slurm(*words).splitlines()
+    except UsageError as error:
+        # so it says if there is only one, and that has gone
+        if "Invalid job id" in str(error):
+            return {}
+        raise
+    # an array is listed with all of its members
+    rows = (line.split("|", 2) for line in lines)
+    return {id: (state, reason) for id, state, reason in rows if id in ids}
+
+
+@contextlib.contextmanager
+def _submitting(storage: str) -> Iterator[None]:
+    """Give sbatch an environment that has the database's URL, and nothing of a job that this may run in."""
+    before = dict(os.environ)
+    for name in before:
+        if (name.startswith("SLURM_") and name != "SLURM_CONF") or name == "SBATCH_EXPORT":
+            del os.environ[name]
+    os.environ[slurm_job.STORAGE] = storage
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _fit(need: Need, node: _Node) -> int:
+    """Return how many trials fit on an empty node."""
+    fits = [node.cpus // need.cpus]
+    if need.memory is not None:
+        fits.append(node.memory // need.memory)
+    if need.gpus:
+        fits.append(node.gpus // max(1, round(need.gpus)) * need.trials_per_card)
+    return min(fits)
+
+
+def _gpus(gres: str) -> int:
+    """Return how many cards a node has, as in ``gpu:a100:4(S:0-1),gpu:v100:2``."""
+    counts = re.findall(r"(?:^|,)gpu(?::[^:,(]+)??(?::(\d+))?(?=[,(]|$)", gres)
+    return sum(int(count or 1) for count in counts)
+
+
+def _minutes(given: str) -> int:
+    """Return minutes given as such or as ``[DAYS-]HH:MM:SS``, rounded up."""
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", given)
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups()) if found else (0, 0, 0, 0)
+    total = math.ceil(((24 * days + hours) * 60 + minutes) + seconds / 60)
+    if total == 0:
+        raise UsageError(
+            f"--launch time={given}: give minutes, as in 90, or [DAYS-]HH:MM:SS, as in 01:30:00."
+        )
+    return total
+
+
+def _extra(given: str) -> dict[str, str | bool]:
+    """Return further options of sbatch, given as ``NAME=VALUE;NAME``."""
+    options: dict[str, str | bool] = {}
+    for each in filter(None, (part.strip().removeprefix("--") for part in given.split(";"))):
+        name, equals, value = each.partition("=")
+        name = name.strip().replace("_", "-")
+        if not re.fullmatch(r"[a-z][a-z-]*", name) or name in _OURS:
+            raise UsageError(
+                f"--launch extra={given}: {each!r} cannot be given. Give options of sbatch as NAME=VALUE or "
+                f"NAME, with semicolons between them, other than {', '.join(sorted(_OURS))}."
+            )
+        options[name] = value.strip() if equals else True
+    return options

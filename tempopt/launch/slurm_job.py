@@ -1,0 +1,135 @@
+"""What a Slurm job runs on its node: one agent, until it has ended for good or the job has to make room.
+
+Owns how a job queues itself again and what it leaves behind; how it was submitted is slurm.py's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import queue
+import signal
+import subprocess
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
+
+import submitit
+
+from tempopt.launch.launcher import Task
+from tempopt.launch.supervise import LEFT, Ended, Supervisor
+
+STORAGE = "TEMPOPT_STORAGE"
+"""Variable in which a job gets the database's URL: submitit writes what it is given into a file."""
+
+_LOOK = 2.0
+
+
+def ended_path(folder: Path, job: str) -> Path:
+    """Return the file in which a job that has ended by itself says how."""
+    return folder / f"{job}_ended.json"
+
+
+def log_path(folder: Path, job: str) -> Path:
+    """Return the file that has what the agent printed, in all lives of a job."""
+    return folder / f"{job}_agent.log"
+
+
+def read_ended(folder: Path, job: str) -> Ended | None:
+    """Return how a job has ended; None if it did not say."""
+    try:
+        return Ended(**json.loads(ended_path(folder, job).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+
+
+def write_ended(folder: Path, job: str, ended: Ended) -> None:
+    """Note how a job has ended."""
+    path = ended_path(folder, job)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(dataclasses.asdict(ended)), encoding="utf-8")
+    new.replace(path)
+
+
+def work(task: Task) -> NoReturn:
+    """Run a task's agent in this job (what submitit calls); exit as the agent did.
+
+    Args:
+        task: The agent; its storage is in the environment.
+    """
+    environment = submitit.JobEnvironment()
+    job, paths = environment.job_id, environment.paths
+    ended_path(paths.folder, job).unlink(missing_ok=True)
+    storage = os.environ.pop(STORAGE, None)
+    if storage is None:
+        ended: Ended | None = Ended(
+            code=2,
+            message=f"The job did not get {STORAGE} from the environment in which it was submitted: Slurm's "
+            "option export has to be ALL. Take another one out of --launch extra=...",
+        )
+    else:
+        with log_path(paths.folder, job).open("ab") as log:
+            own = dataclasses.replace(task, storage=storage, environment=_environment(task))
+            ended = _supervised(own, log.fileno(), job)
+    if ended is None:
+        raise SystemExit(0)
+    write_ended(paths.folder, job, ended)
+    if ended.code != 130:
+        # one that was told to leave may yet be started again by Slurm, and then needs it
+        paths.submitted_pickle.unlink(missing_ok=True)
+    raise SystemExit(0 if ended.in_order else max(ended.code, 1))
+
+
+def _environment(task: Task) -> dict[str, str]:
+    """Return the variables of an agent."""
+    # where Slurm keeps no account of cards, every job sees those of its node
+    return {**task.environment, **({} if task.gpus else {"CUDA_VISIBLE_DEVICES": ""})}
+
+
+def _supervised(task: Task, log: int, job: str) -> Ended | None:
+    """Return how the agent ended for good; None if the job has been queued again."""
+    news: queue.SimpleQueue[Future[Ended] | None] = queue.SimpleQueue()
+    # in place of submitit's, which knows of no agent that has to leave first
+    signal.signal(signal.SIGUSR2, lambda *_: news.put(None))
+    supervisor = Supervisor(task, log)
+    with ThreadPoolExecutor(1, initializer=_spare) as pool:
+        agent = pool.submit(supervisor.run)
+        agent.add_done_callback(news.put)
+        told = not _has_ended(agent, news)
+        if told:
+            supervisor.leave()
+        ended = agent.result()
+    return _queued_again(job) if told and _is_unfinished(ended) else ended
+
+
+def _spare() -> None:
+    # Slurm's warning goes to every process of the job, and ends those that do not expect it; what a thread
+    # starts is as deaf as the thread is
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+
+
+def _has_ended(agent: Future[Ended], news: queue.SimpleQueue[Future[Ended] | None]) -> bool:
+    """Wait until the agent has ended, or has to leave: a signal, or Slurm's watch over this job has died."""
+    step = os.getppid()
+    while os.getppid() == step:
+        try:
+            return news.get(timeout=_LOOK) is agent
+        except queue.Empty:
+            continue
+    return False
+
+
+def _is_unfinished(ended: Ended) -> bool:
+    return ended.code < 0 or ended.code == 130
+
+
+def _queued_again(job: str) -> Ended | None:
+    """Put this job back into the queue; return how it ended if Slurm does not take it."""
+    done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    if "disabled" in done.stderr:
+        # whoever cancelled it has forbidden that
+        return Ended(code=LEFT[-1])
+    return Ended(code=1, message=f"Slurm did not queue the job again: {done.stderr.strip()}")

@@ -1,0 +1,147 @@
+"""One agent in a process of its own, started again when it dies; what every launcher runs where it has room.
+
+It ends with whoever watches over it: an agent without a launcher would train where nobody gave it room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tempopt.launch.launcher import Task
+
+LEFT = (0, 130)
+"""Exit codes of an agent that left in good order: the study is done, or it was told to leave."""
+
+_SHORT_LIFE = 60.0
+_SHORT_LIVES = 5
+_LINES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an agent ended for good.
+
+    Args:
+        code: Exit code of the last process (negative: killed by that signal).
+        message: What it said last if that was an error, else empty.
+    """
+
+    code: int
+    message: str = ""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it left in good order."""
+        return self.code in LEFT
+
+
+class Supervisor:
+    """Runs one task's agent; :meth:`run` returns when it has ended for good.
+
+    Args:
+        task: The agent.
+        output: File descriptor that gets what it prints; None: this process's own standard output.
+    """
+
+    def __init__(self, task: Task, output: int | None = None) -> None:
+        self._task = task
+        self._output = output
+        self._leaving = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the agent that runs now, if one does."""
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
+
+    def run(self) -> Ended:
+        """Run the agent, again and again if it dies, and return how it ended for good."""
+        pause, deaths = 1.0, 0
+        while True:
+            began = time.monotonic()
+            ended = self._once()
+            died = ended.code not in (*LEFT, 1, 2)
+            if self._leaving.is_set():
+                # one that was told before it could listen had nothing to leave undone
+                return Ended(code=130) if ended.code == -signal.SIGTERM else ended
+            if not died:
+                return ended
+            deaths = deaths + 1 if time.monotonic() - began < _SHORT_LIFE else 1
+            if deaths >= _SHORT_LIVES:
+                return ended
+            if self._leaving.wait(pause):
+                return ended
+            pause = min(2 * pause, _SHORT_LIFE)
+
+    def leave(self) -> None:
+        """Have the agent checkpoint and leave, and do not start it again; killed once its grace is over."""
+        with self._lock:
+            self._leaving.set()
+            process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            # the agent uses up its grace; what comes after it is quick
+            process.wait(self._task.grace + 30.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    def _once(self) -> Ended:
+        with self._lock:
+            if self._leaving.is_set():
+                return Ended(code=130)
+            self._process = process = _started(self._task, self._output)
+        assert process.stdin is not None and process.stderr is not None
+        with process.stdin, process.stderr:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(dataclasses.asdict(self._task)).encode() + b"\n")
+                process.stdin.flush()
+            said = self._passed_on(process.stderr)
+            code = process.wait()
+        message = "" if code in LEFT else "\n".join(said)
+        if code < 0 and not message:
+            message = f"the agent was killed by {signal.Signals(-code).name}"
+        return Ended(code=code, message=message)
+
+    def _passed_on(self, stream: IO[bytes]) -> deque[str]:
+        """Copy what the agent says on standard error, and return the end of it."""
+        last: deque[str] = deque(maxlen=_LINES)
+        for line in stream:
+            last.append(line.decode(errors="replace").rstrip("\n"))
+            os.write(sys.stderr.fileno() if self._output is None else self._output, line)
+        return last
+
+
+def _started(task: Task, output: int | None) -> subprocess.Popen[bytes]:
+    folder = task.folder if task.folder is not None and Path(task.folder).is_dir() else None
+    return subprocess.Popen(
+        [sys.executable, "-m", "tempopt.cli.launched"],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env={**os.environ, **task.environment},
+        # Ctrl-C in a terminal is for whoever launched it to handle
+        start_new_session=True,
+    )
+
+
+def supervise(task: Task) -> Ended:
+    """Run a task's agent to its end; see :class:`Supervisor`."""
+    return Supervisor(task).run()

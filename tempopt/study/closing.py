@@ -1,0 +1,98 @@
+"""What the end of an attempt comes to: what the store is told of it, and the ticket as it then is.
+
+Decides nothing; what an attempt cost is counted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tempopt.store.rows import Ended, Lost, Measurement, Outcome, Outcomes, Returned, TicketRow
+from tempopt.study.assignment import Assignment
+from tempopt.training.messages import Finished
+
+
+def ended(
+    work: Assignment,
+    outcome: Outcome,
+    message: Finished,
+    *,
+    value: float | None,
+    measured: Sequence[Measurement],
+) -> tuple[Ended, TicketRow]:
+    """Return what becomes of a ticket whose parameters have decided how its run ends."""
+    ticket = _ticket(work)
+    outcomes = Outcomes(
+        outcome=outcome,
+        value=value,
+        steps=message.step,
+        seconds=message.seconds,
+        diverged_at=message.step if outcome == "diverged" else None,
+        measurements=list(measured),
+        checkpoint_seconds=message.checkpoint_seconds,
+        gpu_seconds=message.seconds * work.cards,
+        peak_memory=message.peak_memory,
+    )
+    row = dataclasses.replace(
+        ticket,
+        state="done",
+        outcome=outcome,
+        value=value,
+        steps=message.step,
+        total_steps=work.total_steps,
+        seconds=ticket.seconds + outcomes.seconds,
+        gpu_seconds=ticket.gpu_seconds + outcomes.gpu_seconds,
+        diverged_at=outcomes.diverged_at,
+        checkpoints=(),
+    )
+    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.printed()), row
+
+
+def lost(work: Assignment, why: str, *, attempts: int, alone: bool) -> tuple[Lost, TicketRow]:
+    """Return what becomes of a ticket whose attempt was lost: it waits again, or has failed.
+
+    Args:
+        attempts: Failures after which it is not tried again.
+        alone: Whether it is to have a card to itself from then on.
+    """
+    ticket, seconds = _ticket(work), work.age
+    change = Lost(
+        ticket_id=ticket.id,
+        attempt=ticket.attempt,
+        error=why,
+        max_attempts=attempts,
+        seconds=seconds,
+        log=work.printed(),
+        alone=alone,
+        gpu_seconds=seconds * work.cards,
+    )
+    row = dataclasses.replace(
+        ticket,
+        error=why,
+        failures=ticket.failures + 1,
+        seconds=ticket.seconds + seconds,
+        gpu_seconds=ticket.gpu_seconds + change.gpu_seconds,
+        alone=ticket.alone or alone,
+    )
+    if row.failures < attempts:
+        return change, dataclasses.replace(row, state="waiting", agent=None)
+    return change, dataclasses.replace(row, state="failed", outcome="failed")
+
+
+def returned(work: Assignment, peak_memory: int | None) -> Returned:
+    """Return what the store is told of a ticket that is given back in good order."""
+    ticket, seconds = _ticket(work), work.age
+    return Returned(
+        ticket_id=ticket.id,
+        attempt=ticket.attempt,
+        seconds=seconds,
+        log=work.printed(),
+        gpu_seconds=seconds * work.cards,
+        peak_memory=peak_memory,
+    )
+
+
+def _ticket(work: Assignment) -> TicketRow:
+    assert work.ticket is not None
+    return work.ticket

@@ -1,0 +1,115 @@
+"""A study looked at from outside, in the store alone: what its agents do is told to an observer.
+
+Takes no ticket and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+from tempopt.errors import StudyFailed, StudyNotFound
+from tempopt.store.rows import OVER, StudyState, TicketRow
+from tempopt.store.store import Store
+from tempopt.study.arms import by_step
+from tempopt.study.board import Board
+from tempopt.study.errand import find
+from tempopt.study.outlook import snapshot
+from tempopt.study.progress import Observer, TrainerView
+from tempopt.study.spec import StudySpec
+
+
+class Watch:
+    """Tells an observer what becomes of a study from now on.
+
+    Args:
+        store: Where it is, or will be once somebody has begun it.
+        name: Its name.
+        observer: Who is told.
+    """
+
+    def __init__(self, store: Store, name: str, observer: Observer) -> None:
+        self._store = store
+        self._name = name
+        self._observer = observer
+        self._clock = time.monotonic()
+        self._told: set[int] = set()
+        self._failures: dict[int, int] = {}
+        self._board: Board | None = None
+        if self._open():
+            # what was over before is no news
+            self._told = {row.id for row in self._over()}
+            self._failures = {row.id: row.failures for row in self._tickets()}
+
+    def look(self) -> StudyState | None:
+        """Tell what is new and return the study's state, None while nobody has begun it.
+
+        Raises:
+            StudyFailed: It was deleted.
+            StorageError: The store cannot be asked; look again.
+        """
+        if not self._open():
+            return None
+        assert self._board is not None
+        try:
+            self._board.refresh()
+        except StudyNotFound as error:
+            raise StudyFailed(f"The study was deleted while it was being watched: {error}") from error
+        self._tell()
+        return self._board.state
+
+    def _open(self) -> bool:
+        if self._board is None and (study := find(self._store, self._name)) is not None:
+            self._spec = StudySpec.from_json(study.spec)
+            self._study_id = study.id
+            self._board = Board(self._spec, study, self._store)
+        return self._board is not None
+
+    def _tickets(self) -> list[TicketRow]:
+        return [] if self._board is None else list(self._board.tickets.values())
+
+    def _over(self) -> list[TicketRow]:
+        # nothing has become of those that were withdrawn
+        return [row for row in self._tickets() if row.state in OVER and row.outcome is not None]
+
+    def _tell(self) -> None:
+        assert self._board is not None
+        for row in self._tickets():
+            if row.failures > self._failures.get(row.id, 0):
+                self._failures[row.id] = row.failures
+                self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
+        elapsed = time.monotonic() - self._clock
+        now = snapshot(self._board, self._spec, self._trainers(), elapsed)
+        new = [row for row in self._over() if row.id not in self._told]
+        # an observer is told of a ticket before the snapshot that counts it
+        counts = Counter(row.kind for row in new)
+        before = {kind: done - counts[kind] for kind, done in now.done.items()}
+        self._observer.update(replace(now, done=before))
+        for row in sorted(new, key=_ended):
+            self._told.add(row.id)
+            self._observer.finished(row)
+        self._observer.update(now)
+
+    def _trainers(self) -> list[TrainerView]:
+        """Return a view for each run in work, with the step of its last report."""
+        running = [row for row in self._tickets() if row.state == "running"]
+        ids = [row.id for row in running]
+        found = self._store.measurements(self._study_id, ids, names=["report"]) if ids else []
+        return [_view(slot, row, by_step(found).get(row.id, {})) for slot, row in enumerate(running)]
+
+
+def _view(slot: int, row: TicketRow, reports: dict[int, float]) -> TrainerView:
+    step = max(reports, default=None)
+    return TrainerView(
+        slot=slot,
+        kind=row.kind,
+        number=row.number,
+        step=step,
+        total_steps=row.total_steps,
+        value=None if step is None else reports[step],
+    )
+
+
+def _ended(row: TicketRow) -> float:
+    return row.finished.timestamp() if row.finished is not None else 0.0

@@ -1,0 +1,341 @@
+"""What every launcher owes, as tests: subclass :class:`LauncherTests` and say which launcher is meant.
+
+The studies are small and real; whatever a launcher does, they have to come to what one agent comes to alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import optuna
+import pytest
+
+from tempopt.errors import StorageError, UsageError
+from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.store.rows import TicketRow
+from tempopt.store.store import Store
+from tempopt.study import api, care
+from tempopt.study.presence import machine
+from tempopt.study.spec import StudySpec
+from tempopt.testing.toys import PACE, PROBE, WORDS
+from tempopt.training.places import Need
+
+_TRIALS = 8
+_ENDED = ("done", "failed", "gone")
+_T = TypeVar("_T")
+
+
+def _spec(metric: str = "val_loss") -> StudySpec:
+    """Return the spec of a small study."""
+    data = {
+        "study": {
+            "name": "launched",
+            "metric": metric,
+            "direction": "minimize",
+            "trials": _TRIALS,
+            "arms": {"unit": 1, "constant": 2},
+            "candidates": 1,
+            "seeds": {"choose": 1, "confirm": 2},
+            "parallel": 2,
+            # an agent on another machine is missed by its lease alone; what is lost so is tried again
+            "lease": 15,
+            "max_attempts": 100,
+        },
+        "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
+        "model": {"class_path": "tempopt.testing.toys.Toy"},
+        "data": {"class_path": "tempopt.testing.toys.ToyData"},
+        "trainer": {
+            "max_steps": 24,
+            "val_check_interval": 4,
+            "check_val_every_n_epoch": None,
+            "accelerator": "cpu",
+        },
+    }
+    return StudySpec.parse(data, source="the tests of launchers")
+
+
+_NAME = _spec().study.name
+
+
+def _facts(storage: str) -> list[Any]:
+    """Return everything about a study that may not depend on who carried it out, or what happened to it."""
+    with Store.open(storage, create=False) as store:
+        id = store.load_study(_NAME).id
+        rows, measured = store.tickets(id), store.measurements(id)
+    of = {row.id: (row.kind, row.number) for row in rows}
+    return [
+        *((of[row.id], row.arm, row.seed, row.parameters, row.outcome, row.value) for row in rows),
+        *sorted((of[one.ticket_id], one.name, one.step, one.value) for one in measured),
+    ]
+
+
+@functools.cache
+def _alone() -> list[Any]:
+    """Return what the study comes to when one agent, in this process, carries it out in peace."""
+    with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
+        storage = f"sqlite:///{folder}/alone.db"
+        api.search(_spec(), storage=storage, workers=1, checkpoints=f"{folder}/runs")
+        return _facts(storage)
+
+
+class LauncherTests:
+    """What every launcher owes. In a file of tests::
+
+        from tempopt.testing import LauncherTests
+
+        class TestMine(LauncherTests):
+            @pytest.fixture
+            def launcher(self):
+                launcher = Mine({})
+                yield launcher
+                launcher.close()
+
+    A launcher whose agents run on other machines overrides ``storage`` and ``folder``, too, and perhaps
+    :meth:`kill_agent`.
+    """
+
+    PATIENCE: ClassVar[float] = 600.0
+    """Seconds after which something that is waited for is given up: against hanging for ever only."""
+
+    @pytest.fixture
+    def launcher(self) -> Iterator[Launcher]:
+        """The launcher that is tested; override it."""
+        raise NotImplementedError("override the fixture launcher: yield yours, then close it")
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """An empty folder that this process and all agents reach by the same path."""
+        return tmp_path
+
+    @pytest.fixture
+    def storage(self, launcher: Launcher, folder: Path) -> str:
+        """URL of an empty database that this process and all agents reach."""
+        if launcher.spans_hosts:
+            pytest.fail("override the fixture storage: SQLite is for the agents of one machine")
+        return f"sqlite:///{folder}/launched.db"
+
+    def kill_agent(self, agent: str) -> None:
+        """Kill (SIGKILL) an agent's process, wherever it runs.
+
+        Args:
+            agent: What the store calls it: ``host:pid:machine:...``.
+        """
+        host, pid, where, *_ = agent.split(":")
+        if where != machine():
+            pytest.fail(f"override kill_agent: {agent} runs on {host}, and this is {socket.gethostname()}")
+        os.kill(int(pid), signal.SIGKILL)
+
+    # ---- what is asked before anything is started
+
+    def test_an_option_that_is_not_known_is_refused_with_those_that_are(self, launcher: Launcher) -> None:
+        with pytest.raises(UsageError) as refused:
+            type(launcher)({"no_such_option": "1"})
+        assert "no_such_option" in str(refused.value)
+        assert not [name for name in launcher.OPTIONS if name not in str(refused.value)]
+
+    def test_there_is_room_for_a_small_trial_and_none_for_an_impossible_one(self, launcher: Launcher) -> None:
+        assert launcher.room(Need()) >= 1
+        assert launcher.room(Need(cpus=1_000_000)) == 0
+        assert launcher.lack(Need(cpus=1_000_000))
+
+    @pytest.mark.parametrize("gpus", [0.0, 0.25, 0.3, 0.5, 1.0, 2.0])
+    @pytest.mark.parametrize("workers", [1, 2, 5, 8])
+    def test_agents_get_the_cards_that_their_trainers_need(
+        self, launcher: Launcher, gpus: float, workers: int
+    ) -> None:
+        need = Need(gpus=gpus, cpus=2)
+        split = launcher.split(need, workers)
+        assert sum(split) == workers and min(split) >= 1
+        made = tasks(Task(study="any", storage="sqlite:///any.db"), need, split)
+        for task in made:
+            assert task.cpus == 2 * task.workers
+            held = task.gpus * need.trials_per_card if gpus < 1 else task.gpus / gpus
+            assert held >= task.workers if gpus else task.gpus == 0
+
+    # ---- studies
+
+    def test_a_study_through_two_agents_has_exactly_the_trials_that_were_asked(
+        self, launcher: Launcher, storage: str, folder: Path
+    ) -> None:
+        ids = launcher.start([self._task(storage, folder)] * 2)
+        assert len(set(ids)) == 2
+        self._to_the_end(launcher, ids, storage)
+        rows = [row for row in _tickets(storage) if row.kind == "search"]
+        assert sorted(row.trial_number for row in rows if row.trial_number is not None) == list(
+            range(_TRIALS)
+        )
+        trials = _trials(storage)
+        assert len(trials) == _TRIALS and all(trial.state.is_finished() for trial in trials)
+        assert _facts(storage) == _alone()
+        result = api.load_study(storage, _NAME)
+        assert result.state == "done" and result.verdict is not None
+
+    def test_an_agent_that_is_killed_is_started_again_and_the_study_ends_as_in_peace(
+        self, launcher: Launcher, storage: str, folder: Path
+    ) -> None:
+        ids = launcher.start([self._task(storage, folder, pace=0.05)])
+        self.kill_agent(self._agent_in_the_middle(launcher, ids, storage))
+        self._to_the_end(launcher, ids, storage)
+        assert len(_workers(storage)) > 1
+        assert _facts(storage) == _alone()
+
+    def test_agents_that_are_cancelled_leave_in_good_order_and_another_goes_on(
+        self, launcher: Launcher, storage: str, folder: Path
+    ) -> None:
+        ids = launcher.start([self._task(storage, folder, pace=0.2)] * 2)
+        self._agent_in_the_middle(launcher, ids, storage)
+        launcher.cancel(ids)
+        assert not [job for job in launcher.jobs(ids) if job.state not in _ENDED]
+        rows = _tickets(storage)
+        assert not [row for row in rows if row.state == "running"]
+        assert [row for row in rows if row.state == "waiting"], "the study had ended before it was cancelled"
+        self._to_the_end(launcher, launcher.start([self._task(storage, folder)]), storage)
+        assert _facts(storage) == _alone()
+
+    def test_a_spec_that_cannot_be_carried_out_comes_back_as_a_message(
+        self, launcher: Launcher, storage: str, folder: Path
+    ) -> None:
+        ids = launcher.start([self._task(storage, folder, metric="val_never_logged")])
+        (job,) = self._ended(launcher, ids)
+        assert job.state == "failed"
+        assert "val_never_logged" in job.message
+        with Store.open(storage, create=True) as store:
+            assert store.list_studies() == []
+
+    def test_a_study_that_is_paused_is_left_and_not_taken_up_again(
+        self, launcher: Launcher, storage: str, folder: Path
+    ) -> None:
+        ids = launcher.start([self._task(storage, folder, pace=0.2)])
+        self._agent_in_the_middle(launcher, ids, storage)
+        care.pause(storage, _NAME)
+        assert [job.state for job in self._ended(launcher, ids)] == ["done"]
+        assert not [row for row in _tickets(storage) if row.state == "running"]
+        # as one that waited for room, or was sent back to wait for it, while the study was paused
+        late = launcher.start([self._task(storage, folder)])
+        assert [job.state for job in self._ended(launcher, late)] == ["done"]
+        with Store.open(storage, create=False) as store:
+            assert store.load_study(_NAME).state == "paused"
+
+    def test_each_agent_has_the_folder_the_environment_and_the_cores_of_its_task(
+        self, launcher: Launcher, storage: str, folder: Path
+    ) -> None:
+        cpus = 2 if launcher.room(Need(cpus=2)) else 1
+        made = []
+        for name in ("one", "two"):
+            (folder / name).mkdir()
+            words = {PROBE: str(folder / name / "probe.json"), f"{WORDS}WORD": name}
+            # the slower the study, the longer it is there for the last of them to find
+            task = self._task(storage, folder, pace=1.0, words=words)
+            made.append(dataclasses.replace(task, cpus=cpus, folder=str(folder / name)))
+        left = dict(zip(launcher.start(made), made, strict=True))
+        while left:
+            id = self._wait(lambda: _begun(left), "each agent to begin", launcher, list(left))
+            # there may be room for one at a time
+            launcher.cancel([id])
+            task = left.pop(id)
+            seen = json.loads(Path(task.environment[PROBE]).read_text(encoding="utf-8"))
+            assert Path(seen["folder"]).resolve() == Path(task.folder or "").resolve()
+            assert seen["environment"] == task.environment
+            assert seen["cores"] >= cpus
+
+    # ---- how it is done
+
+    def _task(
+        self,
+        storage: str,
+        folder: Path,
+        *,
+        metric: str = "val_loss",
+        pace: float = 0.0,
+        words: Mapping[str, str] | None = None,
+    ) -> Task:
+        return Task(
+            study=_NAME,
+            storage=storage,
+            spec=_spec(metric).to_json(),
+            options=("--checkpoints", str(folder / "runs")),
+            folder=str(folder),
+            environment={PACE: str(pace), **(words or {})},
+            grace=60.0,
+        )
+
+    def _wait(self, found: Callable[[], _T | None], what: str, launcher: Launcher, ids: Sequence[str]) -> _T:
+        """Return what is waited for, once it is there; nobody who could bring it about may end before."""
+        give_up = time.monotonic() + self.PATIENCE
+        while True:
+            jobs = launcher.jobs(ids)
+            if (value := found()) is not None:
+                return value
+            assert [job.id for job in jobs] == list(ids)
+            assert not [job for job in jobs if job.state in ("failed", "gone")], f"waited for {what}"
+            assert not all(job.state == "done" for job in jobs), f"all have left; waited for {what}"
+            assert time.monotonic() < give_up, f"waited {self.PATIENCE:g} s in vain for {what}: {jobs}"
+            time.sleep(0.1)
+
+    def _ended(self, launcher: Launcher, ids: Sequence[str]) -> list[Job]:
+        """Return how jobs have ended, once all have."""
+        give_up = time.monotonic() + self.PATIENCE
+        while True:
+            jobs = launcher.jobs(ids)
+            if all(job.state in _ENDED for job in jobs):
+                return jobs
+            assert time.monotonic() < give_up, f"waited {self.PATIENCE:g} s in vain for the end of {jobs}"
+            time.sleep(0.1)
+
+    def _to_the_end(self, launcher: Launcher, ids: Sequence[str], storage: str) -> None:
+        """Wait until agents have ended, and have carried out the study."""
+        jobs = self._ended(launcher, ids)
+        assert [job.state for job in jobs] == ["done"] * len(ids), jobs
+        with Store.open(storage, create=False) as store:
+            assert store.load_study(_NAME).state == "done"
+
+    def _agent_in_the_middle(self, launcher: Launcher, ids: Sequence[str], storage: str) -> str:
+        """Return what the store calls an agent that trains a search ticket, once there is one."""
+
+        def training() -> str | None:
+            rows = [row for row in _tickets(storage) if row.kind == "search" and row.state == "running"]
+            return next((row.agent for row in rows), None)
+
+        return self._wait(training, "a search ticket in work", launcher, ids)
+
+
+def _begun(agents: Mapping[str, Task]) -> str | None:
+    """Return the id of one whose trainer has told where it is, None while none has."""
+    return next((id for id, task in agents.items() if Path(task.environment[PROBE]).is_file()), None)
+
+
+def _tickets(storage: str) -> list[TicketRow]:
+    """Return the study's tickets, none while nobody has begun it."""
+    try:
+        with Store.open(storage, create=False) as store:
+            return store.tickets(store.load_study(_NAME).id)
+    except StorageError:
+        return []
+
+
+def _workers(storage: str) -> set[str]:
+    """Return the agents that have trained something."""
+    with Store.open(storage, create=False) as store:
+        return {row.agent for row in store.logs(store.load_study(_NAME).id)}
+
+
+def _trials(storage: str) -> list[optuna.trial.FrozenTrial]:
+    """Return the trials as anybody sees them who knows Optuna and not tempopt."""
+    with Store.open(storage, create=False) as store:
+        url = store.url
+    opened = optuna.storages.RDBStorage(url)
+    try:
+        return optuna.load_study(study_name=_NAME, storage=opened).trials
+    finally:
+        opened.remove_session()
+        opened.engine.dispose()

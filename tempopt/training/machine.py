@@ -1,0 +1,185 @@
+"""What this machine has: CPU cores, main memory and cards, as far as this process may use them.
+
+Loads neither torch nor Lightning; asks NVIDIA's management library, which starts nothing on a card.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+_MASK = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What there is to be dealt out.
+
+    Args:
+        cores: CPU cores, >= 1.
+        memory: Main memory in bytes; None: not known.
+        cards: The cards that are free, each as CUDA_VISIBLE_DEVICES names it: a card or a MIG instance.
+        busy: Cards that other agents hold, each with the id of its process (0: not known).
+        dealt: Whether somebody has said which cards are for this process, by CUDA_VISIBLE_DEVICES.
+        why: Why there are no cards at all, for a person to read; else empty.
+    """
+
+    cores: int
+    memory: int | None = None
+    cards: tuple[str, ...] = ()
+    busy: tuple[tuple[str, int], ...] = ()
+    dealt: bool = False
+    why: str = ""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether there are cards, free or not."""
+        return bool(self.cards or self.busy)
+
+
+def this_machine() -> Machine:
+    """Return what this process may use of the machine it runs on."""
+    mask = os.environ.get(_MASK)
+    found, why = _listed()
+    if mask is None:
+        cards = tuple(uuid for instances in found or () for uuid in instances)
+    else:
+        cards = tuple(visible(mask, found))
+        why = "" if cards else f'{_MASK} is "{mask}"'
+    return Machine(cores=_cores(), memory=_memory(), cards=cards, dealt=mask is not None, why=why)
+
+
+def visible(mask: str, found: Sequence[Sequence[str]] | None = None) -> list[str]:
+    """Return the cards that CUDA_VISIBLE_DEVICES names, each as it is written there.
+
+    As CUDA reads it: the list ends before the first token that names no card, or names it in another way
+    than the first does, and a card that is named twice leaves none at all.
+
+    Args:
+        mask: Its value.
+        found: The UUIDs of each card that there is (those of its instances under MIG); None: not known.
+    """
+    tokens = [token.strip() for token in mask.split(",")]
+    way = next((prefix for prefix in ("GPU-", "MIG-") if tokens[0].startswith(prefix)), "")
+    cards: list[str] = []
+    for token in tokens:
+        if token in cards:
+            return []
+        if not (_is_index(token, found) if not way else _is_uuid(token, way, found)):
+            break
+        cards.append(token)
+    return cards
+
+
+def _is_index(token: str, found: Sequence[Sequence[str]] | None) -> bool:
+    return token.isdecimal() and token.isascii() and (found is None or int(token) < len(found))
+
+
+def _is_uuid(token: str, way: str, found: Sequence[Sequence[str]] | None) -> bool:
+    # the older names of instances (MIG-GPU-.../1/0) are none that the library lists
+    if not token.startswith(way) or len(token) == len(way):
+        return False
+    if found is None or token.startswith("MIG-GPU-"):
+        return True
+    return any(uuid.startswith(token) for instances in found for uuid in instances)
+
+
+def _listed() -> tuple[list[list[str]] | None, str]:
+    """Return the UUIDs of each card (of its instances under MIG); None, and why, if they cannot be listed."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, f"no driver of NVIDIA cards answers: {error}"
+    try:
+        found = [_uuids(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return found, "" if any(found) else "the driver lists no card, or none with a MIG instance"
+    except pynvml.NVMLError as error:
+        return None, f"the driver of the NVIDIA cards does not list them: {error}"
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _uuids(index: int) -> list[str]:
+    """Return the UUID of a card, or those of its instances if it is divided into such; none if it is lost."""
+    import pynvml
+
+    try:
+        card = pynvml.nvmlDeviceGetHandleByIndex(index)
+        try:
+            divided = pynvml.nvmlDeviceGetMigMode(card)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        except pynvml.NVMLError_NotSupported:
+            divided = False
+        if not divided:
+            return [pynvml.nvmlDeviceGetUUID(card)]
+        count = pynvml.nvmlDeviceGetMaxMigDeviceCount(card)
+        return [uuid for place in range(count) if (uuid := _instance(card, place)) is not None]
+    except pynvml.NVMLError:
+        # one that has fallen off its bus, or is not ours to see
+        return []
+
+
+def _instance(card: object, place: int) -> str | None:
+    import pynvml
+
+    try:
+        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, place)))
+    except pynvml.NVMLError_NotFound:
+        return None
+
+
+def _cores() -> int:
+    # A CPU quota limits time and not cores, but more threads than that wait for each other.
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [quota for folder in _cgroups("cpu") if (quota := _quota(folder)) is not None]
+    return max(1, min([affinity, *(int(quota) for quota in quotas)]))
+
+
+def _quota(folder: Path) -> float | None:
+    """Return the cores' worth of time that a control group allows, None for any."""
+    if (both := _read(folder / "cpu.max")) is not None:
+        quota, _, period = both.partition(" ")
+    else:
+        quota, period = (_read(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+    # "max" in version 2 of control groups and -1 in version 1 are no limits
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
+
+
+def _memory() -> int | None:
+    limits = [
+        int(limit)
+        for folder in _cgroups("memory")
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (limit := _read(folder / name) or "").isdecimal()
+    ]
+    try:
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError):
+        # a system that does not tell
+        pass
+    return min(limits, default=None)
+
+
+def _cgroups(controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups that this process is in, each inside of the next."""
+    for line in (_read(_PROC / "self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = _CGROUPS / controller if controllers else _CGROUPS
+        inside = PurePosixPath(path)
+        # In a container the path may be the host's, and only the top be there.
+        for group in (inside, *inside.parents):
+            yield top / group.relative_to(group.anchor)
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,197 @@
+"""The processes that train one run together: how they meet, and how they decide as one.
+
+Knows nothing of agents and of what is trained; process.py starts the processes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lightning as L
+import torch
+from lightning.fabric.plugins import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from tempopt.training.messages import Stop
+
+T = TypeVar("T")
+
+# Who hangs is for the agent to tell, by the lease; a rank that waits for a slow one is no fault.
+_PATIENCE = datetime.timedelta(days=7)
+# Without a wish of the person's own: at every validation, and no longer than this apart.
+AT_LATEST = 300.0
+
+
+class Ranks:
+    """The processes that train one run together, as one of them sees them.
+
+    One process alone asks nobody, and pays nothing for being able to.
+
+    Args:
+        rank: Which of them this one is, from 0.
+        size: How many they are.
+        group: A group of theirs on the CPU, for what they decide; None for one alone.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        assert (group is None) == (size == 1)
+        self.rank = rank
+        self.size = size
+        self._group = group
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """What tells this rank's seeds from those of the first one, which has those of a single device."""
+        return (self.rank,) if self.rank else ()
+
+    @classmethod
+    def join(cls, *, rank: int, size: int, store: Path) -> Ranks:
+        """Meet the other processes at a file, and return them; Lightning finds the group that is made.
+
+        Args:
+            rank: Which of them this one is, from 0.
+            size: How many they are, >= 2.
+            store: A file that is there for all of them, and for nobody else, as long as they live.
+        """
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        distributed.init_process_group(
+            backend,
+            store=distributed.FileStore(str(store), size),  # type: ignore[attr-defined]
+            rank=rank,
+            world_size=size,
+            timeout=_PATIENCE,
+        )
+        # one of our own: what is decided waits for no card, and is in nobody's order of collectives
+        return cls(rank, size, distributed.new_group(backend="gloo", timeout=_PATIENCE))
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Return for each flag whether any rank has raised it; all ranks have to ask."""
+        if self._group is None:
+            return list(flags)
+        raised = torch.tensor(flags, dtype=torch.uint8)
+        distributed.all_reduce(raised, distributed.ReduceOp.MAX, self._group)
+        return [bool(flag) for flag in raised.tolist()]
+
+    def first(self, decide: Callable[[], T]) -> T:
+        """Return what the first rank decides; only there it is asked, and all have to wait for it."""
+        if self._group is None:
+            return decide()
+        decided = [decide() if self.rank == 0 else None]
+        distributed.broadcast_object_list(decided, src=0, group=self._group)
+        told: Any = decided[0]
+        return told  # type: ignore[no-any-return]
+
+    def gathered(self, value: T) -> list[T]:
+        """Return on the first rank what each of them has, by rank; on the others what they have."""
+        if self._group is None:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        distributed.gather_object(value, values, dst=0, group=self._group)
+        return [value] if values is None else values
+
+
+ALONE = Ranks()
+"""One process by itself."""
+
+
+class RankEnvironment(ClusterEnvironment):
+    """Tells Lightning that its processes are there, whatever a cluster's variables say of the agent's."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        # several have met already; one alone may have to, under a strategy for several
+        assert self._ranks.size == 1
+        return find_free_network_port()
+
+    @staticmethod
+    def detect() -> bool:
+        return False
+
+    def world_size(self) -> int:
+        return self._ranks.size
+
+    def set_world_size(self, size: int) -> None:
+        assert size == self._ranks.size
+
+    def global_rank(self) -> int:
+        return self._ranks.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        assert rank == self._ranks.rank
+
+    def local_rank(self) -> int:
+        return self._ranks.rank
+
+    def node_rank(self) -> int:
+        return 0
+
+
+class Wishes:
+    """What is to become of a run after a batch, known to all of its ranks alike.
+
+    A rank that acted on what it alone has read would leave the others waiting for it.
+
+    Args:
+        ranks: Who train the run.
+        stop: Returns the agent's wish that the run end, as far as this rank has heard of it.
+        every: Seconds between checkpoints; None for ``AT_LATEST`` at most.
+
+    Attributes:
+        keeps: Whether the run writes checkpoints; if not, none is waited for.
+        stop: Whether the run is to end at once.
+        leave: Whether it is to end, when what it has done is kept.
+        late: Whether a checkpoint is due by the clock, as the first rank sees it.
+    """
+
+    def __init__(self, ranks: Ranks, stop: Callable[[], Stop | None], *, every: float | None) -> None:
+        self._ranks = ranks
+        self._asked = stop
+        self._every = AT_LATEST if every is None else every
+        self.keeps = True
+        self.stop = self.leave = self.late = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin to count the seconds to the next checkpoint."""
+        self._clock = time.monotonic()
+
+    def exchange(self, *, diverged: bool = False) -> bool:
+        """Have all ranks know what each of them does; return whether the run has diverged on any."""
+        asked = self._asked()
+        self.leave, self.stop, self.late, diverged = self._ranks.any(
+            asked is not None,
+            asked is not None and not (asked.keep and self.keeps),
+            self._ranks.rank == 0 and time.monotonic() - self._clock >= self._every,
+            diverged,
+        )
+        return diverged
+
+
+class BuffersCallback(L.Callback):
+    """Validate with the buffers of the first rank: running means differ between ranks.
+
+    DDP sees to that itself, but not while a gradient is accumulated. What goes by the metric, a learning rate
+    say, would then become another one on each rank.
+    """
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        model = trainer.strategy.model
+        if isinstance(model, DistributedDataParallel) and model.broadcast_buffers and model.modules_buffers:
+            model._sync_buffers()

@@ -1,0 +1,158 @@
+"""A search whose agents a launcher starts: real ones on this machine, and what is refused before any is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt import cli
+from tempopt.errors import StorageError
+from tempopt.store.rows import TicketRow
+from tempopt.store.store import Store
+from tempopt.testing.toys import PACE
+
+REPOSITORY = Path(__file__).parents[2]
+URL = "sqlite:///tempopt.db"
+PATIENCE = 300.0
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    return tmp_path
+
+
+def _spec(**study: Any) -> str:
+    """Write the spec of a small study and return its path."""
+    data = {
+        "study": {
+            "name": "toy",
+            "metric": "val_loss",
+            "direction": "minimize",
+            "trials": 2,
+            "arms": {"unit": 1, "constant": 1},
+            "candidates": 1,
+            "seeds": {"choose": 1, "confirm": 2},
+            **study,
+        },
+        "search": {"temperature_init": {"low": 0.25, "high": 4.0}},
+        "model": {"class_path": "tempopt.testing.toys.Toy"},
+        "data": {"class_path": "tempopt.testing.toys.ToyData"},
+        "trainer": {"max_steps": 8, "val_check_interval": 4, "check_val_every_n_epoch": None},
+    }
+    data["trainer"]["accelerator"] = "cpu"
+    Path("toy.yaml").write_text(json.dumps(data))
+    return "toy.yaml"
+
+
+def _tempopt(*words: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tempopt", *words],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _tickets() -> list[TicketRow]:
+    with Store.open(URL, create=False) as store:
+        rows: list[TicketRow] = store.tickets(store.load_study("toy").id)
+    return rows
+
+
+def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> None:
+    command = _tempopt("search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "3")
+    out, err = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 0, err
+    assert "Launched 1 agent on local, for 1 trial side by side." in out
+    assert "toy: minimize val_loss; tickets: 1 unit, 1 constant, 3 search" in out
+    lines = out.splitlines()
+    for row in _tickets():
+        assert len([line for line in lines if f"] {row.kind} {row.number}" in line]) == 1
+    assert [row.kind for row in _tickets()].count("search") == 3
+    assert "Look again:       tempopt show toy\n" in out
+    # all is done, so there is nothing to launch
+    again = _tempopt("resume", "toy", "--launcher", "local")
+    out, err = again.communicate(timeout=PATIENCE)
+    assert again.returncode == 0, err
+    assert "Launched" not in out and "Take the winner:  tempopt export toy" in out
+
+
+def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> None:
+    words = ["search", _spec(), "--launcher", "local", "--workers", "1"]
+    command = _tempopt(*words, **{PACE: "1"})
+    give_up = time.monotonic() + PATIENCE
+    while not (Path("tempopt.db").exists() and _running()):
+        assert command.poll() is None and time.monotonic() < give_up
+        time.sleep(0.1)
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=PATIENCE)
+    assert command.returncode == cli.INTERRUPTED, err
+    assert out.endswith("To go on:\n  tempopt resume toy --launcher local\n")
+    assert {row.state for row in _tickets()} <= {"waiting", "done"}
+
+
+def _running() -> bool:
+    with contextlib.suppress(StorageError), Store.open(URL, create=False) as store:
+        return any(each.agents for each in store.list_studies())
+    return False
+
+
+def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun() -> None:
+    command = _tempopt("search", _spec(metric="val_never"), "--launcher", "local", "--workers", "1")
+    _, err = command.communicate(timeout=PATIENCE)
+    assert command.returncode == cli.USAGE
+    assert err.startswith("tempopt: error: ") and err.count("val_never") >= 1
+    assert err.count("tempopt: error: ") == 1
+    with Store.open(URL) as store:
+        assert store.list_studies() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--detach"], "--detach is for a launcher. Give one, as in --launcher slurm."),
+        (["--address", "auto"], "--address is for a launcher."),
+        (["--launch", "a=b"], "--launch is for a launcher."),
+        (["--launcher", "locla"], 'Unknown launcher "locla". Did you mean "local"?'),
+        (["--launcher", "local", "--detach"], "agents of the launcher local end with this command"),
+        (["--launcher", "local", "--launch", "a=b"], 'Unknown option of the launcher local "a"'),
+        (["--launcher", "local", "--address", "auto"], 'Unknown option of the launcher local "address"'),
+        (
+            ["--launcher", "ray", "--address", "auto", "--launch", "address=b"],
+            "--address and --launch address=... were both given",
+        ),
+        (
+            ["--launcher", "local", "--launch", "logs=a", "--launch", "logs=b"],
+            "--launch was given the same key more than once",
+        ),
+        (["--launcher", "local", "--workers", "9"], "study.parallel allows 1 to 4"),
+        (["--launcher", "local", "--checkpoints", "s3://me:pw@bucket"], "holds a password or a key"),
+    ],
+)
+def test_what_cannot_be_launched_is_told_before_anything_is(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["search", _spec(), *words]) == cli.USAGE
+    assert message in capsys.readouterr().err
+    if Path("tempopt.db").exists():
+        with Store.open(URL) as store:
+            assert store.list_studies() == []
+
+
+def test_whoever_only_launches_loads_no_torch() -> None:
+    code = "import sys, tempopt.cli.launch, tempopt.launch.local; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

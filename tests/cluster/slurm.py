@@ -1,0 +1,268 @@
+"""A real Slurm on this machine, for tests: munge, controller and a node, in a folder and on ports of its own.
+
+Nothing outside the folder is changed; who uses it has ``SLURM_CONF`` in the environment. To play with one::
+
+    python -m tests.cluster.slurm
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.servers import LOOPBACK, PATIENCE, strike
+
+NODE = "node"
+PARTITION = "tests"
+CPUS = 8
+MEMORY = 16000
+
+# what a card is to Slurm: some device, of which CUDA_VISIBLE_DEVICES then gives the number
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
+GPUS = len(_DEVICES)
+
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+# Every process that the node pretends to have is this machine's: no control groups, no accounting.
+_CONFIG = """\
+ClusterName=tempopt
+SlurmctldHost={host}({address})
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={controller}
+SlurmdPort={node_port}
+AuthType=auth/munge
+# a job that is queued again waits until the credential of its last life has expired: two minutes elsewhere
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+# else a job that does not say takes all that a node has
+DefMemPerCPU=1000
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0
+MpiDefault=none
+ReturnToService=2
+OverTimeLimit=0
+KillWait=5
+MinJobAge=300
+GresTypes=gpu
+# the node has what it says, not what this machine has
+SlurmdParameters=config_overrides
+NodeName={node} NodeHostname={host} NodeAddr={address} CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus}
+PartitionName={partition} Nodes={node} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def why_not() -> str:
+    """Return why no Slurm can be started here, and how to get it; empty if one can."""
+    missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+    if missing:
+        return (
+            f"NOT TESTED on Slurm: {', '.join(missing)} not installed. Install them (on Debian: "
+            "apt-get install slurm-wlm munge); the tests start a Slurm of their own."
+        )
+    if os.geteuid() != 0:
+        return "NOT TESTED on Slurm: only root can start one. Run the tests as root."
+    return ""
+
+
+class Slurm:
+    """A Slurm with one node, running from when it is made.
+
+    Args:
+        parent: Folder in which its own is made: a short path, for there is a socket in it.
+
+    Raises:
+        RuntimeError: It does not start; with what its daemons said.
+    """
+
+    def __init__(self, parent: str = "/tmp") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tempopt-slurm-", dir=parent))
+        self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        atexit.register(self.stop)
+        try:
+            self._configure()
+            self._start("munged", "--foreground", "--force", *self._munge_files())
+            self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
+            self._start("slurmctld", "-D")
+            self.start_node()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _configure(self) -> None:
+        # munge insists that everybody may reach its socket and nobody its key
+        self.folder.chmod(0o755)
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir()
+        key = self.folder / "munge.key"
+        key.touch(0o400)
+        key.write_bytes(secrets.token_bytes(128))
+        controller, node = _free_ports(2)
+        config = _CONFIG.format(
+            folder=self.folder,
+            host=socket.gethostname().partition(".")[0],
+            address=LOOPBACK,
+            controller=controller,
+            node_port=node,
+            node=NODE,
+            partition=PARTITION,
+            cpus=CPUS,
+            memory=MEMORY,
+            gpus=GPUS,
+        )
+        (self.folder / "slurm.conf").write_text(config)
+        lines = [f"NodeName={NODE} Name=gpu File={device}\n" for device in _DEVICES]
+        (self.folder / "gres.conf").write_text("".join(lines))
+
+    def _munge_files(self) -> list[str]:
+        files = {
+            "key-file": "key",
+            "socket": "socket",
+            "pid-file": "pid",
+            "log-file": "log",
+            "seed-file": "seed",
+        }
+        return [f"--{option}={self.folder}/munge.{name}" for option, name in files.items()]
+
+    def _start(self, program: str, *options: str) -> None:
+        path = shutil.which(program, path=_PATH)
+        assert path is not None
+        with (self.folder / f"{program}.out").open("ab") as output:
+            self._daemons[program] = subprocess.Popen(
+                [path, *options],
+                cwd=self.folder,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C in the terminal is for the tests, which then end their servers
+                start_new_session=True,
+            )
+
+    def start_node(self) -> None:
+        """Start the node's daemon, and wait until work can be given to it."""
+        self._start("slurmd", "-D", "-N", NODE)
+        self._until(self._is_idle, "slurmd")
+
+    def _is_idle(self) -> bool:
+        seen = self.command("sinfo", "-h", f"--partition={PARTITION}", "--format=%t", check=False)
+        return seen.strip() == "idle"
+
+    def forget(self) -> None:
+        """Start the controller again with no memory of any job."""
+        controller = self._daemons.pop("slurmctld")
+        # asked to end, it may wait for itself; there is nothing that it has to save
+        controller.kill()
+        controller.wait()
+        self._start("slurmctld", "-D", "-c")
+        self._until(self._is_idle, "slurmctld")
+
+    def kill_node(self) -> None:
+        """End the node's daemon and all that runs on it at once, as a power cut would."""
+        node = self._daemons.pop("slurmd")
+        node.kill()
+        node.wait()
+        spared = {daemon.pid for daemon in self._daemons.values()}
+        for pid in set(self.processes()) - spared:
+            strike(pid, signal.SIGKILL)
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
+        give_up = time.monotonic() + PATIENCE
+        while not done():
+            if time.monotonic() > give_up or any(each.poll() is not None for each in self._daemons.values()):
+                raise RuntimeError(f"{what} does not come up.\n{self.said()}")
+            time.sleep(0.1)
+
+    def said(self) -> str:
+        """Return the end of what the daemons wrote."""
+        logs = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+
+    def command(self, *words: str, check: bool = True) -> str:
+        """Carry out one of Slurm's commands and return what it printed.
+
+        Raises:
+            RuntimeError: It failed and ``check`` is given.
+        """
+        done = subprocess.run(
+            words, env={**os.environ, **self.environment}, capture_output=True, text=True, cwd=self.folder
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def processes(self) -> list[int]:
+        """Return the processes that use this Slurm: its daemons and all that its jobs started."""
+        mark = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in environ.read_bytes().split(b"\0"):
+                    found.append(int(environ.parent.name))
+        return [pid for pid in found if pid != os.getpid()]
+
+    def clear(self) -> None:
+        """Cancel every job, and wait until nothing runs."""
+        self.command("scancel", "--full", "--signal=KILL", f"--partition={PARTITION}", check=False)
+        self.command("scancel", f"--partition={PARTITION}", check=False)
+        self._until(lambda: not self.command("squeue", "-h"), "the end of all jobs")
+
+    def stop(self) -> None:
+        """End the daemons and whatever still runs, and delete the folder."""
+        atexit.unregister(self.stop)
+        for pid in (*self.processes(), *(daemon.pid for daemon in self._daemons.values())):
+            strike(pid, signal.SIGKILL)
+        for daemon in self._daemons.values():
+            daemon.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_sockets:
+        probes = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((LOOPBACK, 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def main() -> None:
+    """Start one, say how to use it, and keep it until Ctrl-C."""
+    if reason := why_not():
+        raise SystemExit(reason)
+    slurm = Slurm()
+    print(f"Slurm is running, with {CPUS} CPUs and {GPUS} GPUs that it believes in. In another terminal:\n")
+    print(f"  export SLURM_CONF={slurm.environment['SLURM_CONF']}\n  sinfo\n  srun hostname\n")
+    print("Its logs are in that folder. Ctrl-C ends it and deletes the folder.", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        slurm.stop()
+
+
+if __name__ == "__main__":
+    main()

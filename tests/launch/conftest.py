@@ -1,0 +1,75 @@
+"""A launcher that starts nothing: it keeps what it was given, and its jobs stand as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tempopt.launch.launcher import Job, Launcher, Task
+from tempopt.store.store import Store
+from tempopt.training.places import Need
+
+
+class Recorder(Launcher):
+    """Has room for three trials of any kind, on machines far away."""
+
+    name: ClassVar[str] = "recorder"
+    OPTIONS: ClassVar[Mapping[str, str]] = {"partition": "where; default: anywhere"}
+    spans_hosts: ClassVar[bool] = True
+    outlives: ClassVar[bool] = True
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.places = 3
+        self.tasks: list[Task] = []
+        self.cancelled: list[str] = []
+        self.stand: list[Job] = []
+
+    def has_gpus(self) -> bool:
+        return False
+
+    def room(self, need: Need) -> int:
+        return self.places
+
+    def start(self, tasks: Sequence[Task]) -> list[str]:
+        self.tasks += tasks
+        return [f"7_{number}" for number in range(len(tasks))]
+
+    def jobs(self, ids: Sequence[str]) -> list[Job]:
+        return [job for job in self.stand if job.id in ids]
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.cancelled += ids
+        self.stand = [replace(job, state="gone") if job.id in ids else job for job in self.stand]
+
+
+class Beside(Recorder):
+    """The same on this machine, with agents that end with the program."""
+
+    name: ClassVar[str] = "beside"
+    spans_hosts: ClassVar[bool] = False
+    outlives: ClassVar[bool] = False
+
+
+@pytest.fixture
+def far() -> Recorder:
+    """A launcher whose agents run elsewhere and outlive the program."""
+    return Recorder({})
+
+
+@pytest.fixture
+def beside() -> Beside:
+    """A launcher whose agents run on this machine."""
+    return Beside({})
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """An empty store, in the folder in which the test works."""
+    monkeypatch.chdir(tmp_path)
+    with Store.open("sqlite:///tempopt.db", create=True) as opened:
+        yield opened

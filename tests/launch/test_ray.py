@@ -1,0 +1,497 @@
+"""Agents on a real Ray of two nodes: who loses which node, and what becomes of the study."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tempopt.errors import UsageError
+from tempopt.launch.find import make_launcher
+from tempopt.launch.launcher import Job, Task, tasks
+from tempopt.testing import LauncherTests
+from tempopt.training.places import Need
+from tests.cluster import conftest as cluster_fixtures
+from tests.cluster import ray_cluster, studies
+from tests.cluster.crew import wait_until
+from tests.cluster.ray_cluster import CPUS, GPUS, RayCluster
+from tests.servers import descendants, find_or_start, strike
+
+if TYPE_CHECKING:
+    from tempopt.launch.ray import RayLauncher
+
+if reason := ray_cluster.why_not():
+    pytest.skip(reason, allow_module_level=True)
+
+TICKETS = 8
+_PASSWORD = "geheim4711"
+_WATCHED = b"tempopt.cli.launched"
+_TRAINS = b"tempopt.training.serve"
+_KEEPER = b"ray::Keeper"
+
+undisturbed = cluster_fixtures.undisturbed
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """Two nodes, the same for all tests here; who removes one adds another."""
+    shared = tmp_path_factory.getbasetemp()
+    with ray_cluster.running(shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) as made:
+        # the others share its connection, which takes seconds to make
+        first = make_launcher("ray", {"address": made.address})
+        yield made
+        first.close()
+
+
+@pytest.fixture
+def launcher(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayLauncher]:
+    """A launcher on the cluster, whose agents are gone when its test is over."""
+    from tempopt.launch import ray
+
+    monkeypatch.setattr(ray, "_LINGER", 15.0)
+    made = ray.RayLauncher({"address": cluster.address})
+    yield made
+    made.cancel(made._started)
+    made.close()
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A database that every process reaches; its password is asked for by nobody."""
+    server, why_not = find_or_start("postgresql")
+    if server is None:
+        pytest.skip(why_not)
+    name = f"ray_{uuid.uuid4().hex}"
+    yield server.create_database(name).replace("@", f":{_PASSWORD}@", 1)
+    server.drop_database(name)
+
+
+@pytest.fixture
+def task(tmp_path: Path, url: str) -> Task:
+    """An agent that fills a node, of a study that is slow until somebody speeds it up."""
+    _set_pace(tmp_path, 0.3)
+    environment = {name: studies.environment()[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
+    return Task(
+        study=studies.NAME,
+        storage=url,
+        spec=studies.spec(TICKETS, lease=5),
+        options=("--checkpoints", str(tmp_path / "runs")),
+        cpus=CPUS,
+        folder=str(tmp_path),
+        environment={**environment, "PACE": str(tmp_path / "pace")},
+    )
+
+
+class TestRay(LauncherTests):
+    """What every launcher owes."""
+
+    @pytest.fixture
+    def launcher(self, launcher: RayLauncher) -> RayLauncher:
+        return launcher
+
+    @pytest.fixture
+    def storage(self, url: str) -> str:
+        return url
+
+
+def _set_pace(folder: Path, seconds: float) -> None:
+    (folder / "pace.new").write_text(str(seconds))
+    (folder / "pace.new").replace(folder / "pace")
+
+
+def _at_work(url: str) -> set[str | None]:
+    return {row.agent for row in studies.seen(url) if row.state == "running" and row.checkpoints}
+
+
+def _states(launcher: RayLauncher, ids: list[str]) -> list[str]:
+    return [job.state for job in launcher.jobs(ids)]
+
+
+def _ended(launcher: RayLauncher, ids: list[str]) -> list[Job]:
+    wait_until(lambda: set(_states(launcher, ids)) <= {"done", "failed"}, "the end of agents")
+    return launcher.jobs(ids)
+
+
+def _there(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+
+
+def _running(node: Any, program: bytes) -> list[int]:
+    """Return the processes of a node that run a program."""
+    found = []
+    for pid in descendants(ray_cluster.raylet(node)):
+        with contextlib.suppress(OSError):
+            if program in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def _script(cluster: RayCluster, code: str, *words: str) -> list[str]:
+    return [sys.executable, "-W", "error", "-c", code, cluster.address, *words]
+
+
+def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_it_would_have(
+    cluster: RayCluster,
+    launcher: RayLauncher,
+    task: Task,
+    url: str,
+    tmp_path: Path,
+    undisturbed: Callable[[int], studies.Record],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tempopt.launch import ray
+
+    other = ray.NodeAffinitySchedulingStrategy(cluster.other.node_id, soft=True)
+    monkeypatch.setattr(ray, "_place_of_keepers", lambda: other)
+    ids = launcher.start([task, task])
+    wait_until(lambda: len(_at_work(url)) == 2, "both agents at work")
+    assert _states(launcher, ids) == ["running", "running"]
+    for keeper_too in (True, False):
+        assert bool(_running(cluster.other, _KEEPER)) is keeper_too
+        # nothing is to end before the next node is lost
+        _set_pace(tmp_path, 3.0)
+        lost = cluster.remove(cluster.other)
+        wait_until(lambda there=lost: not _there(there), "the end of all that ran on the lost node")  # type: ignore[misc]
+        wait_until(lambda: "waiting" in _states(launcher, ids), "the news that an agent is lost")
+        cluster.other = cluster.add()
+        wait_until(lambda: bool(_running(cluster.other, _TRAINS)), "an agent on the node that is new")
+    _set_pace(tmp_path, 0.0)
+    assert [job.state for job in _ended(launcher, ids)] == ["done", "done"]
+    assert not studies.read(url, TICKETS).differences(undisturbed(TICKETS))
+
+
+_DRIVER = """
+import json, sys, time
+from tempopt.launch.launcher import Task
+from tempopt.launch.ray import RayLauncher
+
+launcher = RayLauncher({"address": sys.argv[1]})
+print(json.dumps(launcher.start([Task(**json.loads(sys.argv[2]))])), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_study_goes_on_when_whoever_launched_it_is_killed(
+    cluster: RayCluster, launcher: RayLauncher, task: Task, url: str, tmp_path: Path
+) -> None:
+    import json
+
+    _set_pace(tmp_path, 1.0)
+    few = replace(task, spec=studies.spec(1, steps=8))
+    said = json.dumps({name: getattr(few, name) for name in Task.__slots__})
+    with subprocess.Popen(_script(cluster, _DRIVER, said), stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        ids = json.loads(driver.stdout.readline())
+        wait_until(lambda: any(row.state == "running" for row in studies.seen(url)), "an agent at work")
+        driver.send_signal(signal.SIGKILL)
+    _set_pace(tmp_path, 0.0)
+    assert [job.state for job in _ended(launcher, ids)] == ["done"]
+    assert studies.state(url) == "done"
+
+
+def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_started_again(
+    cluster: RayCluster, launcher: RayLauncher, task: Task, url: str
+) -> None:
+    from tempopt.launch.ray import ray
+
+    def running(program: bytes) -> list[int]:
+        return [pid for node in (cluster.head, cluster.other) for pid in _running(node, program)]
+
+    need = Need(gpus=0.5)
+    (both,) = tasks(task, need, launcher.split(need, 2))
+    before = ray.available_resources()["GPU"]
+    ids = launcher.start([both])
+    wait_until(
+        lambda: sum(row.state == "running" for row in studies.seen(url)) == 2, "two trials side by side"
+    )
+    assert before - ray.available_resources()["GPU"] == 1.0
+    trainers, agents = running(_TRAINS), running(_WATCHED)
+    assert len(trainers) == 2
+    assert [ray_cluster.variable(pid, "CUDA_VISIBLE_DEVICES") in ("0", "1") for pid in agents] == [True]
+    assert strike(ray_cluster.parent(agents[0]), signal.SIGKILL)
+    wait_until(lambda: not _there([*agents, *trainers]), "the end of an agent without a worker")
+    wait_until(lambda: bool(running(_WATCHED)), "the next agent")
+    launcher.cancel(ids)
+    assert _states(launcher, ids) == ["done"]
+    assert not running(_WATCHED)
+    wait_until(lambda: ray.available_resources()["GPU"] == before, "the card to be free again")
+
+
+def test_a_killed_keeper_starts_nothing_again_that_had_ended_and_no_password_is_written_down(
+    cluster: RayCluster, launcher: RayLauncher, task: Task
+) -> None:
+    nowhere = replace(task, spec=None, study="nowhere")
+    ids = launcher.start([nowhere, replace(task, cpus=CPUS + 1)])
+    wait_until(lambda: _states(launcher, ids)[0] == "failed", "the end of the agent that has no study")
+    launcher.cancel(ids[1:])
+    before = launcher.jobs(ids)
+    assert [(job.state, job.code) for job in before] == [("failed", 2), ("done", None)]
+    keepers = [pid for node in (cluster.head, cluster.other) for pid in _running(node, _KEEPER)]
+    assert keepers and [strike(pid, signal.SIGKILL) for pid in keepers]
+    wait_until(lambda: not _there(keepers), "the end of the keeper")
+    seen: list[list[Job]] = []
+
+    def is_back() -> bool:
+        seen.append(launcher.jobs(ids))
+        return not any("keeps it" in job.message for job in seen[-1])
+
+    wait_until(is_back, "the keeper")
+    assert seen[-1] == before
+    kept = [path for path in Path(os.environ["RAY_TMPDIR"], "ray").rglob("*") if path.is_file()]
+    written = [path.read_bytes() for path in kept if "logs" in path.parts]
+    assert any(b"Keeper" in text or b"launched" in text for text in written)
+    assert not [text for text in written if _PASSWORD.encode() in text]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TimeoutError("late")], ids=repr)
+def test_agents_of_a_start_that_is_broken_off_are_not_left_on_the_cluster(
+    launcher: RayLauncher, task: Task, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    from tempopt.launch.ray import ray
+
+    def broken_off(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "get", broken_off)
+        with pytest.raises(type(error)):
+            launcher.start([replace(task, study="broken", cpus=CPUS + 1)])
+
+    def named() -> list[str]:
+        return [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+
+    wait_until(lambda: not any(name.startswith("broken-") for name in named()), "the end of the keeper")
+
+
+def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
+    launcher: RayLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempopt.launch import ray
+
+    monkeypatch.setattr(ray, "_PATIENCE", 1.5)
+    asked = []
+
+    class Away:
+        leave = property(lambda self: self)
+
+        def remote(self, indices: list[int]) -> list[int]:
+            asked.append(indices)
+            raise ray.ActorUnavailableError("its node is slow", None)
+
+    monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: Away())
+    with pytest.raises(UsageError, match="What keeps the agents chaos-1 on Ray does not answer"):
+        launcher.cancel(["chaos-1:0"])
+    assert len(asked) > 1
+
+
+def test_an_agent_without_cards_sees_none(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tempopt.launch.ray_keeper import _environment
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert _environment(task)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in _environment(replace(task, gpus=1))
+
+
+def test_what_ray_says_of_python_paths_comes_after_what_the_task_says(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempopt.launch.ray_keeper import _environment
+
+    monkeypatch.setenv("PYTHONPATH", "sent")
+    said = _environment(replace(task, environment={"PYTHONPATH": "own"}))["PYTHONPATH"]
+    assert said == f"own{os.pathsep}sent"
+
+
+def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:
+    assert launcher.has_gpus()
+    assert launcher.room(Need(cpus=CPUS)) == 2
+    assert launcher.room(Need(gpus=GPUS, cpus=1)) == 2
+    assert launcher.room(Need(gpus=GPUS + 1, cpus=1)) == 0
+    assert launcher.room(Need(gpus=0.5)) == 2 * CPUS
+    assert launcher.room(Need(memory=2**60)) == 0
+
+
+def test_no_agent_has_more_trainers_than_a_node_has_room_for(launcher: RayLauncher) -> None:
+    # a card would take four, but a node has two cores
+    assert launcher.split(Need(gpus=0.25), 4) == [2, 2]
+    # those beyond wait, and no node that is there would ever have room for four
+    assert launcher.split(Need(gpus=0.25), 9) == [2, 2, 2, 2, 1]
+
+
+def test_a_cluster_that_grows_has_room_for_a_trial(launcher: RayLauncher) -> None:
+    from tempopt.launch.ray import RayLauncher
+
+    grows = RayLauncher({"address": "auto", "autoscaling": "yes"})
+    assert grows.room(Need(cpus=1_000)) == 1
+    assert grows.options["address"] == launcher.options["address"]
+    grows.close()
+
+
+def test_what_waits_is_cancelled_and_nothing_is_left_on_the_cluster(
+    launcher: RayLauncher, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempopt.launch import ray
+
+    monkeypatch.setattr(ray, "_LINGER", 1.0)
+    ids = launcher.start([replace(task, cpus=CPUS + 1)])
+    assert _states(launcher, ids) == ["waiting"]
+    launcher.cancel(ids)
+    wait_until(lambda: _states(launcher, ids) == ["gone"], "the end of the keeper")
+    keeper = ids[0].partition(":")[0]
+    assert keeper not in {each["name"] for each in ray.ray.util.list_named_actors(all_namespaces=True)}
+    launcher.cancel(ids)
+
+
+def test_jobs_that_are_not_known_are_gone(launcher: RayLauncher) -> None:
+    ids = ["chaos-00000000:0", "none of ours", "17_1"]
+    assert launcher.jobs(ids) == [Job(id=id, state="gone") for id in ids]
+    launcher.cancel(ids)
+
+
+_SENDS = """
+import json, signal, sys, time
+from tempopt.launch.launcher import Task
+from tempopt.launch.ray import RayLauncher
+
+before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+launcher = RayLauncher({"address": sys.argv[1], "working_dir": sys.argv[2]})
+assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+ids = launcher.start([Task(**json.loads(sys.argv[3]))])
+while (job := launcher.jobs(ids)[0]).state in ("waiting", "running"):
+    time.sleep(0.1)
+launcher.close()
+print(job.state, job.message)
+"""
+
+
+def test_modules_come_with_the_folder_that_is_sent(cluster: RayCluster, task: Task, tmp_path: Path) -> None:
+    import json
+
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    (sent / "only_here.py").write_text("raise RuntimeError('found where it was sent')\n")
+    spec = {**(task.spec or {}), "model": {"class_path": "only_here.Model"}}
+    said = {name: getattr(task, name) for name in Task.__slots__} | {"spec": spec}
+    command = _script(cluster, _SENDS, str(sent), json.dumps(said))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.startswith("failed") and "found where it was sent" in done.stdout, done.stderr
+    assert not done.stderr
+
+
+_ALONE = """
+import json, sys, time
+from tempopt.launch.launcher import Task
+from tempopt.launch.ray import RayLauncher, ray
+from tempopt.training.places import Need
+
+launcher = RayLauncher({})
+assert ray.get_runtime_context().gcs_address != sys.argv[1]
+assert (launcher.spans_hosts, launcher.outlives, launcher.has_gpus()) == (False, False, False)
+assert launcher.room(Need()) >= 1
+ids = launcher.start([Task(**json.loads(sys.argv[2]))])
+while launcher.jobs(ids)[0].state == "waiting":
+    time.sleep(0.1)
+launcher.close()
+assert not ray.is_initialized()
+"""
+
+
+def test_without_an_address_ray_is_this_machine_and_ends_with_the_program(
+    cluster: RayCluster, task: Task, tmp_path: Path
+) -> None:
+    import json
+
+    said = {name: getattr(task, name) for name in Task.__slots__} | {"cpus": 1}
+    command = _script(cluster, _ALONE, json.dumps(said))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def nobody(silent: str) -> str:
+    """An address at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is connected to no Ray, whatever this one is."""
+    from tempopt.launch import ray
+
+    monkeypatch.setattr(ray, "_CONNECTION", ray._Connection())
+    monkeypatch.setattr(ray.ray, "is_initialized", lambda: False)
+
+
+@pytest.mark.usefixtures("unconnected")
+@pytest.mark.parametrize("way", ["", "ray://"])
+def test_an_address_that_is_nobodys_is_refused(nobody: str, way: str) -> None:
+    with pytest.raises(UsageError, match=rf"address={way}{nobody}: .*refused.* Give HOST:PORT"):
+        make_launcher("ray", {"address": way + nobody})
+
+
+@pytest.mark.usefixtures("unconnected")
+def test_an_address_of_something_else_is_refused(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tempopt.launch import ray
+
+    monkeypatch.setattr(ray, "_PATIENCE", 3.0)
+    with pytest.raises(UsageError, match=rf"address={silent}: nothing that speaks as Ray does"):
+        make_launcher("ray", {"address": silent})
+
+
+@pytest.mark.usefixtures("unconnected")
+def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(UsageError, match="address=head: no host and port"):
+        make_launcher("ray", {"address": "head"})
+
+
+@pytest.mark.usefixtures("unconnected")
+def test_a_ray_of_this_machine_that_is_not_there_is_said_to_be_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # where nobody has noted an address
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(UsageError, match=r"address=auto: .*Give HOST:PORT"):
+        make_launcher("ray", {"address": "auto"})
+
+
+@pytest.mark.usefixtures("unconnected")
+def test_a_folder_that_is_not_there_is_not_sent() -> None:
+    with pytest.raises(UsageError, match="working_dir=nowhere: there is no such folder"):
+        make_launcher("ray", {"working_dir": "nowhere"})
+
+
+def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher, nobody: str) -> None:
+    with pytest.raises(UsageError, match=rf"address={nobody}: this program is connected to a Ray already"):
+        make_launcher("ray", {"address": nobody})
+    with pytest.raises(UsageError, match="address=local: this program is connected"):
+        make_launcher("ray", {})
+
+
+def test_autoscaling_is_yes_or_no() -> None:
+    with pytest.raises(UsageError, match='autoscaling=perhaps: give "yes" or "no"'):
+        make_launcher("ray", {"autoscaling": "perhaps"})
+
+
+def test_a_ray_that_is_not_installed_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tempopt.launch.ray", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'tempopt\[ray\]'"):
+        make_launcher("ray", {})

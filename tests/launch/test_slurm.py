@@ -1,0 +1,418 @@
+"""Agents as jobs of a real Slurm, which is started here: what becomes of them, whatever is done to them."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from tempopt.errors import UsageError
+from tempopt.launch import slurm, slurm_job
+from tempopt.launch.launcher import Job, Task
+from tempopt.launch.slurm import SlurmLauncher
+from tempopt.testing import LauncherTests
+from tempopt.training.places import Need
+from tests.cluster import slurm as cluster
+from tests.cluster import studies
+from tests.cluster.crew import wait_until
+from tests.cluster.slurm import CPUS, GPUS, PARTITION, Slurm
+from tests.servers import find_or_start, strike
+
+_ENDED = ("done", "failed", "gone")
+# nothing that crawls is done before its time limit
+_CRAWL, _SLOW, _FAST = 3.0, 0.2, 0.0
+_SECRET = "s3cret"
+
+
+@pytest.fixture(scope="session")
+def shared_slurm() -> Iterator[Slurm]:
+    """A Slurm for the tests of one process: it is there in a second."""
+    if reason := cluster.why_not():
+        pytest.skip(reason)
+    started = Slurm()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def a_slurm(shared_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
+    """A Slurm on which nothing runs."""
+    for name, value in shared_slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    yield shared_slurm
+    shared_slurm.clear()
+
+
+class Scene:
+    """A study, its database, and the jobs that work on it at a pace that can be set.
+
+    Args:
+        a_slurm: Where they run.
+        folder: For everything.
+        url: The database.
+    """
+
+    def __init__(self, a_slurm: Slurm, folder: Path, url: str) -> None:
+        self.slurm, self.folder, self.url = a_slurm, folder, url
+        self.launcher = self.make_launcher()
+        self.ids: list[str] = []
+        self.known: set[str] = set()
+
+    def make_launcher(self, **options: str) -> SlurmLauncher:
+        """Return a launcher with these options."""
+        self.launcher = SlurmLauncher({"folder": str(self.folder / "slurm"), **options})
+        return self.launcher
+
+    def set_pace(self, seconds: float) -> None:
+        """Let every training step last so much longer."""
+        new = self.folder / "pace.new"
+        new.write_text(str(seconds))
+        new.replace(self.folder / "pace")
+
+    def task(self, spec: dict[str, Any], **more: Any) -> Task:
+        """Return an agent for a study."""
+        there = studies.environment(PACE=str(self.folder / "pace"))
+        return Task(
+            study=studies.NAME,
+            storage=self.url,
+            spec=spec,
+            options=("--checkpoints", str(self.folder / "runs")),
+            folder=str(self.folder),
+            environment={name: there[name] for name in ("PYTHONPATH", "PACE", "OMP_NUM_THREADS")},
+            grace=10.0,
+            **more,
+        )
+
+    def start(self, *tasks: Task) -> list[str]:
+        """Start agents."""
+        self.ids = self.launcher.start(tasks)
+        return self.ids
+
+    def job(self, index: int = 0) -> Job:
+        """Return how a job stands."""
+        return self.launcher.jobs(self.ids)[index]
+
+    def wait_for(self, states: Sequence[str], index: int = 0) -> Job:
+        """Wait until a job has come to one of these states, and return it."""
+        wait_until(lambda: self.job(index).state in states, f"a job that is one of {states}")
+        return self.job(index)
+
+    def wait_for_work(self) -> None:
+        """Wait until a ticket is at work, of an agent that was not there when this was last called."""
+
+        def agents() -> set[str]:
+            return {row.agent for row in studies.seen(self.url) if row.state == "running" and row.agent}
+
+        wait_until(lambda: bool(agents() - self.known), "an agent at work")
+        self.known |= agents()
+
+    def search_states(self) -> set[str]:
+        """Return the states in which there are search tickets."""
+        return {row.state for row in studies.seen(self.url) if row.kind == "search"}
+
+    def let_time_run_out(self) -> None:
+        """Have the time limit of a job come as soon as Slurm, which looks every half minute, warns of it."""
+        shown = self.slurm.command("scontrol", "show", "job", self.ids[0])
+        found = re.search(r"RunTime=(\d+):(\d+):(\d+)", shown)
+        assert found is not None, shown
+        hours, minutes, seconds = map(int, found.groups())
+        limit = math.ceil((60 * (60 * hours + minutes) + seconds + 45) / 60)
+        self.slurm.command("scontrol", "update", f"JobId={self.ids[0]}", f"TimeLimit={limit}")
+
+    def restarts(self, index: int = 0) -> int:
+        """Return how often a job was queued again."""
+        shown = self.slurm.command("scontrol", "show", "job", self.ids[index])
+        found = re.search(r"Restarts=(\d+)", shown)
+        assert found is not None, shown
+        return int(found[1])
+
+    def said(self) -> str:
+        """Return what the agents printed."""
+        return "".join(log.read_text() for log in sorted(self.folder.glob("slurm/*/*_agent.log")))
+
+    def check_privacy(self) -> Path:
+        """Check that jobs tell nobody the password and let nobody look; return their folder."""
+        (folder,) = self.folder.glob("slurm/*")
+        assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
+        assert self.processes(_SECRET) == []
+        assert [path for path in folder.iterdir() if _SECRET in _text(path)] == []
+        return folder
+
+    def deserted(self) -> Path:
+        """Return the configuration of a Slurm whose controller is not there."""
+        there = Path(self.slurm.environment["SLURM_CONF"]).read_text()
+        config = self.folder / "deserted.conf"
+        config.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", there) + "MessageTimeout=2\n")
+        return config
+
+    def processes(self, words: str) -> list[int]:
+        """Return the processes of this Slurm whose command line has these words in it."""
+        found = []
+        for pid in self.slurm.processes():
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if re.search(words, line):
+                found.append(pid)
+        return found
+
+
+@pytest.fixture
+def database(a_slurm: Slurm) -> Iterator[str]:
+    """URL of an empty database, with a password."""
+    server, reason = find_or_start("postgresql")
+    if server is None:
+        pytest.skip(reason)
+    name = f"slurm_{os.getpid()}"
+    url = make_url(server.create_database(name)).set(password=_SECRET)
+    yield url.render_as_string(hide_password=False)
+    a_slurm.clear()
+    server.drop_database(name)
+
+
+@pytest.fixture
+def scene(a_slurm: Slurm, database: str, tmp_path: Path) -> Scene:
+    """A study that is not slowed down."""
+    made = Scene(a_slurm, tmp_path, database)
+    made.set_pace(_FAST)
+    return made
+
+
+class TestContract(LauncherTests):
+    """What every launcher owes, on a real Slurm."""
+
+    @pytest.fixture
+    def launcher(self, a_slurm: Slurm, tmp_path: Path) -> SlurmLauncher:
+        return SlurmLauncher({"folder": str(tmp_path / "slurm")})
+
+    @pytest.fixture
+    def storage(self, database: str) -> str:
+        return database
+
+
+class TestTimeLimit:
+    def test_a_job_that_meets_its_time_limit_goes_on_in_another_life_as_if_nothing_had_been(
+        self, scene: Scene, tmp_path: Path
+    ) -> None:
+        spec = studies.spec(12)
+        scene.make_launcher(signal="10")
+        scene.set_pace(_SLOW)
+        scene.start(scene.task(spec))
+        wait_until(lambda: "done" in scene.search_states(), "a search ticket")
+        scene.set_pace(_CRAWL)
+        scene.let_time_run_out()
+        (tmp_path / "peace").mkdir()
+        undisturbed = studies.undisturbed(tmp_path / "peace", spec)
+        wait_until(lambda: scene.restarts() == 1, "a job that is queued again")
+        assert scene.search_states() > {"done"}
+        scene.slurm.command("scontrol", "update", f"JobId={scene.ids[0]}", "TimeLimit=60")
+        scene.set_pace(_FAST)
+        assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
+        assert "Interrupted. Everything that was reported is saved." in scene.said()
+        assert studies.read(scene.url, 12).differences(undisturbed) == []
+
+
+class TestRanks:
+    def test_ranks_in_a_job_are_the_agents_and_not_slurms(self, scene: Scene) -> None:
+        spec = studies.spec(1, steps=8)
+        spec["trainer"].update(devices=2, strategy="ddp")
+        scene.start(scene.task(spec, cpus=2))
+        assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
+        assert {row.state for row in studies.tickets(scene.url)} == {"done"}
+
+
+class TestDeaths:
+    def test_a_job_whose_process_or_node_is_lost_is_queued_again_each_time(self, scene: Scene) -> None:
+        scene.set_pace(1.0)
+        scene.start(scene.task(studies.spec(1)))
+        job, step = r"^(?!srun).*submitit\.core\._submit", r"slurmstepd: \[\d+\.0\]"
+        for restarts, whom in enumerate((job, step)):
+            scene.wait_for_work()
+            for pid in scene.processes(whom):
+                strike(pid, signal.SIGKILL)
+            wait_until(lambda done=restarts: scene.restarts() == done + 1, "a job that is queued again")  # type: ignore[misc]
+        scene.wait_for_work()
+        scene.slurm.kill_node()
+        scene.slurm.command("scontrol", "update", f"NodeName={cluster.NODE}", "State=DOWN", "Reason=lost")
+        wait_until(lambda: scene.job().state == "waiting", "a job that is queued again")
+        scene.slurm.start_node()
+        scene.set_pace(_FAST)
+        assert scene.wait_for(_ENDED) == Job(id=scene.ids[0], state="done", code=0)
+        assert {row.state for row in studies.tickets(scene.url)} == {"done"}
+
+
+class TestJobs:
+    def test_jobs_wait_with_a_reason_run_and_are_known_when_slurm_has_forgotten_them_or_is_away(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        launcher = scene.make_launcher(parallel="1")
+        spec = studies.spec(1, steps=8)
+        bad = {**spec, "study": {**spec["study"], "name": "another", "metric": "no_such_metric"}}
+        scene.set_pace(_SLOW)
+        scene.start(scene.task(spec), replace(scene.task(bad), study="another"))
+        scene.wait_for(["running"])
+        standing = launcher.jobs(scene.ids)
+        assert standing[0] == Job(id=scene.ids[0], state="running")
+        assert standing[1] == Job(id=scene.ids[1], state="waiting", message="JobArrayTaskLimit")
+        folder = scene.check_privacy()
+        with monkeypatch.context() as away:
+            away.setattr(slurm, "_PAUSES", ())
+            away.setenv("SLURM_CONF", str(scene.deserted()))
+            assert launcher.jobs(scene.ids) == standing
+            (job,) = SlurmLauncher(launcher.options).jobs(scene.ids[:1])
+            assert job.state == "waiting" and job.message.startswith("Slurm does not answer: squeue failed")
+            with pytest.raises(UsageError, match="squeue failed"):
+                launcher.cancel(scene.ids)
+        scene.set_pace(_FAST)
+        ended = [scene.wait_for(_ENDED, index) for index in (0, 1)]
+        assert [(job.state, job.code) for job in ended] == [("done", 0), ("failed", 2)]
+        assert "no_such_metric" in ended[1].message
+        written = [path for path in scene.folder.rglob("*") if path.is_file() and _SECRET in _text(path)]
+        assert written == []
+        assert {path.suffix for path in folder.iterdir()} == {".err", ".json", ".log", ".out"}
+        scene.slurm.forget()
+        # whoever looks later
+        again = SlurmLauncher(launcher.options)
+        assert again.jobs([*scene.ids, "4711_0"]) == [*ended, Job(id="4711_0", state="gone")]
+        assert again.jobs(["4711"]) == [Job(id="4711", state="gone")]
+
+    def test_jobs_that_wait_are_cancelled_at_once_and_need_nothing_any_more(self, scene: Scene) -> None:
+        scene.slurm.command("scontrol", "update", f"PartitionName={PARTITION}", "State=DOWN")
+        try:
+            ids = scene.start(scene.task(studies.spec(1)), scene.task(studies.spec(1)))
+            assert [job.state for job in scene.launcher.jobs(ids)] == ["waiting"] * 2
+            scene.launcher.cancel(ids)
+        finally:
+            scene.slurm.command("scontrol", "update", f"PartitionName={PARTITION}", "State=UP")
+        assert [job.state for job in scene.launcher.jobs(ids)] == ["done"] * 2
+        assert list(scene.folder.glob("slurm/*/*.pkl")) == []
+        assert studies.seen(scene.url) == []
+
+
+class TestWhatIsAsked:
+    def test_an_agent_gets_the_cards_the_cores_and_the_setup_that_were_asked_for(self, scene: Scene) -> None:
+        environment = scene.folder / "environment"
+        scene.make_launcher(setup=f"env > {environment}", extra="comment=hello;nice", partition=PARTITION)
+        scene.start(scene.task(studies.spec(1), gpus=2, cpus=3, memory=2_000_000_000))
+        wait_until(environment.exists, "the setup")
+        shown = scene.slurm.command("scontrol", "show", "job", scene.ids[0])
+        wait_until(lambda: "CUDA_VISIBLE_DEVICES=0,1\n" in environment.read_text(), "the cards")
+        assert "NumCPUs=3 NumTasks=1" in shown and "Comment=hello" in shown
+        assert "TresPerNode=gres:gpu:2" in shown and "MinMemoryNode=1908M" in shown
+
+    def test_a_setup_that_fails_ends_the_job_with_its_message_at_hand(self, scene: Scene) -> None:
+        scene.make_launcher(setup="echo no such module >&2; false")
+        scene.start(scene.task(studies.spec(1)))
+        ended = scene.wait_for(_ENDED)
+        assert ended.state == "failed" and "Slurm ended it: FAILED" in ended.message
+        (log,) = scene.folder.glob(f"slurm/*/{scene.ids[0]}_*.err")
+        assert "no such module" in log.read_text() and str(log.parent) in ended.message
+
+    def test_room_is_what_fits_on_the_nodes_of_the_partition(self, a_slurm: Slurm, tmp_path: Path) -> None:
+        launcher = SlurmLauncher({"folder": str(tmp_path), "partition": PARTITION})
+        assert launcher.has_gpus()
+        assert launcher.room(Need(cpus=3)) == CPUS // 3
+        assert launcher.room(Need(gpus=0.5)) == min(2 * GPUS, CPUS)
+        assert launcher.room(Need(gpus=3, memory=1)) == GPUS // 3
+        assert launcher.room(Need(memory=cluster.MEMORY * 2**20)) == 1
+        with pytest.raises(UsageError, match=f'Unknown Slurm partition "test".*"{PARTITION}"'):
+            SlurmLauncher({"partition": "test"}).room(Need())
+        a_slurm.command("scontrol", "update", f"NodeName={cluster.NODE}", "State=DRAIN", "Reason=broken")
+        try:
+            assert launcher.room(Need()) == 0
+        finally:
+            a_slurm.command("scontrol", "update", f"NodeName={cluster.NODE}", "State=RESUME")
+
+    def test_what_slurm_refuses_is_said_in_its_words_and_nothing_is_left(self, scene: Scene) -> None:
+        fits = scene.task(studies.spec(1))
+        with pytest.raises(UsageError, match="Requested node configuration is not available"):
+            scene.launcher.start([fits, replace(fits, gpus=GPUS + 1)])
+        with pytest.raises(UsageError, match="Invalid feature specification"):
+            scene.make_launcher(constraint="a100").start([fits])
+        assert list(scene.folder.glob("slurm/*")) == []
+        assert scene.slurm.command("squeue", "--noheader") == ""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"time": "soon"},
+            {"time": "0"},
+            {"time": "1:30"},
+            {"signal": "-1"},
+            {"parallel": "many"},
+            {"extra": "array=0-7"},
+            {"extra": "=1"},
+        ],
+    )
+    def test_a_value_that_cannot_be_is_refused(self, commands: None, options: dict[str, str]) -> None:
+        (name,) = options
+        with pytest.raises(UsageError, match=f"--launch {name}={re.escape(options[name])}: "):
+            SlurmLauncher(options)
+
+    def test_a_warning_that_leaves_no_time_to_train_is_refused(self, commands: None, tmp_path: Path) -> None:
+        launcher = SlurmLauncher({"folder": str(tmp_path), "time": "2", "signal": "61"})
+        with pytest.raises(UsageError, match="told to leave 61 s before the end have no time"):
+            launcher.start([Task(study="any", storage="postgresql://host/any")])
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_machine_without_slurm_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(UsageError, match="needs Slurm's commands, and sbatch, .* cannot be found"):
+            SlurmLauncher({})
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands, as far as it takes to look for them."""
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+
+
+def test_no_agent_has_more_trainers_than_a_node_has_room_for(
+    commands: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = SlurmLauncher({})
+    # a card would take four, but a node has the cores for two
+    monkeypatch.setattr(launcher, "_nodes", lambda: [slurm._Node(cpus=4, memory=2**34, gpus=1)] * 2)
+    need = Need(gpus=0.25, cpus=2)
+    assert launcher.room(need) == 4
+    assert launcher.split(need, 4) == [2, 2]
+    assert launcher.split(need, 7) == [2, 2, 2, 1]
+    assert launcher.split(Need(gpus=0.25), 5) == [4, 1]
+
+
+def test_a_job_that_asked_for_no_cards_sees_none() -> None:
+    task = Task(study="any", storage="", environment={"A": "b"})
+    assert slurm_job._environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
+    assert slurm_job._environment(replace(task, gpus=1)) == {"A": "b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "cards"),
+    [
+        ("(null)", 0),
+        ("gpu", 1),
+        ("gpu:4", 4),
+        ("gpu:a100:4(S:0-1)", 4),
+        ("gpu:a100:4(S:0-1),gpu:v100:2,mps:400", 6),
+        ("craynetwork:4,gpu:2(S:0)", 2),
+    ],
+)
+def test_cards_are_counted_in_all_ways_in_which_slurm_writes_them(given: str, cards: int) -> None:
+    assert slurm._gpus(given) == cards
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes"), [("90", 90), ("01:30:00", 90), ("00:00:30", 1), ("2-01:00:00", 2940)]
+)
+def test_a_time_is_given_as_slurm_writes_it(given: str, minutes: int) -> None:
+    assert slurm._minutes(given) == minutes
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")

@@ -1,0 +1,117 @@
+"""A study as one sees it who looks at the store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import StudyFailed
+from tempopt.store.rows import Ended, Lost, NewTicket, Outcomes, Reported, TicketRow
+from tempopt.store.store import Store
+from tempopt.study.progress import Snapshot
+from tempopt.study.spec import StudySpec
+from tempopt.study.watch import Watch
+
+AGENT = "far:1:2:3"
+
+
+@dataclass
+class Seen:
+    """Keeps what an observer is told, in its order."""
+
+    snapshots: list[Snapshot] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+    def finished(self, ticket: TicketRow) -> None:
+        counted = self.snapshots[-1].done[ticket.kind]
+        self.told.append(f"{ticket.kind} {ticket.number} after {counted}")
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/tempopt.db") as opened:
+        yield opened
+
+
+def _begun(store: Store, make_spec: Any) -> int:
+    spec: StudySpec = make_spec(trials=3)
+    study = store.create_study("pairs", spec.to_json(), spec.identity())
+    store.add_tickets(study.id, [NewTicket(kind="unit", arm="unit", number=n, seed=n) for n in range(3)])
+    return study.id
+
+
+def _taken(store: Store, study: int) -> TicketRow:
+    ticket = store.take_ticket(study, AGENT, {"unit": None}, lease=60.0, max_attempts=3, held=[1, 2, 3])
+    assert ticket is not None
+    store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
+    return ticket
+
+
+def _end(store: Store, study: int, ticket: TicketRow) -> None:
+    outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=2.0)
+    ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+    store.write(study, [ended], agent=AGENT, lease=60.0)
+
+
+def test_nothing_is_told_before_somebody_has_begun_it_and_all_from_then_on(
+    store: Store, make_spec: Any
+) -> None:
+    seen = Seen()
+    watch = Watch(store, "pairs", seen)
+    assert watch.look() is None and not seen.snapshots
+    study = _begun(store, make_spec)
+    _end(store, study, _taken(store, study))
+    assert watch.look() == "running"
+    assert seen.told == ["unit 0 after 0"]
+    assert seen.snapshots[-1].done["unit"] == 1 and seen.snapshots[-1].asked["unit"] == 3
+    assert watch.look() == "running"
+    assert len(seen.told) == 1
+
+
+def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec: Any) -> None:
+    study = _begun(store, make_spec)
+    _end(store, study, _taken(store, study))
+    seen = Seen()
+    watch = Watch(store, "pairs", seen)
+    _end(store, study, _taken(store, study))
+    watch.look()
+    assert seen.told == ["unit 1 after 1"]
+
+
+def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted(
+    store: Store, make_spec: Any
+) -> None:
+    study = _begun(store, make_spec)
+    seen = Seen()
+    watch = Watch(store, "pairs", seen)
+    ticket = _taken(store, study)
+    reports = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=step / 10) for step in (4, 8)]
+    store.write(study, reports, agent=AGENT, lease=60.0)
+    watch.look()
+    (view,) = seen.snapshots[-1].trainers
+    assert (view.kind, view.number, view.step, view.value) == ("unit", 0, 8, 0.8)
+    lost = Lost(ticket_id=ticket.id, attempt=1, error="the trainer was killed by SIGKILL", max_attempts=3)
+    store.write(study, [lost], agent=AGENT, lease=60.0)
+    _taken(store, study)
+    watch.look()
+    assert seen.told == ["unit 0: the trainer was killed by SIGKILL"]
+
+
+def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Store, make_spec: Any) -> None:
+    study = _begun(store, make_spec)
+    watch = Watch(store, "pairs", Seen())
+    store.set_state(study, "paused")
+    assert watch.look() == "paused"
+    store.delete_study("pairs")
+    with pytest.raises(StudyFailed, match="deleted while it was being watched"):
+        watch.look()

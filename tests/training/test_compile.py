@@ -1,0 +1,222 @@
+"""Compiled steps: one set of graphs for all runs of a process, whatever their temperatures are."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from tempopt.errors import SpecError
+from tempopt.training import compiling
+from tempopt.training.messages import Evaluation, Finished, Report
+from tempopt.training.rehearsal import rehearse
+from tempopt.training.run import Run
+
+HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential"}
+# Everything that a search changes of a temperature, and the learning rate; the first one is compiled for.
+SEARCHED = [
+    {**HOT, "lr": 0.01},
+    {"temperature_init": 2.0, "temperature_final": 0.5, "schedule": "cosine", "lr": 0.02},
+    {"temperature_init": 0.3, "lr": 0.005},
+    {"temperature_init": 3.0, "layer_pattern": "linear", "layer_ratio": 4.0},
+    {"temperature_init": 3.0, "temperature_final": 9.0, "schedule": "step", "num_steps": 3},
+]
+
+
+@pytest.fixture(autouse=True)
+def _compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Give each test a compiler as in a new process, with its files in a folder of the test's own."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    before = torch._dynamo.config.recompile_limit, torch.compiler.config.dynamic_sources
+    threads = torch._inductor.config.compile_threads
+    torch._dynamo.reset()
+    counters.clear()
+    with warnings.catch_warnings():
+        # of torch's compiler about itself: of what it is about to change, and of how it looks at a tensor
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        yield
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit, torch.compiler.config.dynamic_sources = before
+    torch._inductor.config.compile_threads = threads
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace and differentiate as when compiling, without the minutes that machine code takes."""
+    monkeypatch.setattr(torch, "compile", functools.partial(_traced, torch.compile))
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have few graphs suffice to reach the limit."""
+    monkeypatch.setattr(compiling, "_LIMIT", 4)
+    monkeypatch.setattr(compiling, "_ROOM", 2)
+
+
+def _traced(compile_: Callable[..., Any], step: Any, *, mode: str) -> Any:
+    assert mode == "default"
+    return compile_(step, backend="aot_eager")
+
+
+@pytest.fixture
+def train(request_for: Any, listener: Any) -> Callable[..., Finished]:
+    """Return a function that trains compiled and returns what came of it."""
+
+    def run(module: str = "Toy", **given: Any) -> Finished:
+        return Run(request_for(module, compile="default", **given), listener()).execute()
+
+    return run
+
+
+def graphs() -> int:
+    """Return how many graphs were compiled so far."""
+    return int(counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.parametrize("beside", [{}, {"entropy_lambda": 0.1}, {"length_scaling": "log_n"}], ids=str)
+def test_one_set_of_graphs_serves_every_temperature_and_every_module(
+    train: Any, traced: None, beside: dict[str, Any]
+) -> None:
+    train(parameters={**SEARCHED[0], **beside})
+    # one for the training step, one for the validation step
+    assert graphs() == 2
+    for number, parameters in enumerate(SEARCHED[1:], start=2):
+        other = {"entropy_lambda": {"entropy_lambda": -0.1 * number}, "length_scaling": {"n0": 4.0 * number}}
+        train(parameters={**parameters, **beside, **next((other[name] for name in beside), {})})
+    assert graphs() == 2
+
+
+def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(train: Any, traced: None) -> None:
+    for parameters in SEARCHED:
+        train("Stock", attach={"layers": "auto"}, parameters=parameters)
+    assert graphs() == 2
+
+
+def test_what_has_to_be_compiled_apart_is_compiled_once(train: Any, traced: None) -> None:
+    settings = [
+        {**entropy, **length}
+        for entropy in ({}, {"entropy_lambda": 0.1})
+        for length in ({}, {"length_scaling": "log_n"})
+    ]
+    for _ in range(2):
+        for setting in settings:
+            train(parameters={**HOT, **setting})
+    assert graphs() == 2 * len(settings)
+
+
+@pytest.mark.parametrize("module", ["Manual", "Scheduled"])
+def test_modules_that_step_by_themselves_or_log_in_training_are_compiled_once(
+    train: Any, traced: None, module: str
+) -> None:
+    train(module, parameters=HOT)
+    once = graphs()
+    assert once
+    train(module, parameters={"temperature_init": 3.0})
+    assert graphs() == once
+
+
+def test_evaluations_under_another_plan_and_on_test_data_need_no_other_graph(
+    train: Any, traced: None
+) -> None:
+    asked = [
+        Evaluation(name="test", on="test"),
+        Evaluation(name="test:cold", on="test", temperature={"temperature_init": 0.25}),
+        Evaluation(name="now", on="validate", at="current"),
+    ]
+    finished = train(parameters=HOT, evaluations=asked)
+    assert graphs() == 2
+    assert finished.measurements["test"] != finished.measurements["test:cold"]
+
+
+@pytest.mark.parametrize(
+    ("module", "given"),
+    [
+        ("Undropped", {"parameters": {**HOT, "entropy_lambda": 0.1, "length_scaling": "log_n"}}),
+        ("Stock", {"parameters": HOT, "attach": {"layers": "auto"}}),
+    ],
+)
+def test_compiled_steps_report_what_the_steps_as_they_are_written_report(
+    request_for: Any, listener: Any, module: str, given: dict[str, Any]
+) -> None:
+    reports = {}
+    for mode in (None, "default"):
+        channel = listener()
+        request = request_for(module, compile=mode, trainer={"max_steps": 8}, **given)
+        Run(request, channel).execute()
+        reports[mode] = [report.value for report in channel.of(Report)]
+    assert reports["default"] == pytest.approx(reports[None], rel=1e-4)
+
+
+def test_a_compiled_run_is_the_same_again_and_after_it_was_interrupted(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    request = request_for(compile="default", parameters=HOT, checkpoints=str(tmp_path / "runs"))
+    whole = Run(request, listener()).execute()
+    killed = listener(die_at=10)
+    with pytest.raises(SystemExit):
+        Run(dataclasses.replace(request, ticket=2), killed).execute()
+    # another trainer has compiled nothing yet
+    torch._dynamo.reset()
+    resumed = dataclasses.replace(request, ticket=2, attempt=2, resume=killed.saved)
+    assert killed.saved
+    assert Run(resumed, listener()).execute().reports == whole.reports
+
+
+def test_many_runs_that_each_need_a_graph_of_their_own_are_all_compiled(
+    train: Any, traced: None, few: None
+) -> None:
+    compiled = []
+    for each in range(2 * compiling._LIMIT):
+        before = graphs()
+        finished = train("Dropping", init={"dropout": 0.01 * each}, trainer={"max_steps": 2})
+        assert finished.notes == []
+        compiled.append(graphs() > before)
+    assert all(compiled)
+
+
+def test_a_step_that_counts_is_left_uncompiled_in_the_end_and_said_to_be(
+    train: Any, traced: None, few: None
+) -> None:
+    finished = train("Counting")
+    (note,) = finished.notes
+    assert note.startswith(f"study.compile: more than {compiling._LIMIT} graphs were needed for one function")
+    before = graphs()
+    train("Counting")
+    # not tried anew in every run
+    assert graphs() == before
+
+
+def test_a_rehearsal_compiles_and_the_first_run_finds_it_done(
+    request_for: Any, listener: Any, train: Any, traced: None
+) -> None:
+    rehearse(request_for(task="rehearse", compile="default"), listener())
+    assert graphs() == 2
+    train(parameters=HOT)
+    assert graphs() == 2
+
+
+def test_what_cannot_be_compiled_is_refused_in_the_rehearsal(
+    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(graph: Any, inputs: Any) -> Any:
+        raise NotImplementedError("no such operator")
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda step, mode: compile_(step, backend=broken))
+    with pytest.raises(SpecError, match="study.compile is default.*no such operator.*Take study.compile out"):
+        rehearse(request_for(task="rehearse", compile="default"), listener())
+
+
+def test_an_error_of_the_persons_own_is_not_blamed_on_the_compiler(
+    request_for: Any, listener: Any, traced: None
+) -> None:
+    with pytest.raises(RuntimeError, match="the toy breaks"):
+        rehearse(request_for(task="rehearse", compile="default", init={"raise_at": 1}), listener())

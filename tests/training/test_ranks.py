@@ -1,0 +1,473 @@
+"""Several ranks train one run as one: the same weights and temperature at every step, one end, one voice."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.training.messages import (
+    Evaluation,
+    Failed,
+    Finished,
+    Kept,
+    Message,
+    Progress,
+    Ready,
+    Report,
+    RunRequest,
+    Started,
+    Stop,
+    encode,
+)
+from tempopt.training.places import Place
+from tempopt.training.process import TrainerProcess
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
+# Whoever was told to stop a run of a warm trainer stops that one alone.
+TICKETS = itertools.count(1)
+# What an agent has in its environment that was started by Slurm, or by torchrun, as one of several.
+ELSEWHERE = {
+    "SLURM_NTASKS": "4",
+    "SLURM_JOB_NAME": "search",
+    "SLURM_JOB_ID": "12",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "3",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_NODELIST": "node[1-2]",
+    "KUBERNETES_PORT": "tcp://127.0.0.1:443",
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "3",
+    "LOCAL_RANK": "3",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "nowhere.invalid",
+    "MASTER_PORT": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], TrainerProcess]]:
+    """Return a maker of trainers of so many ranks, which are gone at the end."""
+    made: list[TrainerProcess] = []
+
+    def trainer(ranks: int) -> TrainerProcess:
+        made.append(TrainerProcess(slot=len(made), place=Place(ranks=ranks)))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{REPOSITORY}")
+        patch.chdir(tmp_path_factory.mktemp("trainers"))
+        # what Lightning would go on from under Slurm, whoever left it
+        Path("hpc_ckpt_1.ckpt").write_text("no checkpoint")
+        for name, value in ELSEWHERE.items():
+            patch.setenv(name, value)
+        yield trainer
+        for each in made:
+            each.kill()
+
+
+@pytest.fixture(scope="module")
+def pair(make: Callable[[int], TrainerProcess]) -> TrainerProcess:
+    """Two ranks that stay warm; for tests that leave them alive."""
+    return make(2)
+
+
+@pytest.fixture(scope="module")
+def alone(make: Callable[[int], TrainerProcess]) -> TrainerProcess:
+    """A trainer of one process, to compare with."""
+    return make(1)
+
+
+@pytest.fixture
+def doomed(make: Callable[[int], TrainerProcess]) -> TrainerProcess:
+    """Two ranks that a test may end."""
+    return make(2)
+
+
+@pytest.fixture
+def two(request_for: Any, tmp_path: Path) -> Callable[..., RunRequest]:
+    """Return a maker of requests for two ranks that write down what they have."""
+
+    def make(*module: str, ranks: int = 2, trainer: dict[str, Any] | None = None, **given: Any) -> RunRequest:
+        recorder = {"class_path": "toy_modules.Recorder", "init_args": {"folder": str(tmp_path)}}
+        given = {
+            "ticket": next(TICKETS),
+            "data": {"batch_size": 3},
+            "folder": str(tmp_path / "logs"),
+            **given,
+        }
+        request = request_for(
+            *module, trainer={"devices": ranks, "callbacks": [recorder], **(trainer or {})}, **given
+        )
+        assert isinstance(request, RunRequest)
+        return request
+
+    return make
+
+
+def until(trainer: TrainerProcess, *kinds: type[Any]) -> list[Message]:
+    heard: list[Message] = []
+    while not heard or not isinstance(heard[-1], kinds):
+        message = trainer.receive()
+        assert message is not None, trainer.obituary()
+        heard.append(message)
+    return heard
+
+
+def carry_out(trainer: TrainerProcess, request: RunRequest) -> list[Message]:
+    trainer.send(request)
+    return until(trainer, Finished, Failed)
+
+
+def finished(heard: list[Message]) -> Finished:
+    assert isinstance(heard[-1], Finished), heard[-1]
+    return heard[-1]
+
+
+def results(heard: list[Message]) -> tuple[Any, ...]:
+    end = finished(heard)
+    return end.state, end.reports, end.measurements, end.metrics
+
+
+def recorded(folder: Path, ranks: int = 2) -> list[list[dict[str, Any]]]:
+    """Return what each rank has written down so far, and forget it."""
+    lines = []
+    for rank in range(ranks):
+        path = folder / f"{rank}.jsonl"
+        lines.append([json.loads(line) for line in path.read_text().splitlines()])
+        path.unlink()
+    return lines
+
+
+def steps(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if "weights" in line]
+
+
+def same(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what has to be the same on all ranks."""
+    return [{name: line[name] for name in line if name != "items"} for line in lines]
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has, and theirs."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def meeting(pid: int) -> Path:
+    """Return the file at which a rank has met the others, the last of what it was started with."""
+    return Path(os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]))
+
+
+def ranks_of(trainer: TrainerProcess) -> list[int]:
+    """Return the ranks' process ids, the first rank's first."""
+    store = meeting(trainer.pid)
+    return sorted(pid for pid in children(os.getpid()) if os.getpgid(pid) == pid and meeting(pid) == store)
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Return those that still run; what nobody has waited for yet does not."""
+    found = []
+    for pid in pids:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return found
+
+
+def assert_gone(pids: list[int]) -> None:
+    for _ in range(200):
+        if not alive(pids):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"still there: {alive(pids)}")
+
+
+def test_two_ranks_have_the_same_weights_and_temperature_at_every_step(
+    pair: TrainerProcess, two: Any, tmp_path: Path
+) -> None:
+    (*heard, end) = carry_out(pair, two(parameters=HOT))
+    first, second = recorded(tmp_path)
+    assert same(first) == same(second)
+    assert [line["step"] for line in steps(first)] == list(range(1, 25))
+    expected = [4.0 * 0.25 ** (step / 23) for step in range(24)]
+    assert [line["temperature"] for line in steps(first)] == pytest.approx(expected, rel=1e-12)
+    assert len({line["weights"] for line in steps(first)}) == 24
+    # one voice, as a single device's
+    assert [m.step for m in heard if isinstance(m, Report)] == [4, 8, 12, 16, 20, 24]
+    assert [m.step for m in heard if isinstance(m, Started)] == [0]
+    assert isinstance(end, Finished)
+    assert end.state == "complete"
+
+
+def test_two_ranks_train_on_what_one_device_with_twice_the_batch_would_have_drawn(
+    pair: TrainerProcess, alone: TrainerProcess, two: Any, tmp_path: Path
+) -> None:
+    # without noise, an item is known by its content
+    plain = {"parameters": {"data.noise": 0.0}}
+    carry_out(pair, two(**plain))
+    ranks = recorded(tmp_path)
+    carry_out(alone, two(ranks=1, data={"batch_size": 6}, **plain))
+    (one,) = recorded(tmp_path, 1)
+    together = [sorted(a["items"] + b["items"]) for a, b in zip(*map(steps, ranks), strict=True)]
+    assert together == [line["items"] for line in steps(one)]
+    assert all(a["items"] != b["items"] for a, b in zip(*map(steps, ranks), strict=True))
+
+
+def test_a_warm_group_trains_what_a_cold_one_does_and_four_ranks_agree(
+    make: Any, two: Any, tmp_path: Path
+) -> None:
+    four = make(4)
+    request = two(ranks=4, parameters=HOT, data={"batch_size": 2}, trainer={"max_steps": 12})
+    cold = results(carry_out(four, request))
+    lines = recorded(tmp_path, 4)
+    assert all(same(each) == same(lines[0]) for each in lines)
+    carry_out(four, dataclasses.replace(request, seed=6))
+    recorded(tmp_path, 4)
+    assert results(carry_out(four, request)) == cold
+    assert recorded(tmp_path, 4) == lines
+    pids = ranks_of(four)
+    assert len(pids) == 4
+    four.kill()
+    assert_gone(pids)
+
+
+def test_a_stock_transformer_is_attached_to_exactly_on_every_rank(
+    pair: TrainerProcess, two: Any, tmp_path: Path
+) -> None:
+    parameters = {name: value for name, value in HOT.items() if name != "entropy_lambda"}
+    request = two("Stock", attach={"layers": "auto"}, parameters=parameters)
+    assert finished(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
+    recorded(tmp_path)
+    assert finished(carry_out(pair, request)).state == "complete"
+    first, second = recorded(tmp_path)
+    assert same(first) == same(second)
+    assert all(line["exact"] for line in steps(first) + steps(second))
+    expected = [4.0 * 0.25 ** (step / 23) for step in range(24)]
+    assert [line["temperature"] for line in steps(first)] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_stop_ends_all_ranks_at_the_same_step(pair: TrainerProcess, two: Any, tmp_path: Path) -> None:
+    request = two(trainer={"max_steps": 100_000})
+    pair.send(request)
+    until(pair, Report)
+    pair.send(Stop(ticket=request.ticket, attempt=1))
+    end = finished(until(pair, Finished))
+    first, second = recorded(tmp_path)
+    assert end.state == "stopped"
+    assert first[-1]["step"] == second[-1]["step"] == end.step
+    assert same(first) == same(second)
+
+
+def test_evaluations_at_the_end_are_broken_off_on_all_ranks(pair: TrainerProcess, two: Any) -> None:
+    asked = [
+        Evaluation(name=str(n), on="test", temperature={"temperature_init": 1.0 + n}) for n in range(400)
+    ]
+    request = two(trainer={"max_steps": 4}, evaluations=asked)
+    pair.send(request)
+    until(pair, Report)
+    pair.send(Stop(ticket=request.ticket, attempt=1))
+    assert finished(until(pair, Finished)).state == "stopped"
+    assert finished(carry_out(pair, two(trainer={"max_steps": 4}))).state == "complete"
+
+
+def test_a_number_that_is_not_finite_on_one_rank_ends_all_as_diverged(
+    pair: TrainerProcess, two: Any, tmp_path: Path
+) -> None:
+    end = finished(carry_out(pair, two("Apart", init={"diverge_at": 9})))
+    first, second = recorded(tmp_path)
+    assert (end.state, end.step) == ("diverged", 10)
+    assert first[-1]["step"] == second[-1]["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "trainer"),
+    [
+        ("Toy", "ToyData", {}),
+        ("Toy", "ToyData", {"accumulate_grad_batches": 3, "max_steps": 8}),
+        ("Accumulating", "ToyData", {"max_steps": 7}),
+        ("Scheduled", "StreamData", {}),
+    ],
+    ids=["plain", "accumulating", "accumulating by itself", "a stream"],
+)
+def test_ranks_that_left_in_the_middle_of_an_epoch_go_on_exactly(
+    pair: TrainerProcess, two: Any, tmp_path: Path, module: str, data: str, trainer: dict[str, Any]
+) -> None:
+    given = two(module, parameters=HOT, data={}, trainer=trainer, checkpoint_every=0.001)
+    given = dataclasses.replace(
+        given,
+        program=dataclasses.replace(
+            given.program, data={"class_path": f"toy_modules.{data}", "init_args": {}}
+        ),
+    )
+    whole = carry_out(pair, given)
+    undisturbed = recorded(tmp_path)
+    assert same(undisturbed[0]) == same(undisturbed[1])
+    request = dataclasses.replace(given, ticket=next(TICKETS), checkpoints=str(tmp_path / "kept"))
+    heard = carry_out(pair, request)
+    assert results(heard) == results(whole)
+    recorded(tmp_path)
+    saved = [message.saved for message in heard if isinstance(message, Kept)]
+    assert len(saved) >= 4
+    for each in saved[:4]:
+        again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[each]))
+        assert results(again) == results(whole)
+        assert [m.step for m in again if isinstance(m, Started)] == [each.step]
+        for lines, expected in zip(recorded(tmp_path), undisturbed, strict=True):
+            assert steps(lines)[-1] == steps(expected)[-1]
+    # the ranks of a stream are left to whoever wrote it
+    notes = [note for m in heard if isinstance(m, Started) for note in m.notes]
+    assert [note for note in notes if "not divided" in note] == notes[: data == "StreamData"]
+
+
+def test_ranks_that_are_told_to_leave_keep_one_checkpoint_and_go_on_exactly(
+    pair: TrainerProcess, two: Any, tmp_path: Path
+) -> None:
+    request = two(parameters=HOT, trainer={"max_steps": 60}, checkpoint_every=3600.0)
+    whole = carry_out(pair, request)
+    recorded(tmp_path)
+    request = dataclasses.replace(request, ticket=next(TICKETS), checkpoints=str(tmp_path / "kept"))
+    pair.send(request)
+    until(pair, Report)
+    pair.send(Stop(ticket=request.ticket, attempt=1, keep=True))
+    heard = until(pair, Finished)
+    (kept,) = (message for message in heard if isinstance(message, Kept))
+    first, second = recorded(tmp_path)
+    assert finished(heard).state == "stopped"
+    assert first[-1]["step"] == second[-1]["step"] == finished(heard).step == kept.saved.step
+    again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[kept.saved]))
+    assert results(again) == results(whole)
+
+
+def test_ranks_validate_with_the_same_running_means(pair: TrainerProcess, two: Any, tmp_path: Path) -> None:
+    accumulating = {"accumulate_grad_batches": 3, "val_check_interval": 5, "max_steps": 8}
+    carry_out(pair, two("Apart", init={"normed": True}, trainer=accumulating))
+    first, second = recorded(tmp_path)
+    assert [line["value"] for line in first if "value" in line]
+    assert same(first) == same(second)
+
+
+def test_what_ranks_measure_does_not_depend_on_how_many_validate(
+    pair: TrainerProcess, alone: TrainerProcess, two: Any
+) -> None:
+    # at step 1 of a learning rate of nothing, the weights are those of the beginning
+    given = {"init": {"lr": 0.0}, "trainer": {"max_steps": 1, "val_check_interval": 1}}
+    asked = [Evaluation(name="test", on="test")]
+    on_two = results(carry_out(pair, two(**given, evaluations=asked)))
+    given["trainer"] = {**given["trainer"], "devices": 1}
+    assert results(carry_out(alone, two(**given, ranks=1, evaluations=asked))) == on_two
+
+
+def test_a_wrong_spec_is_said_once(make: Any, doomed: TrainerProcess, two: Any) -> None:
+    (*_, failed) = carry_out(doomed, two("Toi"))
+    assert isinstance(failed, Failed)
+    assert failed.kind == "usage"
+    assert doomed.ready is False
+    assert doomed.receive() is None
+    assert doomed.obituary() == "the trainer was ended, since one of its ranks had failed"
+
+
+def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(
+    doomed: TrainerProcess, two: Any, tmp_path: Path
+) -> None:
+    until(doomed, Ready)
+    assert doomed.ready
+    pids = ranks_of(doomed)
+    assert len(pids) == 2
+    store = meeting(doomed.pid)
+    assert store.exists()
+    (*_, failed) = carry_out(doomed, two("Apart", init={"raise_at": 5}))
+    assert isinstance(failed, Failed)
+    assert (failed.kind, failed.message) == ("error", "RuntimeError: the toy breaks (in rank 1 of 2)")
+    assert "the toy breaks" in failed.traceback
+    assert "the toy breaks" in (tmp_path / "logs" / "log.txt").read_text()
+    assert not doomed.ready
+    assert doomed.receive() is None
+    doomed.obituary()
+    assert_gone(pids)
+    assert not store.parent.exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_takes_the_others_and_their_workers_with_it(
+    doomed: TrainerProcess, two: Any, tmp_path: Path, rank: int
+) -> None:
+    request = two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 100_000})
+    doomed.send(request)
+    until(doomed, Report)
+    pids = ranks_of(doomed)
+    everybody = [pid for each in pids for pid in (each, *children(each))]
+    assert len(everybody) >= 4
+    store = meeting(doomed.pid)
+    os.kill(pids[rank], signal.SIGKILL)
+    while (message := doomed.receive()) is not None:
+        assert not isinstance(message, Finished | Failed)
+    assert doomed.obituary() == f"rank {rank} of the trainer's 2 was killed by SIGKILL"
+    assert_gone(everybody)
+    assert not store.parent.exists()
+
+
+def test_ranks_end_when_their_agent_is_killed(two: Any, make: Any, tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_bytes(
+        encode(two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 100_000}))
+    )
+    program = (
+        "import pathlib, time\n"
+        "from tempopt.training.messages import Report, decode\n"
+        "from tempopt.training.places import Place\n"
+        "from tempopt.training.process import TrainerProcess\n"
+        "trainer = TrainerProcess(slot=0, place=Place(ranks=2))\n"
+        f"trainer.send(decode(pathlib.Path({str(tmp_path / 'request.json')!r}).read_bytes()))\n"
+        "while not isinstance(trainer.receive(), Report): pass\n"
+        "print('trains', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "trains\n"
+        pids = children(agent.pid)
+        assert len(pids) >= 4
+        store = meeting(pids[0])
+        assert store.exists()
+        agent.kill()
+    assert_gone(pids)
+    assert not store.parent.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_is_left_to_the_agent(
+    pair: TrainerProcess, two: Any, number: signal.Signals
+) -> None:
+    pair.send(two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 60}))
+    until(pair, Report)
+    pids = ranks_of(pair)
+    everybody = [pid for each in pids for pid in (each, *children(each))]
+    assert len(everybody) >= 4
+    for pid in everybody:
+        os.kill(pid, number)
+    end = finished(until(pair, Finished, Failed))
+    assert (end.state, end.step) == ("complete", 60)
+
+
+def test_progress_comes_from_one_rank_alone(pair: TrainerProcess, two: Any) -> None:
+    heard = carry_out(pair, two())
+    said = [message.step for message in heard if isinstance(message, Progress)]
+    assert said == sorted(said)
+    assert sum(isinstance(message, Started) for message in heard) == 1
