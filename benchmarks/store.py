@@ -290,7 +290,6 @@ def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
             trainers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
             folder=Path(folder),
             checkpoints=f"file://{folder}",
-            threads=1,
             observer=world,
         )
         start = counts.end(1)["cpu_ms"]

@@ -116,7 +116,10 @@ class Talker:
     """What an agent takes for a trainer process."""
 
     def __init__(self, slot: int, world: World) -> None:
+        from tempopt.training.places import Place
+
         self.slot = slot
+        self.place = Place()
         self.ready = True
         self._world = world
         self.connection, self._theirs = Pipe()

@@ -1,0 +1,152 @@
+"""What a trial costs over its bare training: tempopt, Optuna with Lightning and Ray Tune, same work, one run.
+
+All train the same 32 parameter sets (same model, data, steps and initial weights; none pruned), two at a time
+with one thread each. The yardstick is the same Lightning trainings in two warm processes, a loop in each. All
+tools keep the five validations of every training: tempopt and Optuna in SQLite, Ray in its files. Void unless
+each of them ends with the loop's metric for each set, bit for bit: the operations and their order are the
+same. They are compared keeping no checkpoints, and ``saving`` one at each validation, which is tempopt's
+default and Lightning's, and what Ray's callback does.
+
+Optuna is two programs that share a study, with the objective and the pruning callback of its documents. Ray
+is a Tuner over a function, with workers that are used again; ``--all`` has a new one for each trial, too,
+which is Ray's default. Lightning's logger, progress bar and summary are off in all. tempopt is its own
+search, ended when the searching is done: its unit and constant arms train the first two of the sets, so that
+nothing is trained that others do not train.
+
+CPU seconds are those of all processes. Other programs on the machine can only add to them, by their use of
+its caches, so of several rounds the least counts, and what others took of the cores is printed. Start-up is
+told from trials by three runs of each tool: few short trainings, many short ones, many long ones. Where a
+training is next to nothing, the difference stands out from the noise.
+
+Needs, besides the development extras, ray[tune] and optuna-integration[pytorch_lightning].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+
+import spent
+from peers_tools import EPOCHS, TOOLS, Job
+from spent import Spent
+
+HERE = Path(__file__).parent
+SETS = 32
+FEW, SHORT, LONG = Job(4, 2), Job(SETS, 2), Job(SETS, 40)
+YARDSTICK = "bare"
+WITHOUT = ", without its daemons"
+SLOW = "ray, saving, new workers"
+_DAEMONS = (
+    *("raylet/raylet", "gcs/gcs_server", "_private/log_monitor.py"),
+    *("dashboard/agent.py", "runtime_env/agent/main.py", "_private/monitor.py"),
+)
+
+
+Costs = dict[tuple[str, Job], list[Spent]]
+
+
+def is_daemon(command: str) -> bool:
+    """Return whether a command line is that of one of Ray's daemons."""
+    # a worker names daemons among its arguments
+    return any(name in command for name in _DAEMONS) and "default_worker.py" not in command
+
+
+def carried_out(tool: str, job: Job) -> tuple[Spent, dict[int, float]]:
+    """Have a tool do a job in an empty folder; return what that cost, and the metric of each set."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]),
+        # Ray would write a token into the home folder, and tell its makers that it is used
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    sides = range(2 if tool == YARDSTICK or tool.startswith("optuna") else 1)
+    commands = [[sys.executable, str(HERE / "peers_tools.py"), tool, str(side)] for side in sides]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "job.json").write_text(json.dumps(asdict(job)))
+        cost = spent.run(commands, folder=folder, environment=environment, is_daemon=is_daemon)
+        found: dict[int, float] = {}
+        for side in sides:
+            told = json.loads((folder / f"found-{side}.json").read_text())
+            found |= {int(number): value for number, value in told.items()}
+    return cost, found
+
+
+def measured(tools: list[str], rounds: int) -> Costs:
+    """Return what each tool's jobs cost, round by round, the tools taking turns."""
+    costs: Costs = defaultdict(list)
+    for _ in range(rounds):
+        for job in (FEW, SHORT, LONG):
+            expected: dict[int, float] = {}
+            for tool in tools:
+                cost, found = carried_out(tool, job)
+                expected = expected or found
+                assert sorted(found) == list(range(job.num_sets)), f"void: {tool} has trained {sorted(found)}"
+                differ = [number for number in found if found[number] != expected[number]]
+                assert not differ, f"void: {tool} ends with other metrics than the bare loop, in {differ}"
+                costs[tool, job].append(cost)
+                print(
+                    f"  {tool}: {job.num_sets} trainings of {EPOCHS * job.num_batches} steps, wall "
+                    f"{cost.wall:.1f} s, CPU {cost.cpu:.1f} s; others took {cost.others:.2f} cores",
+                    flush=True,
+                )
+    return costs
+
+
+def table(tools: list[str], costs: Costs) -> None:
+    """Print what a trial costs, by tool."""
+
+    def cpu(row: str, job: Job) -> float:
+        tool, without, _ = row.partition(WITHOUT)
+        return min(cost.cpu - (cost.daemons if without else 0.0) for cost in costs[tool, job])
+
+    def short(row: str) -> float:
+        return (cpu(row, SHORT) - cpu(row, FEW)) / (SHORT.num_sets - FEW.num_sets)
+
+    def start(row: str) -> float:
+        return cpu(row, FEW) - FEW.num_sets * short(row)
+
+    def long(row: str) -> float:
+        return (cpu(row, LONG) - start(row)) / LONG.num_sets
+
+    steps = [EPOCHS * job.num_batches for job in (LONG, SHORT)]
+    print("\n{} trials, two at a time, {} steps each; short ones have {}:\n".format(SETS, *steps))
+    heads = ["", "wall s", "CPU s", "of it start-up", "CPU ms a trial", "over bare", "start-up shared out"]
+    heads += ["short trial", "over bare"]
+    print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
+    for row in [*tools, *(f"{tool}{WITHOUT}" for tool in tools if tool.startswith("ray"))]:
+        wall = min(cost.wall for cost in costs[row.partition(WITHOUT)[0], LONG])
+        cells = [f"{wall:.1f}", f"{cpu(row, LONG):.1f}", f"{start(row):.1f}"]
+        cells += [f"{1000 * long(row):.0f}", f"{1000 * (long(row) - long(YARDSTICK)):.0f}"]
+        cells += [f"{1000 * (cpu(row, LONG) - cpu(YARDSTICK, LONG)) / SETS:.0f}"]
+        cells += [f"{1000 * short(row):.0f}", f"{1000 * (short(row) - short(YARDSTICK)):.0f}"]
+        print(f"| {row} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="of which the least counts")
+    parser.add_argument("--all", action="store_true", help="a new worker for each of Ray's trials, too")
+    arguments = parser.parse_args()
+    tools = [tool for tool in TOOLS if arguments.all or tool != SLOW]
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
+    print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
+    costs = measured(tools, arguments.rounds)
+    table(tools, costs)
+    print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
+
+
+if __name__ == "__main__":
+    main()

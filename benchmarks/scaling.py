@@ -1,0 +1,221 @@
+"""How the throughput of trials grows with agents: sleep on a PostgreSQL, and max retrieval on two cores.
+
+Agents are tempopt's own, each in a process of its own, and are warm when they are let go. A training of
+sleep takes two seconds and no CPU, so what is missing from one trial every two seconds and agent is what
+asking, reporting and telling take, on however few cores all agents and the database share. Every case is
+a study of its own; void unless it ends with exactly the trials that were asked, each begun once.
+
+Where ``study.parallel`` is the number of agents, the decisions of each run rest on all those before it but
+so many, and agents have to wait for each other: both are measured, as many and twice as many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agents import Post, Seen
+from spent import process_of
+from store import SEARCH, SERVERS, database
+
+SECONDS = 2.0
+AGENTS = (1, 2, 4, 8, 16)
+HERE = Path(__file__).parent
+NAME = "scaling"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Agents at work on one study.
+
+    Args:
+        agents: How many there are.
+        trainers: Trainers of each.
+        trials: Trials of the study.
+        parallel: The study's ``parallel``.
+        sleep: Seconds that a training of sleep takes; None: max retrieval is trained.
+    """
+
+    agents: int
+    trainers: int = 1
+    trials: int
+    parallel: int
+    sleep: float | None = SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a case has come to.
+
+    Args:
+        seconds: From the moment when the agents were let go to the end of the last trial.
+        seen: What the agents have seen.
+        server: CPU seconds of the database's processes for these agents; None if they cannot be seen.
+    """
+
+    seconds: float
+    seen: list[Seen]
+    server: float | None
+
+
+def spec_of(case: Case) -> Any:
+    """Return the spec of a case's study."""
+    import yaml
+
+    from tempopt.study.spec import StudySpec
+
+    if case.sleep is not None:
+        study = {"metric": "val_loss", "direction": "minimize", "evaluate_only": __file__}
+        data: dict[str, Any] = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
+    else:
+        data = yaml.safe_load((HERE.parent / "studies" / "max_retrieval.yaml").read_text())
+        data["study"]["pruner"] = "none"
+    data["study"] |= {"name": NAME, "trials": case.trials, "parallel": case.parallel}
+    return StudySpec.parse(data, source="the benchmark")
+
+
+def begin(url: str, case: Case) -> None:
+    """Write a study of search tickets alone."""
+    from tempopt.store.store import Store
+    from tempopt.study.stages import first_tickets
+    from tempopt.study.trials import make_study
+
+    spec = spec_of(case)
+    with Store.open(url) as store:
+        make_study(url, name=NAME, direction=spec.study.direction, metric=spec.study.metric)
+        study = store.create_study(NAME, spec.to_json(), spec.identity())
+        store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
+
+
+def carried_out(url: str, case: Case) -> Found:
+    """Have a case's agents do its trials."""
+    begin(url, case)
+    post = Post(url=url, study=NAME, trainers=case.trainers, sleep=case.sleep)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    command = [sys.executable, str(HERE / "agents.py"), json.dumps(asdict(post))]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    agents = [
+        subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
+        for _ in range(case.agents)
+    ]
+    try:
+        assert all(agent.stdout.readline() == "warm\n" for agent in agents), "void: an agent does not start"
+        server, begun = server_seconds(url), time.monotonic()
+        let_go(agents)
+        seen = [Seen(**json.loads(agent.stdout.readline())) for agent in agents]
+        after = server_seconds(url)
+        let_go(agents)
+        assert not any(agent.wait() for agent in agents), "void: an agent failed"
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.communicate()
+    check(url, case, seen)
+    last = max(moment for each in seen for moment in each.finished)
+    spent = None if server is None or after is None else after - server
+    return Found(seconds=last - begun, seen=seen, server=spent)
+
+
+def let_go(agents: list[Any]) -> None:
+    """Have agents that wait for a line go on."""
+    for agent in agents:
+        agent.stdin.write("\n")
+        agent.stdin.flush()
+
+
+def server_seconds(url: str) -> float | None:
+    """Return the CPU seconds of the server's processes that serve this database; None: they are elsewhere."""
+    from sqlalchemy import create_engine, text
+
+    if not url.startswith("postgresql"):
+        return None
+    engine = create_engine(url)
+    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with engine.connect() as connection:
+        serving = [process_of(pid) for pid in connection.scalars(text(query))]
+    engine.dispose()
+    return None if None in serving else sum(process.seconds for process in serving if process is not None)
+
+
+def check(url: str, case: Case, seen: list[Seen]) -> None:
+    """See that there are exactly the trials that were asked, each begun once and told by one agent."""
+    import optuna
+
+    from tempopt.store.store import Store
+
+    trials = optuna.load_study(study_name=NAME, storage=url).get_trials(deepcopy=False)
+    assert len(trials) == case.trials, f"void: {len(trials)} trials, and {case.trials} were asked"
+    assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in trials), "void: not all complete"
+    with Store.open(url, create=False) as store:
+        tickets = store.tickets(store.load_study(NAME).id)
+    assert {ticket.attempt for ticket in tickets} == {1}, "void: a trial was begun twice"
+    told = sum(len(each.finished) for each in seen)
+    assert told == case.trials, f"void: the agents have told the end of {told} trials"
+
+
+def sleeping(backend: str, most: int, trials: int) -> None:
+    """Print the throughput of agents whose trainings are sleep."""
+    print(f"\nTrainings of {SECONDS:g} s of sleep, {trials} an agent:\n")
+    heads = ["agents", "parallel", "trials a second", "of ideal", "agents' CPU ms a trial", "server's"]
+    print("| " + " | ".join([*heads, "transactions a trial"]) + " |\n|" + "---|" * 7)
+    for times in (2, 1):
+        for agents in (count for count in AGENTS if count <= most):
+            case = Case(agents=agents, trials=trials * agents, parallel=times * agents)
+            with database(backend) as url:
+                found = carried_out(url, case)
+            rate = case.trials / found.seconds
+            spent = [sum(each.cpu for each in found.seen), found.server]
+            cpu = ["" if each is None else f"{1000 * each / case.trials:.0f}" for each in spent]
+            transactions = sum(each.transactions for each in found.seen) / case.trials
+            cells = [f"{agents}", f"{case.parallel}", f"{rate:.2f}", f"{100 * rate * SECONDS / agents:.1f} %"]
+            print("| " + " | ".join([*cells, *cpu, f"{transactions:.1f}"]) + " |", flush=True)
+
+
+def training(backend: str, trials: int, rounds: int) -> None:
+    """Print the throughput of agents that train max retrieval on this machine's cores."""
+    print(
+        f"\nMax retrieval, {trials} trials:\n\n| agents | trainers each | trials a minute | of one agent's |"
+    )
+    print("|---|---|---|---|", flush=True)
+    for _ in range(rounds):
+        one = 0.0
+        for agents, trainers in ((1, 1), (2, 1), (1, 2)):
+            case = Case(agents=agents, trainers=trainers, trials=trials, parallel=4, sleep=None)
+            with database(backend) as url:
+                rate = 60 * trials / carried_out(url, case).seconds
+            one = one or rate
+            print(f"| {agents} | {trainers} | {rate:.1f} | {rate / one:.2f} |", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--storage", help="a PostgreSQL, with a user who may make databases")
+    parser.add_argument("--backend", choices=["sqlite", *SERVERS], default="postgresql")
+    parser.add_argument("--table", choices=["sleep", "train"], action="append")
+    parser.add_argument("--most", type=int, default=AGENTS[-1], help="no more agents than that")
+    parser.add_argument("--trials", type=int, default=20, help="trials of sleep, for each agent")
+    parser.add_argument("--rounds", type=int, default=2, help="how often max retrieval is trained")
+    arguments = parser.parse_args()
+    if arguments.storage is not None:
+        SERVERS["postgresql"] = arguments.storage
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
+    print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
+    wanted = arguments.table or ["sleep", "train"]
+    if "sleep" in wanted:
+        sleeping(arguments.backend, arguments.most, arguments.trials)
+    if "train" in wanted:
+        training(arguments.backend, 16, arguments.rounds)
+    print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
+
+
+if __name__ == "__main__":
+    main()
