@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
 from tempopt.launch.launcher import State, Task
-from tempopt.launch.supervise import Ended, Supervisor
+from tempopt.launch.supervise import Ended, Lives, Supervisor
 
 NAMESPACE = "tempopt"
 """Where on the cluster the keepers are found."""
@@ -28,8 +28,6 @@ NAMESPACE = "tempopt"
 Stand = tuple[State, str, int | None]
 """State, message and exit code of an agent; see :class:`tempopt.launch.launcher.Job`."""
 
-_SHORT_LIFE = 60.0
-_SHORT_LIVES = 5
 _LEFT: Stand = ("done", "", None)
 
 
@@ -143,22 +141,21 @@ class _Kept:
         self.join()
 
     def _run(self) -> None:
-        pause, deaths = 1.0, 0
+        lives = Lives()
         while True:
             self._ran_from = math.inf
             try:
                 ended = self._once()
             except RayError as error:
-                deaths = deaths + 1 if time.monotonic() - self._ran_from < _SHORT_LIFE else 1
+                pause = lives.died(time.monotonic() - self._ran_from)
                 if self._leaving.is_set():
                     self._end(_LEFT)
                     return
-                if deaths >= _SHORT_LIVES:
+                if pause is None:
                     self._end(("failed", shortly(error), None))
                     return
                 self.stand = ("waiting", f"to be started again: {shortly(error)}", None)
                 self._leaving.wait(pause)
-                pause = min(2 * pause, _SHORT_LIFE)
             else:
                 self._end(("done" if ended.in_order else "failed", ended.message, ended.code))
                 return

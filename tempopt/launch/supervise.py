@@ -47,6 +47,26 @@ class Ended:
         return self.code in LEFT
 
 
+class Lives:
+    """When what has died is started again: after pauses that grow, until several short lives are in a row."""
+
+    def __init__(self) -> None:
+        self._pause = 1.0
+        self._short = 0
+
+    def died(self, seconds: float) -> float | None:
+        """Take note of a death; return the seconds until the next life, None if there is to be none.
+
+        Args:
+            seconds: For how long it had lived.
+        """
+        self._short = self._short + 1 if seconds < _SHORT_LIFE else 1
+        if self._short >= _SHORT_LIVES:
+            return None
+        pause, self._pause = self._pause, min(2 * self._pause, _SHORT_LIFE)
+        return pause
+
+
 class Supervisor:
     """Runs one task's agent; :meth:`run` returns when it has ended for good.
 
@@ -70,7 +90,7 @@ class Supervisor:
 
     def run(self) -> Ended:
         """Run the agent, again and again if it dies, and return how it ended for good."""
-        pause, deaths = 1.0, 0
+        lives = Lives()
         while True:
             began = time.monotonic()
             ended = self._once()
@@ -80,12 +100,9 @@ class Supervisor:
                 return Ended(code=130) if ended.code == -signal.SIGTERM else ended
             if not died:
                 return ended
-            deaths = deaths + 1 if time.monotonic() - began < _SHORT_LIFE else 1
-            if deaths >= _SHORT_LIVES:
+            pause = lives.died(time.monotonic() - began)
+            if pause is None or self._leaving.wait(pause):
                 return ended
-            if self._leaving.wait(pause):
-                return ended
-            pause = min(2 * pause, _SHORT_LIFE)
 
     def leave(self) -> None:
         """Have the agent checkpoint and leave, and do not start it again; killed once its grace is over."""

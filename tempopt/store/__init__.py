@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TicketRow,
         TicketState,
         TrialParam,
+        Wanted,
         Written,
     )
     from tempopt.store.schema import upgrade
@@ -65,6 +66,7 @@ __all__ = [
     "TicketRow",
     "TicketState",
     "TrialParam",
+    "Wanted",
     "Written",
     "upgrade",
 ]

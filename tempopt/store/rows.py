@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -318,6 +319,29 @@ Change = Began | Reported | Kept | Ended | Lost | Returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which ticket an agent would take, and what it knows of those that others hold.
+
+    Args:
+        limits: Take only of these kinds, in the order of the kinds, and of each only numbers up to the
+            one given (None: all of them).
+        lease: Seconds, > 0, within which the run has to show progress (see ``Store.write``).
+        max_attempts: Failures after which a ticket is not tried again, >= 1.
+        dead: Names of agents that are known to have died.
+        held: Ids of the tickets that this agent knows it holds.
+        expired: Whether leases that are over count; False just after the store was away, when others
+            could not renew theirs either.
+    """
+
+    limits: Mapping[Kind, int | None]
+    lease: float
+    max_attempts: int
+    dead: Collection[str] = ()
+    held: Collection[int] = ()
+    expired: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """What became of changes that were written, and how the study stands.
 
@@ -326,11 +350,13 @@ class Written:
             about them was thrown away, and so should their runs be.
         state: State of the study.
         version: Version of its tickets.
+        taken: The ticket that was taken with it; None: none was wanted, or there was none.
     """
 
     refused: dict[int, str]
     state: StudyState
     version: int
+    taken: TicketRow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

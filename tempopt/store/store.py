@@ -22,6 +22,7 @@ from tempopt.store.rows import (
     StudySummary,
     TicketRow,
     TrialParam,
+    Wanted,
     Written,
 )
 from tempopt.store.schema import connect
@@ -168,18 +169,7 @@ class Store:
         wanted = tuple(kinds)
         return self._database.write(lambda c: studies.withdraw(c, study_id, wanted))
 
-    def take_ticket(
-        self,
-        study_id: int,
-        agent: str,
-        limits: Mapping[Kind, int | None],
-        *,
-        lease: float,
-        max_attempts: int,
-        dead: Collection[str] = (),
-        held: Collection[int] = (),
-        expired: bool = True,
-    ) -> TicketRow | None:
+    def take_ticket(self, study_id: int, agent: str, wanted: Wanted) -> TicketRow | None:
         """Take the next waiting ticket for an agent; None if there is none.
 
         Before that, running tickets of others whose lease is over, or whose agent is dead, lose their
@@ -189,28 +179,9 @@ class Store:
 
         Args:
             agent: Name of the agent, unique among those at work, 1 to 255 characters.
-            limits: Take only of these kinds, in the order of the kinds, and of each only numbers up to the
-                one given (None: all of them).
-            lease: Seconds, > 0, within which the run has to show progress (see :meth:`write`).
-            max_attempts: Failures after which a ticket is not tried again, >= 1.
-            dead: Names of agents that are known to have died.
-            held: Ids of the tickets that this agent knows it holds.
-            expired: Whether leases that are over count; False just after the store was away, when others
-                could not renew theirs either.
+            wanted: Which it may take.
         """
-        return self._database.write(
-            lambda c: taking.take(
-                c,
-                study_id,
-                agent,
-                limits,
-                lease=lease,
-                max_attempts=max_attempts,
-                dead=dead,
-                held=held,
-                expired=expired,
-            )
-        )
+        return self._database.write(lambda c: taking.take(c, study_id, agent, wanted))
 
     def release(self, study_id: int, agents: Collection[str]) -> int:
         """Give back the running tickets of these agents, no failure counted; return how many."""
@@ -248,13 +219,16 @@ class Store:
         renew: Mapping[int, int] | None = None,
         lease: float,
         adopt: bool = True,
+        take: Wanted | None = None,
+        version: int | None = None,
     ) -> Written:
         """Write all that happened to runs and renew leases; see ``refused`` for what was not written.
 
         Changes that were written before, and come again because the answer was lost, are accepted. A ticket
         that others took from this agent for its silence, and that nobody has begun since, is its own again
         and runs on, its lease renewed and that failure taken back; unless the changes end in Lost or
-        Returned: then it waits as it is, and they are accepted and not written.
+        Returned: then it waits as it is, and they are accepted and not written. A ticket is taken after all
+        that, in the same transaction, unless anything was refused.
 
         Args:
             changes: In the order in which they happened.
@@ -262,6 +236,8 @@ class Store:
             renew: Attempt by id of the tickets whose runs have made a step since the last time.
             lease: Seconds that these get from now on.
             adopt: Whether tickets may become this agent's again; False when it is dead and others speak.
+            take: The ticket to take; None: none.
+            version: Take it only while the study is running and its tickets are of this version.
 
         Raises:
             StudyNotFound: The study has been deleted.
@@ -269,7 +245,15 @@ class Store:
         """
         return self._database.write(
             lambda c: writing.write(
-                c, study_id, changes, agent=agent, renew=renew or {}, lease=lease, adopt=adopt
+                c,
+                study_id,
+                changes,
+                agent=agent,
+                renew=renew or {},
+                lease=lease,
+                adopt=adopt,
+                take=take,
+                version=version,
             )
         )
 

@@ -15,7 +15,7 @@ from tempopt.store.clock import Clock
 from tempopt.store.models import STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
 from tempopt.store.reading import ORDER, TICKET_COLUMNS, ticket_row, up_to
-from tempopt.store.rows import Kind, TicketRow, TicketState, TrialParam
+from tempopt.store.rows import TicketRow, TicketState, TrialParam, Wanted
 
 # MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
 _NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
@@ -41,24 +41,13 @@ HELD = [
 ]
 
 
-def take(
-    connection: Connection,
-    study_id: int,
-    agent: str,
-    limits: Mapping[Kind, int | None],
-    *,
-    lease: float,
-    max_attempts: int,
-    dead: Collection[str],
-    held: Collection[int],
-    expired: bool,
-) -> TicketRow | None:
+def take(connection: Connection, study_id: int, agent: str, wanted: Wanted) -> TicketRow | None:
     """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
-    _reclaim(connection, study_id, agent, max_attempts=max_attempts, dead=dead, held=held, expired=expired)
+    _reclaim(connection, study_id, agent, wanted)
     # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
     row = connection.execute(
         select(*TICKET_COLUMNS)
-        .where(TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(limits))
+        .where(TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(wanted.limits))
         .order_by(*ORDER)
         .limit(1)
         .with_for_update(skip_locked=True)
@@ -72,25 +61,16 @@ def take(
         "agent": agent,
         "started": now(),
     }
-    change(connection, row.id, **taken, lease=Clock() + lease)
-    return replace(ticket_row(row), **taken, lease=float(lease))
+    change(connection, row.id, **taken, lease=Clock() + wanted.lease)
+    return replace(ticket_row(row), **taken, lease=float(wanted.lease))
 
 
-def _reclaim(
-    connection: Connection,
-    study_id: int,
-    agent: str,
-    *,
-    max_attempts: int,
-    dead: Collection[str],
-    held: Collection[int],
-    expired: bool,
-) -> None:
+def _reclaim(connection: Connection, study_id: int, agent: str, wanted: Wanted) -> None:
     """Let running tickets wait again whose lease is over, whose agent is dead, or does not know of them."""
     running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
-    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(held)))
-    gone: ColumnElement[bool] = TICKET.c.agent.in_(list(dead)) if dead else false()
-    if expired:
+    unknown = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(wanted.held)))
+    gone: ColumnElement[bool] = TICKET.c.agent.in_(list(wanted.dead)) if wanted.dead else false()
+    if wanted.expired:
         gone = or_(gone, TICKET.c.lease <= Clock())
     # Who asks is alive, and what it knows it holds is at work, however long it could not say so.
     free = and_(running, or_(unknown, and_(TICKET.c.agent != agent, gone)))
@@ -105,9 +85,9 @@ def _reclaim(
             # The answer to its taking was lost: nothing was begun, and nothing failed.
             change(connection, row.id, state="waiting", agent=None, lease=None)
             continue
-        why = "died" if row.agent in dead else "made no step for as long as its lease"
+        why = "died" if row.agent in wanted.dead else "made no step for as long as its lease"
         error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
-        state, values = lost(row, error, max_attempts)
+        state, values = lost(row, error, wanted.max_attempts)
         # Known by its name should it come back before anybody else has begun.
         change(connection, row.id, **values | {"agent": row.agent})
         if state == "failed" and row.trial_id is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from tempopt.errors import StudyNotFound
-from tempopt.store import optuna_tables
+from tempopt.store import optuna_tables, taking
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
@@ -24,6 +24,7 @@ from tempopt.store.rows import (
     Reported,
     Returned,
     TicketState,
+    Wanted,
     Written,
 )
 from tempopt.store.taking import HELD, change, lost, now, readopted, stale, storable
@@ -43,6 +44,8 @@ def write(
     renew: Mapping[int, int],
     lease: float,
     adopt: bool,
+    take: Wanted | None,
+    version: int | None,
 ) -> Written:
     """Write changes and renew leases; what is about tickets that are another's by now is refused."""
     attempts: dict[int, int] = dict(renew)
@@ -75,7 +78,11 @@ def write(
     study = connection.execute(query).one_or_none()
     if study is None:
         raise StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
-    return Written(refused=refused, state=study.state, version=study.version)
+    taken = None
+    # an agent that errs in what is over errs in what may begin
+    if take is not None and not refused and (study.state, study.version) == ("running", version):
+        taken = taking.take(connection, study_id, agent, take)
+    return Written(refused=refused, state=study.state, version=study.version, taken=taken)
 
 
 def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:

@@ -133,7 +133,8 @@ class Agent:
     def _work_on(self, interrupt: Interrupt) -> None:
         while True:
             try:
-                self._desk.speak()
+                if not (self._desk.urgent and self._crew.free()):
+                    self._desk.speak()
                 if self._board.state == "paused":
                     self._leave()
                     return

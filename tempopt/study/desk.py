@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tempopt.errors import StaleAttempt, StorageError, StudyFailed
 from tempopt.store import checkpoints
-from tempopt.store.rows import SEARCHING, Change, Checkpoint, Kept, StudyRow, TicketRow
+from tempopt.store.rows import SEARCHING, Change, Checkpoint, Kept, StudyRow, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.arms import by_step
 from tempopt.study.assignment import first_lease
@@ -111,19 +111,26 @@ class Desk:
         """Have the checkpoints of a run that is over deleted."""
         self._useless += [(ticket, each.url) for each in ticket.checkpoints]
 
+    @property
+    def urgent(self) -> bool:
+        """Whether the end of a run is to be told, which taking the next ticket does in passing."""
+        return self._outbox.urgent
+
     def speak(self) -> None:
         """Deliver what there is to tell, if it is time."""
         if self._outbox.due():
             self._deliver()
 
-    def _deliver(self) -> None:
-        written = self._outbox.deliver()
+    def _deliver(self, take: Wanted | None = None) -> TicketRow | None:
+        """Deliver everything, and return the ticket that was taken with it."""
+        written = self._outbox.deliver(take, version=self.board.version)
         self._delete_useless(written.refused)
         self.board.state = written.state
         if written.refused:
             self._abandon(written.refused.keys())
         if written.refused or written.version != self.board.version:
             self._read()
+        return written.taken
 
     def _delete_useless(self, refused: Collection[int]) -> None:
         """Delete checkpoints that the store names no more: whoever takes a run over goes by what it names."""
@@ -153,11 +160,16 @@ class Desk:
         Args:
             held: Ids of the tickets that are in work here.
         """
+        ticket = None
         if self._outbox.urgent:
             # a ticket whose end the store has not heard of would be handed out again
-            self._deliver()
-        self._end_search()
-        ticket = self._take(held) if self.board.startable() else None
+            goes_on = self.board.startable() and self._why_to_end() is None
+            ticket = self._deliver(self._wanted(held) if goes_on else None)
+            if self.board.state == "paused":
+                return None
+        if ticket is None:
+            self._end_search()
+            ticket = self._take(held) if self.board.startable() else None
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
             self._line.attempt(self.board.refresh)
@@ -179,20 +191,20 @@ class Desk:
         self.board.take_in(ticket, {})
         return ticket
 
-    def _take(self, held: list[int]) -> TicketRow | None:
+    def _wanted(self, held: list[int]) -> Wanted:
         self._asked = time.monotonic()
-        return self._line.attempt(
-            lambda: self._store.take_ticket(
-                self._study.id,
-                self._name,
-                self.board.limits(),
-                lease=first_lease(self._spec.study.lease),
-                max_attempts=self._spec.study.max_attempts,
-                dead=self.board.dead(),
-                held=held,
-                expired=self._line.settled,
-            )
+        return Wanted(
+            limits=self.board.limits(),
+            lease=first_lease(self._spec.study.lease),
+            max_attempts=self._spec.study.max_attempts,
+            dead=self.board.dead(),
+            held=held,
+            expired=self._line.settled,
         )
+
+    def _take(self, held: list[int]) -> TicketRow | None:
+        wanted = self._wanted(held)
+        return self._line.attempt(lambda: self._store.take_ticket(self._study.id, self._name, wanted))
 
     def _parametrised(self, ticket: TicketRow) -> TicketRow:
         if self.board.arms.unknown_before(ticket):
@@ -217,11 +229,14 @@ class Desk:
         return by_step(found).get(ticket.id, {})
 
     def _end_search(self) -> None:
-        reason = ended_by(self._spec, self._study, self.board, trainers=self._trainers)
+        reason = self._why_to_end()
         if reason is not None:
             self._line.attempt(lambda: self._store.withdraw(self._study.id, SEARCHING))
             self._observer.note(reason)
             self._read()
+
+    def _why_to_end(self) -> str | None:
+        return ended_by(self._spec, self._study, self.board, trainers=self._trainers)
 
     def over(self) -> bool:
         """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""

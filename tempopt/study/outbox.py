@@ -19,7 +19,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
-from tempopt.store.rows import Began, Change, Ended, Kept, Lost, Reported, Returned, Written
+from tempopt.store.rows import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
 from tempopt.store.store import Store
 from tempopt.study.presence import is_dead
 
@@ -176,8 +176,12 @@ class Outbox:
             return True
         return now >= self._due or now - self._delivered >= min(LATEST_SECONDS, self._lease / 3)
 
-    def deliver(self) -> Written:
+    def deliver(self, take: Wanted | None = None, *, version: int | None = None) -> Written:
         """Say everything in one transaction.
+
+        Args:
+            take: The ticket to take in it; see :meth:`tempopt.store.store.Store.write`.
+            version: That of the tickets from which this follows.
 
         Raises:
             Away: The store cannot be reached; everything is kept, on disk too.
@@ -190,7 +194,13 @@ class Outbox:
         try:
             written = self._line.attempt(
                 lambda: self._store.write(
-                    self._study_id, self._changes, agent=self._agent, renew=renew, lease=lease
+                    self._study_id,
+                    self._changes,
+                    agent=self._agent,
+                    renew=renew,
+                    lease=lease,
+                    take=take,
+                    version=version,
                 )
             )
         except (Away, StudyFailed):

@@ -11,7 +11,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.cli.care import gc
-from tempopt.store.rows import NewTicket
+from tempopt.store.rows import NewTicket, Wanted
 from tempopt.store.store import Store
 from tempopt.study import care
 from tempopt.study.care import Collected, Deleted, Told
@@ -29,7 +29,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store.add_tickets(
             study.id, [NewTicket(kind="search", arm="search", number=i, seed=i) for i in range(2)]
         )
-        store.take_ticket(study.id, "far:7:0:1", {"search": None}, lease=60.0, max_attempts=3)
+        store.take_ticket(study.id, "far:7:0:1", Wanted(limits={"search": None}, lease=60.0, max_attempts=3))
 
 
 @pytest.fixture

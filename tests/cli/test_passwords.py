@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.store.rows import Ended, NewTicket, Outcomes
+from tempopt.store.rows import Ended, NewTicket, Outcomes, Wanted
 from tempopt.store.store import Store
 from tempopt.study.spec import StudySpec
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
@@ -130,7 +130,9 @@ def url() -> Iterator[str]:
             spec = StudySpec.parse(SPEC, source="the test")
             study = store.create_study("pairs", spec.to_json(), spec.identity())
             store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=0)])
-            ticket = store.take_ticket(study.id, "far:1:2:3", {"search": None}, lease=60.0, max_attempts=3)
+            ticket = store.take_ticket(
+                study.id, "far:1:2:3", Wanted(limits={"search": None}, lease=60.0, max_attempts=3)
+            )
             assert ticket is not None
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {"temperature_init": 1.0}, None)
             outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.store.rows import Ended, Kind, NewTicket, Outcomes, TicketRow
+from tempopt.store.rows import Ended, Kind, NewTicket, Outcomes, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.presence import machine
 from tempopt.study.spec import StudySpec
@@ -57,7 +57,7 @@ def begun() -> Iterator[None]:
 
 
 def _take(store: Store, study: int, kind: Kind, agent: str = "far:1:2:3", lease: float = 60.0) -> TicketRow:
-    ticket = store.take_ticket(study, agent, {kind: None}, lease=lease, max_attempts=3)
+    ticket = store.take_ticket(study, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3))
     assert ticket is not None
     return ticket
 

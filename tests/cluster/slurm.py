@@ -184,11 +184,16 @@ class Slurm:
     def kill_node(self) -> None:
         """End the node's daemon and all that runs on it at once, as a power cut would."""
         node = self._daemons.pop("slurmd")
-        node.kill()
-        node.wait()
         spared = {daemon.pid for daemon in self._daemons.values()}
-        for pid in set(self.processes()) - spared:
+        # all are frozen before the first is ended: nobody may live to report another's death
+        frozen: set[int] = set()
+        while running := set(self.processes()) - spared - frozen:
+            for pid in running:
+                strike(pid, signal.SIGSTOP)
+            frozen |= running
+        for pid in frozen:
             strike(pid, signal.SIGKILL)
+        node.wait()
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         give_up = time.monotonic() + PATIENCE
@@ -226,10 +231,12 @@ class Slurm:
         return [pid for pid in found if pid != os.getpid()]
 
     def clear(self) -> None:
-        """Cancel every job, and wait until nothing runs."""
+        """Cancel every job, wait until nothing runs, and give back a node that was lost."""
         self.command("scancel", "--full", "--signal=KILL", f"--partition={PARTITION}", check=False)
         self.command("scancel", f"--partition={PARTITION}", check=False)
         self._until(lambda: not self.command("squeue", "-h"), "the end of all jobs")
+        if "slurmd" not in self._daemons:
+            self.start_node()
 
     def stop(self) -> None:
         """End the daemons and whatever still runs, and delete the folder."""
@@ -253,11 +260,12 @@ def main() -> None:
     """Start one, say how to use it, and keep it until Ctrl-C."""
     if reason := why_not():
         raise SystemExit(reason)
+    # also while it starts: its daemons would outlive it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     slurm = Slurm()
     print(f"Slurm is running, with {CPUS} CPUs and {GPUS} GPUs that it believes in. In another terminal:\n")
     print(f"  export SLURM_CONF={slurm.environment['SLURM_CONF']}\n  sinfo\n  srun hostname\n")
     print("Its logs are in that folder. Ctrl-C ends it and deletes the folder.", flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         signal.pause()
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ import sys
 from sqlalchemy import create_engine
 
 from tempopt.errors import StaleAttempt
-from tempopt.store import Store
+from tempopt.store import Store, Wanted
 from tempopt.store.schema import connect
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL
 
@@ -29,7 +29,7 @@ def main(url: str, study_id: str, agent: str, form: str) -> None:
         told: list[str] = []
         while True:
             ticket = store.take_ticket(
-                int(study_id), agent, {"search": None}, lease=HOUR, max_attempts=3, held=claims
+                int(study_id), agent, Wanted(limits={"search": None}, lease=HOUR, max_attempts=3, held=claims)
             )
             if ticket is None:
                 break

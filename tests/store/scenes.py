@@ -17,6 +17,7 @@ from tempopt.store import (
     StudyRow,
     TicketRow,
     TrialParam,
+    Wanted,
 )
 
 ALL: dict[Kind, int | None] = dict.fromkeys(KINDS)
@@ -36,7 +37,7 @@ def take(store: Store, study_id: int, agent: str = "agent", **more: Any) -> Tick
     """Take the next ticket of any kind; an agent of these tests knows all its tickets unless it says so."""
     held = [t.id for t in store.tickets(study_id) if t.agent == agent]
     options = {"limits": ALL, "lease": HOUR, "max_attempts": 3, "held": held} | more
-    return store.take_ticket(study_id, agent, **options)
+    return store.take_ticket(study_id, agent, Wanted(**options))
 
 
 def taken(store: Store, study: StudyRow, agent: str = "agent", **more: Any) -> TicketRow:

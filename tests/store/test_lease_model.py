@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from optuna.trial import TrialState
 
 from tempopt.errors import StaleAttempt
-from tempopt.store import OVER, Change, Lost, Returned, Store, TicketRow
+from tempopt.store import OVER, Change, Kind, Lost, Returned, Store, TicketRow, Wanted
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, reported
 
 NUM_TICKETS = 4
@@ -97,8 +97,18 @@ class Tickets(RuleBasedStateMachine):
         expired=st.booleans(),
     )
     def take(self, agent: str, last: int | None, dead: set[str], knows: bool, expired: bool) -> Any:
-        held = {t.id for t in self.store.tickets(self.study.id) if t.agent == agent} if knows else set()
+        held = self.held(agent) if knows else set()
         dead = dead - {agent}
+        self.reclaim(agent, dead, knows, expired)
+        wanted = Wanted(
+            limits=limits(last), lease=HOUR, max_attempts=MAX_ATTEMPTS, dead=dead, held=held, expired=expired
+        )
+        return self.taken(self.store.take_ticket(self.study.id, agent, wanted), agent, last)
+
+    def held(self, agent: str) -> set[int]:
+        return {t.id for t in self.store.tickets(self.study.id) if t.agent == agent}
+
+    def reclaim(self, agent: str, dead: set[str], knows: bool, expired: bool) -> None:
         for number, holder in enumerate(self.holder):
             if holder is None:
                 continue
@@ -108,17 +118,8 @@ class Tickets(RuleBasedStateMachine):
             elif holder in dead or (expired and self.is_over[number]):
                 self.lose(number)
                 self.may_come_back[number] = holder if self.state[number] == "waiting" else None
-        limits: dict[Any, int | None] = {"search": last}
-        ticket = self.store.take_ticket(
-            self.study.id,
-            agent,
-            limits,
-            lease=HOUR,
-            max_attempts=MAX_ATTEMPTS,
-            dead=dead,
-            held=held,
-            expired=expired,
-        )
+
+    def taken(self, ticket: TicketRow | None, agent: str, last: int | None) -> Any:
         waiting = [
             n for n in range(NUM_TICKETS) if self.state[n] == "waiting" and (last is None or n <= last)
         ]
@@ -168,6 +169,33 @@ class Tickets(RuleBasedStateMachine):
         if self.write(run, ended(run)):
             self.give_up(run.number, "done")
 
+    @rule(
+        target=runs,
+        run=consumes(runs),
+        last=st.integers(0, NUM_TICKETS) | st.none(),
+        expired=st.booleans(),
+        version=st.sampled_from([1, 1, 2]),
+    )
+    def end_and_take(self, run: TicketRow, last: int | None, expired: bool, version: int) -> Any:
+        agent = agent_of(run)
+        wanted = Wanted(
+            limits=limits(last),
+            lease=HOUR,
+            max_attempts=MAX_ATTEMPTS,
+            held=self.held(agent),
+            expired=expired,
+        )
+        written = self.store.write(
+            self.study.id, [ended(run)], agent=agent, lease=HOUR, take=wanted, version=version
+        )
+        if self.holds(run) or self.adopts(run):
+            self.give_up(run.number, "done")
+        if written.refused or version != written.version:
+            assert written.taken is None
+            return multiple()
+        self.reclaim(agent, set(), knows=True, expired=expired)
+        return self.taken(written.taken, agent, last)
+
     @rule(run=consumes(runs))
     def fail(self, run: TicketRow) -> None:
         what = Lost(ticket_id=run.id, attempt=run.attempt, error="died", max_attempts=MAX_ATTEMPTS)
@@ -207,6 +235,10 @@ class Tickets(RuleBasedStateMachine):
         for measured in self.store.measurements(self.study.id):
             by_ticket[measured.ticket_id].add(measured.step)
         assert list(by_ticket.values()) == self.reports
+
+
+def limits(last: int | None) -> dict[Kind, int | None]:
+    return {"search": last}
 
 
 def agent_of(run: TicketRow) -> str:

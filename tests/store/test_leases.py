@@ -9,7 +9,7 @@ import optuna
 import pytest
 from sqlalchemy import Connection, select, text
 
-from tempopt.store import Lost, Returned, Store, StudyRow, TicketRow
+from tempopt.store import Lost, Returned, Store, StudyRow, TicketRow, Wanted
 from tempopt.store.clock import Clock
 from tempopt.store.taking import take as take_on
 from tests.store.scenes import (
@@ -138,17 +138,20 @@ def test_a_ticket_that_its_agent_does_not_know_of_is_given_out_again(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     """The answer to its taking was lost on the way."""
-    again = store.take_ticket(study.id, "agent", ALL, lease=HOUR, max_attempts=1)
+    again = store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1))
     assert again is not None
     assert (again.id, again.attempt, again.failures, again.error) == (ticket.id, 2, 0, None)
-    assert store.take_ticket(study.id, "agent", ALL, lease=HOUR, max_attempts=1, held=[ticket.id]) is None
+    assert (
+        store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1, held=[ticket.id]))
+        is None
+    )
 
 
 def test_a_long_outage_after_a_lost_answer_counts_no_failure(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     expire(store, ticket)
-    again = store.take_ticket(study.id, "agent", ALL, lease=HOUR, max_attempts=1)
+    again = store.take_ticket(study.id, "agent", Wanted(limits=ALL, lease=HOUR, max_attempts=1))
     assert again is not None
     assert (again.attempt, again.failures) == (2, 0)
 
@@ -169,7 +172,9 @@ def test_leases_that_are_over_count_only_if_they_are_to(store: Store, study: Stu
         expire(store, each)
     found = [
         store.take_ticket(
-            study.id, "agent", ALL, lease=HOUR, max_attempts=3, dead=["dead"], held=held, expired=False
+            study.id,
+            "agent",
+            Wanted(limits=ALL, lease=HOUR, max_attempts=3, dead=["dead"], held=held, expired=False),
         )
         for held in ([], [dead.id], [dead.id, unknown.id])
     ]
@@ -319,12 +324,12 @@ def test_a_taking_that_is_not_finished_keeps_nobody_from_the_next_ticket(
 ) -> None:
     """A server locks the rows that it reads: of what one taker has passed, another must find the rest."""
     store.add_tickets(study.id, [new(n) for n in range(6)])
-    options = {"lease": HOUR, "max_attempts": 3, "dead": (), "held": (), "expired": True}
+    wanted = Wanted(limits=limits, lease=HOUR, max_attempts=3)  # type: ignore[arg-type]
     is_taken, may_end = threading.Event(), threading.Event()
     first: list[TicketRow | None] = []
 
     def slowly(connection: Connection) -> None:
-        first.append(take_on(connection, study.id, "slow", limits, **options))  # type: ignore[arg-type]
+        first.append(take_on(connection, study.id, "slow", wanted))
         is_taken.set()
         assert may_end.wait(30)
 

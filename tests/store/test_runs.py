@@ -20,6 +20,7 @@ from tempopt.store import (
     Store,
     StudyRow,
     TicketRow,
+    Wanted,
     Written,
 )
 from tests.store.scenes import (
@@ -289,7 +290,10 @@ def test_an_end_that_was_decided_by_somebody_else_is_not_taken_for_ours(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
     store.write(study.id, [], renew={ticket.id: 1}, agent="agent", lease=-1.0)
-    assert store.take_ticket(study.id, "second", {"search": None}, lease=HOUR, max_attempts=1) is None
+    assert (
+        store.take_ticket(study.id, "second", Wanted(limits={"search": None}, lease=HOUR, max_attempts=1))
+        is None
+    )
     assert only(store, study.id).state == "failed"
     for change in (ended(ticket), reported(ticket, 1, 1.0)):
         assert store.write(study.id, [change], agent="agent", lease=HOUR).refused.keys() == {ticket.id}

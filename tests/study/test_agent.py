@@ -108,11 +108,12 @@ class Died(BaseException):
         ("create_study", 1, True),
         ("add_tickets", 1, True),
         ("add_tickets", 2, False),
-        ("take_ticket", 9, True),
+        ("take_ticket", 2, True),
         ("begin", 9, False),
         ("begin", 9, True),
         ("write", 12, False),
         ("write", 12, True),
+        ("write", 15, True),
     ],
 )
 def test_an_agent_may_die_between_any_two_writes(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.store.rows import Ended, Outcomes, Reported, TicketRow
+from tempopt.store.rows import Ended, Outcomes, Reported, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.board import Board
 from tempopt.study.spec import StudySpec
@@ -34,7 +34,7 @@ def board(store: Store, spec: StudySpec) -> Board:
 
 
 def take(store: Store, board: Board, agent: str, *, lease: float = 60.0) -> TicketRow:
-    ticket = store.take_ticket(1, agent, board.limits(), lease=lease, max_attempts=3)
+    ticket = store.take_ticket(1, agent, Wanted(limits=board.limits(), lease=lease, max_attempts=3))
     assert ticket is not None
     if ticket.parameters is not None:
         return ticket

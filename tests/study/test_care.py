@@ -22,6 +22,7 @@ from tempopt.store.rows import (
     Returned,
     StudyRow,
     TicketRow,
+    Wanted,
 )
 from tempopt.store.store import Store
 from tempopt.study import care
@@ -71,7 +72,9 @@ def take(store: Store, study: StudyRow) -> Callable[..., TicketRow]:
     held: list[int] = []
 
     def taken(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
-        ticket = store.take_ticket(study.id, agent, {kind: None}, lease=lease, max_attempts=3, held=held)
+        ticket = store.take_ticket(
+            study.id, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3, held=held)
+        )
         assert ticket is not None
         held.append(ticket.id)
         return ticket

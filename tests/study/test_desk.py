@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.store.rows import SEARCHING, Checkpoint, Ended, Outcomes, StudyRow, TicketRow
+from tempopt.store.rows import SEARCHING, Checkpoint, Ended, Outcomes, StudyRow, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.arms import Arms
 from tempopt.study.desk import Desk
@@ -65,7 +65,7 @@ def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_
         ticket = keep(3, keep(2, ticket))
         # frozen now, past the lease: another takes the run over
         store.write(study.id, [], agent=desk._name, renew={ticket.id: 1}, lease=-1.0)
-        other = store.take_ticket(study.id, "another", {"unit": 0}, lease=60.0, max_attempts=3)
+        other = store.take_ticket(study.id, "another", Wanted(limits={"unit": 0}, lease=60.0, max_attempts=3))
         assert other is not None and other.id == ticket.id
         desk._deliver()
         assert abandoned == [ticket.id]
@@ -93,7 +93,7 @@ def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_th
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
         store.add_tickets(study.id, first_tickets(spec))
         theirs = {
-            kind: take(store, study.id, f"at {kind}", {kind: 0}, lease=60.0, max_attempts=3)
+            kind: take(store, study.id, f"at {kind}", Wanted(limits={kind: 0}, lease=60.0, max_attempts=3))
             for kind in SEARCHING
         }
         desk = _desk(spec, study, store, tmp_path)

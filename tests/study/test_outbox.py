@@ -25,6 +25,7 @@ from tempopt.store.rows import (
     Outcomes,
     Reported,
     Returned,
+    Wanted,
     Written,
 )
 from tempopt.study import outbox
@@ -61,8 +62,10 @@ class Records:
         agent: str,
         renew: Mapping[int, int],
         lease: float,
+        take: Wanted | None,
+        version: int | None,
     ) -> Written:
-        assert agent == "me"
+        assert (agent, take, version) == ("me", None, None)
         if self.away is not None:
             raise self.away
         self.changes += changes

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tempopt.errors import StudyNotFound
-from tempopt.store.rows import KINDS, Ended, NewTicket, Outcomes, TicketRow
+from tempopt.store.rows import KINDS, Ended, NewTicket, Outcomes, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.results import load
 
@@ -186,7 +186,7 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         row = store.create_study("pairs", spec.to_json(), spec.identity())
         store.add_tickets(row.id, [NewTicket(kind="unit", arm="unit", number=0, seed=3)])
-        ticket = store.take_ticket(row.id, "here", {"unit": None}, lease=60.0, max_attempts=3)
+        ticket = store.take_ticket(row.id, "here", Wanted(limits={"unit": None}, lease=60.0, max_attempts=3))
         assert ticket is not None
         store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
         assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)

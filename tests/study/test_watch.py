@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import StudyFailed
-from tempopt.store.rows import Ended, Lost, NewTicket, Outcomes, Reported, TicketRow
+from tempopt.store.rows import Ended, Lost, NewTicket, Outcomes, Reported, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.progress import Snapshot
 from tempopt.study.spec import StudySpec
@@ -51,7 +51,9 @@ def _begun(store: Store, make_spec: Any) -> int:
 
 
 def _taken(store: Store, study: int) -> TicketRow:
-    ticket = store.take_ticket(study, AGENT, {"unit": None}, lease=60.0, max_attempts=3, held=[1, 2, 3])
+    ticket = store.take_ticket(
+        study, AGENT, Wanted(limits={"unit": None}, lease=60.0, max_attempts=3, held=[1, 2, 3])
+    )
     assert ticket is not None
     store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
     return ticket
