@@ -17,6 +17,7 @@ from tests.servers import why_not
 SIZE = Size(tickets=24, agents=3, seconds=40.0, every=3.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_whatever_is_done_to_agents_and_database_every_ticket_is_done_once_and_as_in_peace(
     backend: str, tmp_path: Path, undisturbed: Callable[[int], Record]

@@ -24,6 +24,7 @@ def _at_work(url: str) -> int:
     return sum(row.state == "running" for row in studies.tickets(url))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("agents", "disk_is_lost"), [(1, True), (3, False)], ids=["one agent, its disk lost", "three agents"]
 )

@@ -18,6 +18,8 @@ TICKETS = 8
 # Seconds of a step: a run that was caught lasts long enough for what is to happen to it.
 PACE = 0.6
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def place_for(tmp_path: Path) -> Iterator[Callable[[str], Place]]:

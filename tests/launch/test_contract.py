@@ -54,6 +54,7 @@ CORES = "test_each_agent_has_the_folder_the_environment_and_the_cores_of_its_tas
 KILLED = "test_an_agent_that_is_killed_is_started_again_and_the_study_ends_as_in_peace"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "found_by", "said"),
     [("DropsOne", CORES, "to begin"), ("NeverAgain", KILLED, "killed by SIGKILL")],

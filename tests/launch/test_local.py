@@ -75,15 +75,17 @@ def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: P
         url = f"postgresql://me:{WRITTEN}@127.0.0.1:{taken.getsockname()[1]}/studies"
         launcher = LocalLauncher({"logs": str(tmp_path)})
         (id,) = launcher.start([Task(study="pairs", storage=url, folder=str(tmp_path))])
-        words = b""
-        while launcher.jobs([id])[0].state == "running":
+        log, words = tmp_path / f"agent-{id}.log", b""
+        # it waits for the database, and says so
+        while not (log.is_file() and "Trying again" in log.read_text()):
             for pid in descendants(os.getpid()):
                 with contextlib.suppress(OSError):
                     words += (Path("/proc") / str(pid) / "cmdline").read_bytes()
                     words += (Path("/proc") / str(pid) / "environ").read_bytes()
             time.sleep(0.05)
+        launcher.cancel([id])
     (job,) = launcher.jobs([id])
-    assert b"tempopt.cli.launched" in words and "See that the server is running" in job.message
+    assert b"tempopt.cli.launched" in words and "See that the server is running" in log.read_text()
     holds_no_password(words.decode(errors="replace"))
     holds_no_password(job.message)
-    holds_no_password((tmp_path / f"agent-{id}.log").read_text())
+    holds_no_password(log.read_text())

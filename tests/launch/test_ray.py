@@ -140,6 +140,7 @@ def _script(cluster: RayCluster, code: str, *words: str) -> list[str]:
     return [sys.executable, "-W", "error", "-c", code, cluster.address, *words]
 
 
+@pytest.mark.long
 def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_it_would_have(
     cluster: RayCluster,
     launcher: RayLauncher,

@@ -196,6 +196,7 @@ class TestContract(LauncherTests):
         return database
 
 
+@pytest.mark.long
 class TestTimeLimit:
     def test_a_job_that_meets_its_time_limit_goes_on_in_another_life_as_if_nothing_had_been(
         self, scene: Scene, tmp_path: Path
@@ -227,6 +228,7 @@ class TestRanks:
         assert {row.state for row in studies.tickets(scene.url)} == {"done"}
 
 
+@pytest.mark.long
 class TestDeaths:
     def test_a_job_whose_process_or_node_is_lost_is_queued_again_each_time(self, scene: Scene) -> None:
         scene.set_pace(1.0)

@@ -26,7 +26,7 @@ TRIALS = 80
 Find = Callable[[str, str, float], Best]
 
 # The machine that the tests run on may have one.
-pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used:UserWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:GPU available but not used:UserWarning")]
 
 
 def _train(path: Path) -> None:
