@@ -13,10 +13,9 @@ which is Ray's default. Lightning's logger, progress bar and summary are off in 
 search, ended when the searching is done: its unit and constant arms train the first two of the sets, so that
 nothing is trained that others do not train.
 
-CPU seconds are those of all processes. Other programs on the machine can only add to them, by their use of
-its caches, so of several rounds the least counts, and what others took of the cores is printed. Start-up is
-told from trials by three runs of each tool: few short trainings, many short ones, many long ones. Where a
-training is next to nothing, the difference stands out from the noise.
+CPU seconds are those of all processes, and what others took of the cores meanwhile is printed. A tool is
+compared with the bare loop of the same round: a shared machine is not equally fast in all of them. Where a
+training is next to nothing, what a trial costs beside it stands out from the noise.
 
 Needs, besides the development extras, ray[tune] and optuna-integration[pytorch_lightning].
 """
@@ -32,6 +31,7 @@ import tempfile
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import spent
 from peers_tools import EPOCHS, TOOLS, Job
@@ -39,7 +39,7 @@ from spent import Spent
 
 HERE = Path(__file__).parent
 SETS = 32
-FEW, SHORT, LONG = Job(4, 2), Job(SETS, 2), Job(SETS, 40)
+SHORT, LONG = Job(SETS, 2), Job(SETS, 40)
 YARDSTICK = "bare"
 WITHOUT = ", without its daemons"
 SLOW = "ray, saving, new workers"
@@ -85,7 +85,7 @@ def measured(tools: list[str], rounds: int) -> Costs:
     """Return what each tool's jobs cost, round by round, the tools taking turns."""
     costs: Costs = defaultdict(list)
     for _ in range(rounds):
-        for job in (FEW, SHORT, LONG):
+        for job in (SHORT, LONG):
             expected: dict[int, float] = {}
             for tool in tools:
                 cost, found = carried_out(tool, job)
@@ -103,32 +103,27 @@ def measured(tools: list[str], rounds: int) -> Costs:
 
 
 def table(tools: list[str], costs: Costs) -> None:
-    """Print what a trial costs, by tool."""
+    """Print what a trial costs, by tool: the mean of all rounds, and its least and its most over bare."""
 
-    def cpu(row: str, job: Job) -> float:
+    def over(row: str, job: Job) -> list[float]:
         tool, without, _ = row.partition(WITHOUT)
-        return min(cost.cpu - (cost.daemons if without else 0.0) for cost in costs[tool, job])
+        spent_by = [cost.cpu - (cost.daemons if without else 0.0) for cost in costs[tool, job]]
+        # of one round, since the machine is not equally fast in all of them
+        pairs = zip(spent_by, costs[YARDSTICK, job], strict=True)
+        return [1000 * (cpu - bare.cpu) / job.num_sets for cpu, bare in pairs]
 
-    def short(row: str) -> float:
-        return (cpu(row, SHORT) - cpu(row, FEW)) / (SHORT.num_sets - FEW.num_sets)
-
-    def start(row: str) -> float:
-        return cpu(row, FEW) - FEW.num_sets * short(row)
-
-    def long(row: str) -> float:
-        return (cpu(row, LONG) - start(row)) / LONG.num_sets
-
-    steps = [EPOCHS * job.num_batches for job in (LONG, SHORT)]
-    print("\n{} trials, two at a time, {} steps each; short ones have {}:\n".format(SETS, *steps))
-    heads = ["", "wall s", "CPU s", "of it start-up", "CPU ms a trial", "over bare", "start-up shared out"]
-    heads += ["short trial", "over bare"]
-    print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
+    jobs = (SHORT, LONG)
+    steps = [EPOCHS * job.num_batches for job in jobs]
+    print("\n{} trials, two at a time, of {} steps and of {}, start-up included:\n".format(SETS, *steps))
+    heads = [f"{what}, {n} steps" for n in steps for what in ("wall s", "CPU s", "over bare, CPU ms a trial")]
+    print("| " + " | ".join(["", *heads]) + " |\n|" + "---|" * (1 + len(heads)))
     for row in [*tools, *(f"{tool}{WITHOUT}" for tool in tools if tool.startswith("ray"))]:
-        wall = min(cost.wall for cost in costs[row.partition(WITHOUT)[0], LONG])
-        cells = [f"{wall:.1f}", f"{cpu(row, LONG):.1f}", f"{start(row):.1f}"]
-        cells += [f"{1000 * long(row):.0f}", f"{1000 * (long(row) - long(YARDSTICK)):.0f}"]
-        cells += [f"{1000 * (cpu(row, LONG) - cpu(YARDSTICK, LONG)) / SETS:.0f}"]
-        cells += [f"{1000 * short(row):.0f}", f"{1000 * (short(row) - short(YARDSTICK)):.0f}"]
+        cells = []
+        for job in jobs:
+            of_it = costs[row.partition(WITHOUT)[0], job]
+            cells += [f"{fmean(cost.wall for cost in of_it):.1f}", f"{fmean(cost.cpu for cost in of_it):.1f}"]
+            more = over(row, job)
+            cells.append(f"{fmean(more):.0f} ({min(more):.0f} to {max(more):.0f})")
         print(f"| {row} | {' | '.join(cells)} |")
 
 
@@ -137,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=1, help="of which the least counts")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each is measured")
     parser.add_argument("--all", action="store_true", help="a new worker for each of Ray's trials, too")
     arguments = parser.parse_args()
     tools = [tool for tool in TOOLS if arguments.all or tool != SLOW]
