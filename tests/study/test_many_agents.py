@@ -391,7 +391,7 @@ def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more
         pruned = [c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"]
         if not pruned:
             return work(self, study_id, changes, **options)
-        work(self, study_id, [c for c in changes if c not in pruned], **options)
+        work(self, study_id, [c for c in changes if c not in pruned], **options | {"take": None})
         raise Died
 
     with monkeypatch.context() as patch:
