@@ -7,10 +7,13 @@ mask is True where a query may attend; a floating one is added to the logits.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tempopt.attention.masks import causal_mask, visible, visible_keys
+from tempopt.attention.normalisers import check_linear, normalised_attention
 from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
+
+__all__ = ["causal_mask", "temper_query", "tempered_attention", "visible", "visible_keys"]
 
 
 def tempered_attention(
@@ -21,6 +24,8 @@ def tempered_attention(
     inverse_temperature: Tensor | float,
     length_scaling: LengthScaling | None = None,
     length_constant: Tensor | None = None,
+    normaliser: str = "softmax",
+    top_k: Tensor | int | None = None,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
@@ -39,6 +44,8 @@ def tempered_attention(
         length_scaling: Factor on 1 / tau from the number of keys that each query sees.
         length_constant: The scaling's ``constant`` as a tensor, so that one graph serves every value of it
             too; None for the scaling's own.
+        normaliser: Name in :data:`tempopt.attention.normalisers.NORMALISERS`, in place of softmax.
+        top_k: Number of keys that ``top_k`` keeps; given for it alone.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
@@ -46,7 +53,12 @@ def tempered_attention(
 
     Returns:
         Attended values, (B, H, Q, D of the values), zero for a query that sees no key.
+
+    Raises:
+        UsageError: if the normaliser is not known, or ``top_k`` or a temperature does not go with it.
     """
+    if normaliser == "linear":
+        check_linear(inverse_temperature, length_scaling)
     q_BHQD = temper_query(
         q_BHQD,
         k_BHKD.shape[-2],
@@ -56,10 +68,16 @@ def tempered_attention(
         attn_mask=attn_mask,
         is_causal=is_causal,
     )
-    if is_causal and attn_mask is not None:
-        attn_mask, is_causal = _with_causal(attn_mask, q_BHQD.shape[-2], k_BHKD.shape[-2]), False
-    return F.scaled_dot_product_attention(
-        q_BHQD, k_BHKD, v_BHKD, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+    return normalised_attention(
+        q_BHQD,
+        k_BHKD,
+        v_BHKD,
+        normaliser=normaliser,
+        top_k=top_k,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        dropout_p=dropout_p,
+        scale=scale,
     )
 
 
@@ -95,53 +113,3 @@ def temper_query(
     if isinstance(factor, Tensor) and factor.ndim == 0:
         factor = factor.to(dtype).reshape(1)
     return (q_BHQD * factor).to(q_BHQD.dtype)
-
-
-def visible_keys(
-    q_len: int,
-    k_len: int,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    *,
-    device: torch.device | None = None,
-) -> Tensor:
-    """Return how many keys each query sees, as integers that broadcast to (B, H, Q).
-
-    Args:
-        q_len: Number of queries.
-        k_len: Number of keys.
-        attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
-        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        device: Where the counts are wanted; a mask's own device has precedence.
-    """
-    if attn_mask is not None:
-        seen = visible(attn_mask)
-        if is_causal:
-            seen = seen & causal_mask(q_len, k_len, attn_mask.device)
-        return seen.expand(*seen.shape[:-1], k_len).sum(dim=-1)
-    if is_causal:
-        return torch.arange(1, q_len + 1, device=device).clamp(max=k_len)
-    return torch.full((1,), k_len, device=device)
-
-
-def visible(attn_mask: Tensor) -> Tensor:
-    """Return the mask as a boolean one, True where a query may attend.
-
-    In a floating mask minus infinity hides a key, and so does anything near the lowest number of its type,
-    which many models write instead; a finite bias, as of ALiBi, does not.
-    """
-    if attn_mask.dtype == torch.bool:
-        return attn_mask
-    return attn_mask > torch.finfo(attn_mask.dtype).min / 2
-
-
-def causal_mask(q_len: int, k_len: int, device: torch.device) -> Tensor:
-    """Return a boolean (Q, K) mask, True where the key is at or before the query, counted from the start."""
-    return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril()
-
-
-def _with_causal(attn_mask: Tensor, q_len: int, k_len: int) -> Tensor:
-    causal_QK = causal_mask(q_len, k_len, attn_mask.device)
-    if attn_mask.dtype == torch.bool:
-        return attn_mask & causal_QK
-    return attn_mask.masked_fill(~causal_QK, float("-inf"))

@@ -32,6 +32,10 @@ _COMPUTED_FROM = frozenset({"parametrizations", "weight_g", "weight_v", "weight_
 _HINTS = ("attn", "attention", "query", "qkv", "proj", "wq")
 _SHOWN = 12
 AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
+# For a softmax that is written out, where there is nothing to be found.
+_RECIPE = """ Or attend by, with 1/temperature as a buffer of the module:
+from tempopt.attention import tempered_attention
+output = tempered_attention(query, key, value, inverse_temperature=self.inverse_temperature)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +312,7 @@ def _nothing_found(model: nn.Module) -> str:
     return (
         f"No attention was found in {type(model).__name__}: it has no nn.MultiheadAttention and no "
         f"projection named as queries usually are ({', '.join(sorted(QUERY_NAMES | FUSED_NAMES))}). "
-        f"{_candidates(model)}"
+        f"{_candidates(model)}{_RECIPE}"
     )
 
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tempopt.attention.interface import Interface
+from tempopt.attention.interface_layers import InterfaceLayer
 from tempopt.attention.projection import Factors, TemperedProjection, place_of, untempered
-from tempopt.attention.query_rows import AS_TEMPERED_MODULE, QueryRows
+from tempopt.attention.query_rows import AS_TEMPERED_MODULE, QueryRows, query_rows
 from tempopt.errors import AttachError
+from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
 
 Forward = Callable[[], Any]
 
-# Not a power of two, so that arithmetic in another order would show.
-_PROBE = 3.0
 # As good as infinite, so that attention is uniform; at infinity itself a normalisation would divide by zero.
 _UNIFORM = 2.0**20
 # Part of the way to uniform attention that the probe must move the output. A normalisation behind the
@@ -32,33 +33,199 @@ _LEAST_MOVE = 0.02
 # A parameter that is nowhere larger is as good as closed (zero initialisation, LayerScale).
 _CLOSED = 1e-4
 
+# Where a module of transformers keeps the factor on its logits.
+_SCALES = ("scaling", "scale")
+
 _WITHOUT_IT = f"Leave the layer out (layers=[...] takes patterns), or {AS_TEMPERED_MODULE}."
 
 
-def self_test(model: nn.Module, rows: Sequence[QueryRows], factors: Factors, forward: Forward) -> None:
+class Tempered(Protocol):
+    """The tempered layers of a model, whichever way their temperatures are attached."""
+
+    probe: ClassVar[float]
+    """A temperature for which :meth:`by_hand` computes in the same order, or one that would show it."""
+
+    by_hand_is: ClassVar[str]
+    """What :meth:`by_hand` does, and what may be wrong where it gives another output."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the layers in depth order."""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """1 / temperature of each layer, as set."""
+
+    def set_values(self, values: Sequence[float]) -> None:
+        """Set 1 / temperature of each layer."""
+
+    def devices(self) -> set[torch.device]:
+        """Return where the layers are."""
+
+    def by_temperature_alone(self) -> AbstractContextManager[None]:
+        """Leave out, for a while, whatever else is attached."""
+
+    def by_hand(self, layer: int, temperature: float) -> AbstractContextManager[None]:
+        """Have the model without temperatures attached, but one of a layer put in by other means."""
+
+    def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
+        """Have the query doubled and the key halved, if it is to be shown which is which; None if not."""
+
+
+def self_test(model: nn.Module, tempered: Tempered, forward: Forward) -> None:
     """Test every layer as :meth:`tempopt.attention.attach.Attachment.self_test` says.
 
     Args:
         model: The model, with temperatures attached.
-        rows: Its tempered projections.
-        factors: Their 1/temperature; as before afterwards.
+        tempered: Its tempered layers; their temperatures are as before afterwards.
         forward: Runs the model on a fixed batch and returns tensors in any nesting.
 
     Raises:
         AttachError: if a layer does not pass, or ``forward`` is not fit for the test.
     """
-    values = factors.values
+    values = tempered.values
     try:
-        with _unchanged(model):
-            _Test(rows, factors, forward).run()
+        with _unchanged(model), tempered.by_temperature_alone():
+            _Test(tempered, forward).run()
     finally:
-        factors.set(values)
+        tempered.set_values(values)
+
+
+@dataclass(frozen=True, slots=True)
+class TemperedRows:
+    """Query rows under test.
+
+    Args:
+        rows: The tempered projections.
+        factors: Their 1/temperature.
+    """
+
+    # Not a power of two, so that arithmetic in another order would show.
+    probe: ClassVar[float] = 3.0
+    by_hand_is: ClassVar[str] = (
+        "the same model with the temperature multiplied into its query weights. The forward may read a copy "
+        "or a cache of the weights"
+    )
+
+    rows: Sequence[QueryRows]
+    factors: Factors
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the projections in depth order."""
+        return [layer.name for layer in self.rows]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """1 / temperature of each layer, as set."""
+        return self.factors.values
+
+    def set_values(self, values: Sequence[float]) -> None:
+        """Set 1 / temperature of each layer."""
+        self.factors.set(values)
+
+    def devices(self) -> set[torch.device]:
+        """Return where the projections are."""
+        return {place_of(layer)[0] for layer in self.rows}
+
+    def by_temperature_alone(self) -> AbstractContextManager[None]:
+        """Do nothing: there is nothing else."""
+        return nullcontext()
+
+    @contextmanager
+    def by_hand(self, layer: int, temperature: float) -> Iterator[None]:
+        """Give the projections their own classes, and one the temperature in its weights."""
+        with baked(self.rows[layer], 1.0 / temperature), ExitStack() as stack:
+            for each in self.rows:
+                assert isinstance(each.module, TemperedProjection)
+                stack.enter_context(untempered(each.module))
+            yield
+
+    def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
+        """Double the query and halve the key of a fused projection."""
+        return _doubled_and_halved(self.rows[layer]) if self.rows[layer].fused else None
+
+
+@dataclass(frozen=True, slots=True)
+class TemperedInterface:
+    """An interface under test.
+
+    Args:
+        layers: The tempered attention modules.
+        interface: Their temperatures.
+    """
+
+    # The query times a power of two is, to the last bit, the same as the scale times it.
+    probe: ClassVar[float] = 2.0
+    by_hand_is: ClassVar[str] = (
+        "the same model with its scale divided by the temperature. Its attention may be another under "
+        "another name than sdpa or eager"
+    )
+
+    layers: Sequence[InterfaceLayer]
+    interface: Interface
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the attention modules in depth order."""
+        return [layer.name for layer in self.layers]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """1 / temperature of each layer, as set."""
+        return self.interface.values
+
+    def set_values(self, values: Sequence[float]) -> None:
+        """Set 1 / temperature of each layer."""
+        self.interface.set_values(values)
+
+    def devices(self) -> set[torch.device]:
+        """Return where the modules are."""
+        return {next(layer.module.parameters()).device for layer in self.layers}
+
+    @contextmanager
+    def by_temperature_alone(self) -> Iterator[None]:
+        """Leave out length scaling, entropy term and normaliser."""
+        interface = self.interface
+        kept = interface.length_scaling, interface.normaliser, interface.has_entropy_term
+        interface.length_scaling, interface.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
+        interface.has_entropy_term = False
+        try:
+            yield
+        finally:
+            interface.length_scaling, interface.normaliser, interface.has_entropy_term = kept
+
+    @contextmanager
+    def by_hand(self, layer: int, temperature: float) -> Iterator[None]:
+        """Have the model ask for its own functions, and change the scale of one layer."""
+        with self.interface.own_implementation(), _scaled(self.layers[layer], 1.0 / temperature):
+            yield
+
+    def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
+        """Return None: the function is given the query by itself."""
+        return None
+
+
+@contextmanager
+def _scaled(layer: InterfaceLayer, factor: float) -> Iterator[None]:
+    attributes = vars(layer.module)
+    name = next((name for name in _SCALES if isinstance(attributes.get(name), float)), None)
+    if name is None:
+        # It scales its query itself, or not at all.
+        with baked(query_rows(layer.module)[0], factor):
+            yield
+        return
+    kept = attributes[name]
+    attributes[name] = kept * factor
+    try:
+        yield
+    finally:
+        attributes[name] = kept
 
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    rows: Sequence[QueryRows]
-    factors: Factors
+    tempered: Tempered
     forward: Forward
 
     def run(self) -> None:
@@ -68,45 +235,48 @@ class _Test:
                 "The forward of the self-test gave different outputs for the same model and random state. "
                 "Draw the batch once, outside of it, as in self_test(lambda: model(batch))."
             )
-        for index, layer in enumerate(self.rows):
-            self.check_equal(index, layer)
-            self.check_moves(index, layer, base)
-            if layer.fused:
-                self.check_split(layer, base)
+        for index, name in enumerate(self.tempered.names):
+            self.check_equal(index, name)
+            self.check_moves(index, name, base)
+            self.check_split(index, name, base)
 
-    def check_equal(self, index: int, layer: QueryRows) -> None:
-        """Compare with the model's own classes and the temperature in the weights."""
+    def check_equal(self, index: int, name: str) -> None:
+        """Compare with the model's own attention and the temperature put in by other means."""
+        probe = self.tempered.probe
         for grad in (False, True):
-            tempered = self.outputs({index: _PROBE}, grad=grad)
-            with _baked(layer, 1.0 / _PROBE), self.own_classes():
-                baked = self.outputs(grad=grad)
-            if not _close(tempered, baked):
+            tempered = self.outputs({index: probe}, grad=grad)
+            with self.tempered.by_hand(index, probe):
+                by_hand = self.outputs(grad=grad)
+            if not _close(tempered, by_hand):
                 raise AttachError(
-                    f'The temperature of layer "{layer.name}" does not act as it should: the output is not '
-                    "that of the same model with the temperature multiplied into its query weights. The "
-                    f"forward may read a copy or a cache of the weights. {_WITHOUT_IT}"
+                    f'The temperature of layer "{name}" does not act as it should: the output is not that of '
+                    f"{self.tempered.by_hand_is}. {_WITHOUT_IT}"
                 )
 
-    def check_moves(self, index: int, layer: QueryRows, base: Sequence[Tensor]) -> None:
+    def check_moves(self, index: int, name: str, base: Sequence[Tensor]) -> None:
         """Compare the way that the output goes with the whole way to uniform attention."""
         # Both ways, since a loss may by chance be the same at one other temperature.
-        moved = max(_distance(self.outputs({index: probe}), base) for probe in (_PROBE, 1 / _PROBE))
+        probe = self.tempered.probe
+        moved = max(_distance(self.outputs({index: each}), base) for each in (probe, 1 / probe))
         whole = _distance(self.outputs({index: _UNIFORM}), base)
         # A power of two leaves a normalised query the same to the last bit, where the probe rounds it.
         if whole == 0 or moved < _LEAST_MOVE * whole:
             raise AttachError(
-                f'The temperature of layer "{layer.name}" did not move the output. Its query may be '
+                f'The temperature of layer "{name}" did not move the output. Its query may be '
                 "normalised after the projection, which undoes any scale (QK-norm); it may have but one key "
                 "to attend to, so try a longer batch; or this forward does not use it. " + _WITHOUT_IT
             )
 
-    def check_split(self, layer: QueryRows, base: Sequence[Tensor]) -> None:
+    def check_split(self, index: int, name: str, base: Sequence[Tensor]) -> None:
         """Double the query and halve the key: their product is then the same to the last bit."""
-        with _baked(layer, 2.0), _baked(layer, 0.5, part=1):
+        cancelled = self.tempered.cancelled(index)
+        if cancelled is None:
+            return
+        with cancelled:
             outputs = self.outputs()
         if not _close(outputs, base):
             raise AttachError(
-                f'Query, key and value of layer "{layer.name}" are not the three equal blocks, in this '
+                f'Query, key and value of layer "{name}" are not the three equal blocks, in this '
                 "order, that they were taken for: a doubled query and a halved key do not cancel. Split the "
                 f"projection into three and attach again, or {AS_TEMPERED_MODULE}."
             )
@@ -114,8 +284,8 @@ class _Test:
     def outputs(self, temperatures: Mapping[int, float] | None = None, *, grad: bool = False) -> list[Tensor]:
         """Return the tensors of a forward at temperature 1, or another in some layers."""
         given = temperatures or {}
-        self.factors.set([1.0 / given.get(index, 1.0) for index in range(len(self.rows))])
-        devices = {place_of(layer)[0] for layer in self.rows}
+        self.tempered.set_values([1.0 / given.get(index, 1.0) for index in range(len(self.tempered.names))])
+        devices = self.tempered.devices()
         with torch.inference_mode(False), torch.set_grad_enabled(grad), _same_randomness(devices):
             outputs = list(_tensors(self.forward()))
         if not outputs:
@@ -125,23 +295,22 @@ class _Test:
             )
         return outputs
 
-    @contextmanager
-    def own_classes(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for layer in self.rows:
-                assert isinstance(layer.module, TemperedProjection)
-                stack.enter_context(untempered(layer.module))
-            yield
-
 
 @contextmanager
-def _baked(layer: QueryRows, factor: float, *, part: int = 0) -> Iterator[None]:
+def baked(layer: QueryRows, factor: float, *, part: int = 0) -> Iterator[None]:
+    """Have the rows of one part multiplied by a factor for a while (``QueryRows.scale_``)."""
     kept = [(parameter, parameter.detach().clone()) for _, parameter in layer.parameters()]
     layer.scale_(factor, part=part)
     try:
         yield
     finally:
         _copy_back(kept)
+
+
+@contextmanager
+def _doubled_and_halved(layer: QueryRows) -> Iterator[None]:
+    with baked(layer, 2.0), baked(layer, 0.5, part=1):
+        yield
 
 
 def _copy_back(kept: Sequence[tuple[Tensor, Tensor]]) -> None:

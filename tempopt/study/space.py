@@ -27,7 +27,7 @@ Arm = Literal["unit", "constant", "search"]
 
 # Twice as hot is as far as half as hot, so these are searched on a logarithmic scale unless told otherwise.
 _SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
-_STRATEGIES = ("schedule", "layer_pattern", "length_scaling")
+_STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser")
 _CONSTANTS = (0.25, 4.0)
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _KEYS = ("low", "high", "log", "step", "choices")

@@ -167,7 +167,8 @@ class StudySpec(Section):
             return lines
         remedy = (
             "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and "
-            "layer_ratio, a length_scaling), set that under model.init_args, or take the name out."
+            "layer_ratio, a length_scaling, a normaliser and top_k), set that under model.init_args, or take "
+            "the name out."
         )
         return [
             (f"search.{name}", f"it changes nothing: no temperature in this space depends on it. {remedy}")

@@ -64,6 +64,8 @@ trainer:
 
 _TEMPERED = """\
   # length_scaling: [none, log_n]  # temperature over the number of keys
+  # normaliser: [softmax, top_k]  # what makes weights of the logits
+  # top_k: {low: 2, high: 32}  # ... and how many keys it keeps
   # entropy_lambda: {low: -0.01, high: 0.01}  # weight of the attention entropy in the loss
 """
 

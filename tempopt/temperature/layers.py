@@ -23,13 +23,18 @@ class LayerPattern(Checked, ABC):
     def factors(self, num_layers: int) -> tuple[float, ...]:
         """Return one factor per layer, first layer first; their geometric mean is 1, and one layer has 1."""
         last = max(num_layers - 1, 1)
-        logs = [self._log_shape(layer / last) for layer in range(num_layers)]
+        logs = [self._log_shape(layer / last, layer) for layer in range(num_layers)]
         level = math.fsum(logs) / num_layers
         return tuple(math.exp(log - level) for log in logs)
 
     @abstractmethod
-    def _log_shape(self, depth: float) -> float:
-        """Return the logarithm of the shape at a depth in [0, 1], before it is normalised."""
+    def _log_shape(self, depth: float, layer: int) -> float:
+        """Return the logarithm of the shape at a depth in [0, 1], before it is normalised.
+
+        Args:
+            depth: Depth of the layer, from 0 (first) to 1 (last).
+            layer: Its number, counted from 0.
+        """
 
 
 @final
@@ -39,7 +44,7 @@ class UniformLayers(LayerPattern):
 
     name: ClassVar[str] = "uniform"
 
-    def _log_shape(self, depth: float) -> float:
+    def _log_shape(self, depth: float, layer: int) -> float:
         return 0.0
 
 
@@ -52,7 +57,7 @@ class LinearLayers(LayerPattern):
 
     layer_ratio: float
 
-    def _log_shape(self, depth: float) -> float:
+    def _log_shape(self, depth: float, layer: int) -> float:
         return math.log(_line(self.layer_ratio, depth))
 
 
@@ -70,7 +75,7 @@ class ULayers(LayerPattern):
 
     layer_ratio: float
 
-    def _log_shape(self, depth: float) -> float:
+    def _log_shape(self, depth: float, layer: int) -> float:
         return math.log(_line(self.layer_ratio, abs(2.0 * depth - 1.0)))
 
 
@@ -83,12 +88,40 @@ class ExponentialLayers(LayerPattern):
 
     layer_ratio: float
 
-    def _log_shape(self, depth: float) -> float:
+    def _log_shape(self, depth: float, layer: int) -> float:
         return depth * math.log(self.layer_ratio)
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosineLayers(LayerPattern):
+    """1 + alpha cos pi r, alpha = (1 - ratio) / (1 + ratio): as ``linear``, but flat at both ends."""
+
+    name: ClassVar[str] = "cosine"
+
+    layer_ratio: float
+
+    def _log_shape(self, depth: float, layer: int) -> float:
+        return math.log(_line(self.layer_ratio, (1.0 - math.cos(math.pi * depth)) / 2.0))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InverseLayers(LayerPattern):
+    """l + 1 for layer l: the logits of each are divided by its number, counted from 1.
+
+    GPT-2's ``scale_attn_by_inverse_layer_idx``, but for its level: the first layer's is not left alone.
+    """
+
+    name: ClassVar[str] = "inverse_layer"
+
+    def _log_shape(self, depth: float, layer: int) -> float:
+        return math.log(layer + 1)
+
+
 LAYER_PATTERNS: dict[str, type[LayerPattern]] = {
-    pattern.name: pattern for pattern in (UniformLayers, LinearLayers, ULayers, ExponentialLayers)
+    pattern.name: pattern
+    for pattern in (UniformLayers, LinearLayers, ULayers, ExponentialLayers, CosineLayers, InverseLayers)
 }
 
 

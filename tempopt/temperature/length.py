@@ -25,9 +25,9 @@ class LengthScaling(Checked, ABC):
         return float(self.factor_of(max(num_keys, FEWEST_KEYS), math.log))
 
     @property
-    def constant(self) -> float:
-        """The number in which two scalings of a kind differ; 1 if they do not."""
-        return 1.0
+    def constant(self) -> tuple[float, float]:
+        """The two numbers in which two scalings of a kind may differ; 1 where they do not."""
+        return 1.0, 1.0
 
     @abstractmethod
     def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
@@ -36,8 +36,8 @@ class LengthScaling(Checked, ABC):
         Args:
             num_keys: A float or an array of any library.
             log: That library's natural logarithm, as ``math.log`` or ``torch.log``.
-            constant: :attr:`constant` as that library holds it; None for the float itself. With a tensor
-                one compiled graph serves every scaling of a kind.
+            constant: :attr:`constant` as that library holds it; None for the floats themselves. With a
+                tensor one compiled graph serves every scaling of a kind.
         """
 
 
@@ -58,7 +58,9 @@ class LogNScaling(LengthScaling):
     """ln n / ln n0: logits sharpen as keys are added, and are unchanged where n = n0.
 
     Known as entropy invariance (Su), scalable softmax (SSMax) and, as a bound on what softmax needs
-    to be able to single out one key, from Chiang & Cholak 2022.
+    to be able to single out one key, from Chiang & Cholak 2022. On top of 1 / sqrt(d) it is Su's
+    kappa ln n / d with kappa = sqrt(d) / ln n0. To choose n0 is to choose kappa; lambda, as he calls the
+    whole factor on the logits, is then no longer to be chosen.
     """
 
     name: ClassVar[str] = "log_n"
@@ -66,13 +68,114 @@ class LogNScaling(LengthScaling):
     n0: float
 
     @property
-    def constant(self) -> float:
-        return math.log(self.n0)
+    def constant(self) -> tuple[float, float]:
+        return math.log(self.n0), 1.0
 
     def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        return log(num_keys) / (self.constant if constant is None else constant)
+        return log(num_keys) / (self.constant if constant is None else constant)[0]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedLogNScaling(LengthScaling):
+    """max(1, ln n / ln n0): as ``log_n`` beyond n0 keys, and nothing up to there.
+
+    For a model that was trained without, on n0 keys, and is tuned on or put to use with more (Su; Qwen).
+    """
+
+    name: ClassVar[str] = "clipped_log_n"
+
+    n0: float
+
+    @property
+    def constant(self) -> tuple[float, float]:
+        return math.log(self.n0), 1.0
+
+    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
+        ratio = log(num_keys) / (self.constant if constant is None else constant)[0]
+        return ratio * (ratio > 1.0) + 1.0 * (ratio <= 1.0)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogNPowerScaling(LengthScaling):
+    """(ln n / ln n0)^p with p = ``length_power``: 0 is ``none``, 1 is ``log_n``.
+
+    How fast logits have to grow for attention to stay critical depends on their gaps: from the root of
+    ln n, which keeps the entropy of random keys a constant share of ln n, to its square.
+    """
+
+    name: ClassVar[str] = "log_n_power"
+
+    n0: float
+    length_power: float
+
+    @property
+    def constant(self) -> tuple[float, float]:
+        return math.log(self.n0), self.length_power
+
+    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
+        held = self.constant if constant is None else constant
+        return (log(num_keys) / held[0]) ** held[1]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YarnScaling(LengthScaling):
+    """(c ln s + 1)^2 with s = max(n / n0, 1) and c = ``length_slope``, the source's 0.1.
+
+    In YaRN (Peng et al. 2023) cosine and sine of the rotary embedding are each multiplied with
+    0.1 ln s + 1, so queries and keys are, and their product, the logit, is with the square. There s is the
+    same for all queries, the length that the model is extended to over the one it was trained on; here
+    it follows the number of keys that the query sees.
+    """
+
+    name: ClassVar[str] = "yarn"
+
+    n0: float
+    length_slope: float
+
+    @property
+    def constant(self) -> tuple[float, float]:
+        return math.log(self.n0), self.length_slope
+
+    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
+        held = self.constant if constant is None else constant
+        growth = log(num_keys) - held[0]
+        return (held[1] * (growth * (growth > 0.0)) + 1.0) ** 2
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama4Scaling(LengthScaling):
+    """1 + c ln(1 + floor(n / n0)) with c = ``length_slope``, the source's 0.1: a step at each multiple of n0.
+
+    Llama 4 has it in its layers without rotary embedding, with n0 = 8192 and n the position plus 1, which
+    under a causal mask is the number of keys that the query sees.
+    """
+
+    name: ClassVar[str] = "llama4"
+
+    n0: float
+    length_slope: float
+
+    @property
+    def constant(self) -> tuple[float, float]:
+        return self.n0, self.length_slope
+
+    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
+        held = self.constant if constant is None else constant
+        return held[1] * log(num_keys // held[0] + 1.0) + 1.0
 
 
 LENGTH_SCALINGS: dict[str, type[LengthScaling]] = {
-    scaling.name: scaling for scaling in (NoLengthScaling, LogNScaling)
+    scaling.name: scaling
+    for scaling in (
+        NoLengthScaling,
+        LogNScaling,
+        ClippedLogNScaling,
+        LogNPowerScaling,
+        YarnScaling,
+        Llama4Scaling,
+    )
 }

@@ -8,7 +8,16 @@ from typing import Any
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
-from tempopt.temperature.length import LENGTH_SCALINGS, LengthScaling
+from tempopt.temperature.length import (
+    LENGTH_SCALINGS,
+    LengthScaling,
+    Llama4Scaling,
+    LogNPowerScaling,
+    LogNScaling,
+    NoLengthScaling,
+    YarnScaling,
+)
+from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser, SoftmaxNormaliser
 from tempopt.temperature.ranges import check_number
 from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule, WarmupAnneal
 
@@ -16,6 +25,7 @@ _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "schedule": SCHEDULES,
     "layer_pattern": LAYER_PATTERNS,
     "length_scaling": LENGTH_SCALINGS,
+    "normaliser": NORMALISERS,
 }
 
 
@@ -39,12 +49,14 @@ class TemperaturePlan:
         layers: Factor on the temperature over depth.
         length_scaling: Factor on the inverse temperature over the number of keys a query sees. It is not
             in ``temperatures``: it is known only where attention is computed.
+        normaliser: What makes weights of the logits over the temperature.
     """
 
     num_layers: int
     schedule: Schedule
     layers: LayerPattern
     length_scaling: LengthScaling
+    normaliser: Normaliser
     _factors: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,18 +84,25 @@ class TemperatureParameters:
         temperature_final: Temperature at progress 1; None means ``temperature_init``.
         schedule: Name in ``SCHEDULES``.
         layer_pattern: Name in ``LAYER_PATTERNS``.
-        layer_ratio: Last layer over first (``linear``, ``exp``) or ends over middle (``u``).
+        layer_ratio: Last layer over first (``linear``, ``exp``, ``cosine``) or ends over middle (``u``).
         length_scaling: Name in ``LENGTH_SCALINGS``.
-        n0: Number of keys, above 1, at which ``log_n`` changes nothing.
+        n0: Number of keys, above 1, at which ``log_n``, ``clipped_log_n``, ``log_n_power`` and ``yarn``
+            change nothing, and at whose multiples ``llama4`` takes its steps.
         warmup_start: Temperature at progress 0 of ``warmup_anneal``.
         warmup_fraction: Progress, between 0 and 1, at which ``warmup_anneal`` reaches ``temperature_init``.
-        cycles: Half-integer number of cycles of ``cyclic``.
+        cycles: Half-integer number of cycles of ``cyclic`` and ``triangular``.
         power: Exponent of ``polynomial``.
         num_steps: Number of levels of ``step``, at least 2.
+        length_power: Exponent of ``log_n_power``, from 0 to 4.
+        length_slope: Growth of ``yarn`` and ``llama4`` with ln n, at least 0.
+        curvature: How far ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` are from a straight line.
+        hold_fraction: Progress, between 0 and 1, until which ``hold_anneal`` is at ``temperature_init``.
+        normaliser: Name in ``NORMALISERS``; ``linear`` has no temperature.
+        top_k: Number of keys, at least 1, that ``top_k`` keeps.
 
     Raises:
-        SpecError: if a name is not known, a number is out of range, or ``constant`` is given a
-            ``temperature_final`` that it would never reach.
+        SpecError: if a name is not known, a number is out of range, ``constant`` is given a
+            ``temperature_final`` that it would never reach, or ``linear`` any temperature but 1.
     """
 
     temperature_init: float = 1.0
@@ -98,16 +117,40 @@ class TemperatureParameters:
     cycles: float = 1.5
     power: float = 2.0
     num_steps: int = 4
+    length_power: float = 1.0
+    length_slope: float = 0.1
+    curvature: float = 10.0
+    hold_fraction: float = 0.5
+    normaliser: str = "softmax"
+    top_k: int = 8
 
     def __post_init__(self) -> None:
         for each in fields(self):
             check_parameter(each.name, getattr(self, each.name))
+        self._check_reached()
+        self._check_has_temperature()
+
+    def _check_reached(self) -> None:
         if self.schedule == Constant.name and self.temperature_final not in (None, self.temperature_init):
             raise SpecError(
                 f'temperature_final={self.temperature_final!r} has no effect: schedule "constant" stays at '
                 f"temperature_init={self.temperature_init!r}. Leave temperature_final out, or choose a "
                 'schedule that moves, as in schedule="cosine".'
             )
+
+    def _check_has_temperature(self) -> None:
+        """Refuse a temperature that the normaliser would not know what to do with."""
+        if self.normaliser != LinearNormaliser.name:
+            return
+        named = _named({each.name: getattr(self, each.name) for each in fields(self)})
+        for name in ("temperature_init", "schedule", "layer_pattern", "length_scaling"):
+            if named[name] != NEUTRAL[name]:
+                raise SpecError(
+                    f'{name}={getattr(self, name)!r} has no effect: normaliser "{self.normaliser}" makes its '
+                    "weights of no exponential of the logits, so there is nothing for a temperature to "
+                    f"divide. Leave {name} out, or choose another normaliser, as in "
+                    'normaliser="softmax".'
+                )
 
     @classmethod
     def from_mapping(cls, parameters: Mapping[str, Any]) -> TemperatureParameters:
@@ -121,6 +164,7 @@ class TemperatureParameters:
             schedule=self._build(SCHEDULES[self.schedule]),
             layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
             length_scaling=self._build(LENGTH_SCALINGS[self.length_scaling]),
+            normaliser=self._build(NORMALISERS[self.normaliser]),
         )
 
     def _build(self, kind: type[Any]) -> Any:
@@ -162,19 +206,37 @@ def effective(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     What a strategy does not read is dropped, as ``layer_ratio`` under ``uniform``. A strategy that its
     values make flat is named so: a schedule that stays where it starts is ``constant``, a pattern of
-    ratio 1 is ``uniform``. A parameter whose strategy is not in the mapping is kept, for it is then not
-    known whether it counts. Names that are not temperature parameters are left alone.
+    ratio 1 is ``uniform``, a length scaling that does not grow is ``none``. A parameter whose strategy is
+    not in the mapping is kept, for it is then not known whether it counts. Under the normaliser ``linear``
+    no temperature counts, and under any but ``softmax`` no entropy term. Other names are left alone.
 
     Raises:
         SpecError: if a strategy is not known.
     """
+    result = _named(parameters)
+    unread = {name for choice in _REGISTRIES if choice in result for name in _unread(choice, result[choice])}
+    normaliser = result.get("normaliser", SoftmaxNormaliser.name)
+    if normaliser != SoftmaxNormaliser.name:
+        unread.add("entropy_lambda")
+    if normaliser == LinearNormaliser.name:
+        unread |= _field_names(TemperatureParameters) - {"normaliser"}
+    return {name: value for name, value in result.items() if name not in unread}
+
+
+def _named(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with each strategy under the plainest name that it has at its values."""
     result = dict(parameters)
     if _is_flat_schedule(result):
         result["schedule"] = Constant.name
-    if "layer_pattern" in result and result.get("layer_ratio") == 1.0:
+    if result.get("layer_ratio") == 1.0 and "layer_ratio" in _read("layer_pattern", result):
         result["layer_pattern"] = UniformLayers.name
-    unread = {name for choice in _REGISTRIES if choice in result for name in _unread(choice, result[choice])}
-    return {name: value for name, value in result.items() if name not in unread}
+    scaling = result.get("length_scaling")
+    if scaling == LogNPowerScaling.name and result.get("length_power") in (0.0, 1.0):
+        plain = LogNScaling if result["length_power"] else NoLengthScaling
+        result["length_scaling"] = plain.name
+    if scaling in (YarnScaling.name, Llama4Scaling.name) and result.get("length_slope") == 0.0:
+        result["length_scaling"] = NoLengthScaling.name
+    return result
 
 
 def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
@@ -184,6 +246,14 @@ def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
     if parameters["schedule"] == WarmupAnneal.name and parameters.get("warmup_start") != level:
         return False
     return parameters["temperature_final"] in (None, level)
+
+
+def _read(choice: str, parameters: Mapping[str, Any]) -> set[str]:
+    """Return the parameters that the chosen strategy reads, none if none is chosen."""
+    if choice not in parameters:
+        return set()
+    check_parameter(choice, parameters[choice])
+    return _field_names(_REGISTRIES[choice][parameters[choice]])
 
 
 def _unread(choice: str, chosen: str) -> set[str]:

@@ -29,21 +29,29 @@ def _is_scale(value: float) -> bool:
 
 _SCALE = Range(allowed=f"a number from {LOWEST:g} to {HIGHEST:g}", accepts=_is_scale)
 
+_FRACTION = Range(allowed="a number between 0 and 1, both excluded", accepts=lambda value: 0 < value < 1)
+
 RANGES: dict[str, Range] = {
     "temperature_init": _SCALE,
     "temperature_final": _SCALE,
     "layer_ratio": _SCALE,
     "n0": Range(allowed="a finite number above 1", accepts=lambda value: 1.0 < value < math.inf),
-    "warmup_start": _SCALE,
-    "warmup_fraction": Range(
-        allowed="a number between 0 and 1, both excluded", accepts=lambda value: 0 < value < 1
+    # Beyond it a factor would leave the range of float32 where n0 is small.
+    "length_power": Range(allowed="a number from 0 to 4", accepts=lambda value: 0 <= value <= 4),
+    "length_slope": Range(
+        allowed=f"a number from 0 to {HIGHEST:g}", accepts=lambda value: 0 <= value <= HIGHEST
     ),
+    "warmup_start": _SCALE,
+    "warmup_fraction": _FRACTION,
+    "hold_fraction": _FRACTION,
     "cycles": Range(
         allowed="an odd number of half cycles (0.5, 1.5, 2.5, ...), which end at temperature_final",
         accepts=lambda value: 0 < value < math.inf and (2 * value) % 2 == 1,
     ),
     "power": _SCALE,
+    "curvature": _SCALE,
     "num_steps": Range(allowed="a whole number of at least 2", accepts=lambda value: value >= 2, whole=True),
+    "top_k": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
     "num_layers": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
     "entropy_lambda": Range(allowed="a finite number", accepts=math.isfinite),
     "output_temperature": _SCALE,

@@ -172,9 +172,142 @@ class Cyclic(Schedule):
         return _mix(self.temperature_init, self.temperature_final, _half_cosine(phase))
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InverseLinear(Schedule):
+    """1 / (1 / a + (1 / b - 1 / a) t): the inverse temperature, by which logits are multiplied, is linear."""
+
+    name: ClassVar[str] = "inv_linear"
+
+    temperature_init: float
+    temperature_final: float
+
+    def _at(self, progress: float) -> float:
+        init, final = self.temperature_init, self.temperature_final
+        if progress <= 0.0:
+            return init
+        # Not by way of 1 / a and 1 / b, which would round the ends.
+        harmonic = final / ((1.0 - progress) * (final / init) + progress)
+        return _between(init, final, harmonic)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InverseSqrt(Schedule):
+    """b + (a - b)(g(t) - g(1)) / (1 - g(1)) with g(t) = (1 + c t)^(-1/2) and c = ``curvature``.
+
+    It moves early and slows down, the more so the larger c; towards 0 it is linear.
+    """
+
+    name: ClassVar[str] = "inv_sqrt"
+
+    temperature_init: float
+    temperature_final: float
+    curvature: float
+
+    def _at(self, progress: float) -> float:
+        gone = self._gone(progress) / self._gone(1.0)
+        return _mix(self.temperature_init, self.temperature_final, 1.0 - gone)
+
+    def _gone(self, progress: float) -> float:
+        # 1 - g, without the digits that this difference would lose where the curvature is small.
+        return -math.expm1(-0.5 * math.log1p(self.curvature * progress))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logarithmic(Schedule):
+    """a + (b - a) ln(1 + c t) / ln(1 + c) with c = ``curvature``: as ``inv_sqrt``, but slowing down less."""
+
+    name: ClassVar[str] = "logarithmic"
+
+    temperature_init: float
+    temperature_final: float
+    curvature: float
+
+    def _at(self, progress: float) -> float:
+        gone = math.log1p(self.curvature * progress) / math.log1p(self.curvature)
+        return _mix(self.temperature_init, self.temperature_final, 1.0 - gone)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sigmoid(Schedule):
+    """a + (b - a)(f(t) - f(0)) / (f(1) - f(0)) with f(t) = 1 / (1 + exp(-c (t - 1/2))), c = ``curvature``.
+
+    It moves in the middle, the more suddenly the larger c; towards 0 it is linear. Without the
+    normalisation it would neither begin at a nor end at b.
+    """
+
+    name: ClassVar[str] = "sigmoid"
+
+    temperature_init: float
+    temperature_final: float
+    curvature: float
+
+    def _at(self, progress: float) -> float:
+        quarter = self.curvature / 4.0
+        # f(t) - 1/2 is tanh(c (t - 1/2) / 2) / 2.
+        left = (1.0 - math.tanh(quarter * (2.0 * progress - 1.0)) / math.tanh(quarter)) / 2.0
+        return _mix(self.temperature_init, self.temperature_final, left)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldAnneal(Schedule):
+    """a until t = h = ``hold_fraction``, then a cosine from a to b.
+
+    From there on b + (a - b)(1 + cos pi u) / 2 with u = (t - h) / (1 - h).
+    """
+
+    name: ClassVar[str] = "hold_anneal"
+
+    temperature_init: float
+    temperature_final: float
+    hold_fraction: float
+
+    def _at(self, progress: float) -> float:
+        annealed = max(progress - self.hold_fraction, 0.0) / (1.0 - self.hold_fraction)
+        return _mix(self.temperature_init, self.temperature_final, _half_cosine(annealed))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triangular(Schedule):
+    """``cyclic`` with straight lines for cosines: N = ``cycles`` times from a to b and back, ending at b.
+
+    After Smith, "Cyclical Learning Rates for Training Neural Networks" (2017).
+    """
+
+    name: ClassVar[str] = "triangular"
+
+    temperature_init: float
+    temperature_final: float
+    cycles: float
+
+    def _at(self, progress: float) -> float:
+        phase = math.fmod(2.0 * self.cycles * progress, 2.0)
+        return _mix(self.temperature_init, self.temperature_final, abs(1.0 - phase))
+
+
 SCHEDULES: dict[str, type[Schedule]] = {
     schedule.name: schedule
-    for schedule in (Constant, Linear, Cosine, Exponential, Polynomial, Step, WarmupAnneal, Cyclic)
+    for schedule in (
+        Constant,
+        Linear,
+        Cosine,
+        Exponential,
+        Polynomial,
+        Step,
+        WarmupAnneal,
+        Cyclic,
+        InverseLinear,
+        InverseSqrt,
+        Logarithmic,
+        Sigmoid,
+        HoldAnneal,
+        Triangular,
+    )
 }
 
 

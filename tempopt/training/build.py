@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 # These act on the loss and on the logits: the plan does not hold them, so attaching cannot put them on.
 _BESIDE_THE_PLAN = ("entropy_lambda", "output_temperature")
 _PLAN = tuple(name for name in TEMPERATURE_PARAMETERS if name not in _BESIDE_THE_PLAN)
+# The plan decides whether there can be an entropy term.
+_COUNTED = (*_PLAN, "entropy_lambda")
+# These the plan holds, and attaching cannot put them on either.
+_WHERE_ATTENDED = {
+    "length_scaling": "know nothing of the number of keys",
+    "normaliser": "know nothing of what makes weights of the logits",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +101,8 @@ class Prepared:
         """
         values = self._model.values(self._split(parameters).model)
         if self.tempered:
-            counted = effective({name: values[name] for name in _PLAN if name in values})
-            values = {name: each for name, each in values.items() if name not in _PLAN} | counted
+            counted = effective({name: values[name] for name in _COUNTED if name in values})
+            values = {name: each for name, each in values.items() if name not in _COUNTED} | counted
         module: L.LightningModule = _made(self._model, values)
         return module
 
@@ -175,10 +182,10 @@ class Prepared:
         """Put a temperature parameter of a module that is not ours where it belongs, or refuse it."""
         own = name in self._model.names
         called = self._model.called
-        if name == "length_scaling" and value != NEUTRAL[name]:
+        if name in _WHERE_ATTENDED and value != NEUTRAL[name]:
             raise SpecError(
                 f'{name}="{value}" cannot be set from outside: attaching scales the rows of the query '
-                f"projection, which know nothing of the number of keys. Derive {called} from TemperedModule, "
+                f"projection, which {_WHERE_ATTENDED[name]}. Derive {called} from TemperedModule, "
                 f"or take it out."
             )
         if name in _PLAN:

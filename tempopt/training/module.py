@@ -16,11 +16,17 @@ from torch import Tensor
 from tempopt.attention.entropy import entropy_regulariser
 from tempopt.attention.functional import tempered_attention
 from tempopt.errors import SpecError
-from tempopt.temperature import TemperatureParameters, TemperaturePlan, check_parameter
+from tempopt.temperature import (
+    SoftmaxNormaliser,
+    TemperatureParameters,
+    TemperaturePlan,
+    TopKNormaliser,
+    check_parameter,
+)
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
-_HELD = ("inverse_temperature", "auxiliary_weight", "_entropy_weight", "_length_constant")
+_HELD = ("inverse_temperature", "auxiliary_weight", "_entropy_weight", "_length_constant", "_top_k")
 
 
 class TemperedModule(L.LightningModule):
@@ -45,21 +51,29 @@ class TemperedModule(L.LightningModule):
         schedule: Name of a schedule in :data:`tempopt.temperature.SCHEDULES`.
         layer_pattern: Name of a pattern in :data:`tempopt.temperature.LAYER_PATTERNS`.
         layer_ratio: Ratio between the pattern's ends, > 0.
-        length_scaling: ``none`` or ``log_n``: factor on 1/tau by the number of keys a query sees.
-        n0: Number of keys at which ``log_n`` has no effect, > 1.
+        length_scaling: Name of a factor on 1/tau by the number of keys a query sees, in
+            :data:`tempopt.temperature.LENGTH_SCALINGS`.
+        n0: Number of keys up to, or at, which it has no effect, > 1; of ``llama4`` the distance of its steps.
         entropy_lambda: Weight of the attention entropy in the loss: > 0 rewards entropy, < 0 punishes it.
         warmup_start: tau at step 0 of ``warmup_anneal``, > 0.
         warmup_fraction: Share of training that its warm-up takes, in (0, 1).
-        cycles: Number of cycles of ``cyclic``, half-integer.
+        cycles: Number of cycles of ``cyclic`` and ``triangular``, half-integer.
         power: Exponent of ``polynomial``, > 0.
         num_steps: Number of plateaus of ``step``, >= 2.
+        length_power: Exponent of ``log_n_power``, in [0, 4].
+        length_slope: Growth of ``yarn`` and ``llama4`` with ln n, >= 0.
+        curvature: How far ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` are from a straight line, > 0.
+        hold_fraction: Share of training that ``hold_anneal`` stays at ``temperature_init``, in (0, 1).
+        normaliser: What makes weights of the logits, a name in :data:`tempopt.temperature.NORMALISERS`.
+            ``linear`` takes no temperature but 1, and all but ``softmax`` no ``entropy_lambda``.
+        top_k: Number of keys that the normaliser ``top_k`` keeps, >= 1.
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
-    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0`` and
+    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0``, ``top_k`` and
     ``entropy_lambda``, of this module and of others of its class: what :meth:`attend` reads of them lies in
     tensors, in float32 or better whatever the type of the weights. Compiled apart are the entropy term (on
-    or off) and the kinds of length scaling.
+    or off), the kinds of length scaling and the normalisers.
 
     Raises:
         SpecError: A name is not known, or a value is out of its range.
@@ -69,6 +83,7 @@ class TemperedModule(L.LightningModule):
     auxiliary_weight: Tensor
     _entropy_weight: Tensor
     _length_constant: Tensor
+    _top_k: Tensor
 
     def __init__(
         self,
@@ -87,6 +102,12 @@ class TemperedModule(L.LightningModule):
         cycles: float = 1.5,
         power: float = 2.0,
         num_steps: int = 4,
+        length_power: float = 1.0,
+        length_slope: float = 0.1,
+        curvature: float = 10.0,
+        hold_fraction: float = 0.5,
+        normaliser: str = "softmax",
+        top_k: int = 8,
         validate_at: str = "final",
     ) -> None:
         super().__init__()
@@ -100,24 +121,10 @@ class TemperedModule(L.LightningModule):
         self.validate_at = validate_at
         self.progress = 0.0
         for name in _HELD:
-            shape = (num_layers,) if name == "inverse_temperature" else ()
+            shape = {"inverse_temperature": (num_layers,), "_length_constant": (2,)}.get(name, ())
             self.register_buffer(name, torch.ones(shape, dtype=torch.float32), persistent=False)
-        self.use(
-            TemperatureParameters(
-                temperature_init=temperature_init,
-                temperature_final=temperature_final,
-                schedule=schedule,
-                layer_pattern=layer_pattern,
-                layer_ratio=layer_ratio,
-                length_scaling=length_scaling,
-                n0=n0,
-                warmup_start=warmup_start,
-                warmup_fraction=warmup_fraction,
-                cycles=cycles,
-                power=power,
-                num_steps=num_steps,
-            )
-        )
+        # the plan's parameters are arguments of the same names
+        self.use(TemperatureParameters.from_mapping(locals()))
 
     @property
     def plan(self) -> TemperaturePlan:
@@ -130,13 +137,26 @@ class TemperedModule(L.LightningModule):
         return [f"layer {number}" for number in range(self.num_layers)]
 
     def use(self, parameters: TemperatureParameters) -> None:
-        """Put another plan in force, at the progress that training has reached."""
+        """Put another plan in force, at the progress that training has reached.
+
+        Raises:
+            SpecError: if its normaliser is not ``softmax``, and the module has an entropy term.
+        """
+        if self._has_entropy_term and parameters.normaliser != SoftmaxNormaliser.name:
+            raise SpecError(
+                f"entropy_lambda={self.entropy_lambda!r} cannot be had with normaliser="
+                f'"{parameters.normaliser}": the entropy term is that of softmax, whose weights these are '
+                'not. Give entropy_lambda=0.0, or normaliser="softmax".'
+            )
         self._plan = parameters.plan(self.num_layers)
         self._write_held()
 
     def _write_held(self) -> None:
         self._entropy_weight.fill_(self.entropy_lambda / self.num_layers)
-        self._length_constant.fill_(self._plan.length_scaling.constant)
+        for index, constant in enumerate(self._plan.length_scaling.constant):
+            self._length_constant[index] = constant
+        if isinstance(self._plan.normaliser, TopKNormaliser):
+            self._top_k.fill_(self._plan.normaliser.top_k)
         self.set_progress(self.progress)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -166,7 +186,7 @@ class TemperedModule(L.LightningModule):
         is_causal: bool = False,
         dropout_p: float = 0.0,
     ) -> Tensor:
-        """Return scaled dot-product attention at this layer's temperature.
+        """Return attention at this layer's temperature, by the plan's normaliser.
 
         Args:
             q_BHQD: Queries, shape (batch, heads, queries, head dimension).
@@ -184,6 +204,10 @@ class TemperedModule(L.LightningModule):
         """
         inverse_temperature = self.inverse_temperature[layer]
         scaling = self._plan.length_scaling
+        normaliser = self._plan.normaliser
+        top_k: Tensor | int | None = None
+        if isinstance(normaliser, TopKNormaliser):
+            top_k = self._top_k if torch.compiler.is_compiling() else normaliser.top_k
         out_BHQD = tempered_attention(
             q_BHQD,
             k_BHKD,
@@ -191,6 +215,8 @@ class TemperedModule(L.LightningModule):
             inverse_temperature=inverse_temperature,
             length_scaling=scaling,
             length_constant=self._length_constant,
+            normaliser=normaliser.name,
+            top_k=top_k,
             attn_mask=attn_mask,
             is_causal=is_causal,
             dropout_p=dropout_p if self.training else 0.0,

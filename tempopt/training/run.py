@@ -281,7 +281,8 @@ class Run:
         if isinstance(self.module, TemperedModule):
             self.module.validate_at = self.request.program.validate_at
             return self.module
-        return attach(self.module, self._plan, layers=self._layers)
+        # what bakes a temperature for the initialisation-only arm bakes it into query rows
+        return attach(self.module, self._plan, layers=self._layers, way="query_rows")
 
     def _bake(self) -> None:
         if self.request.bake is None:

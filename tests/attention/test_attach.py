@@ -189,6 +189,25 @@ def test_a_temperature_cannot_be_set_on_a_detached_model() -> None:
         attachment.set_progress(0.5)
 
 
+def test_as_a_context_manager_it_detaches_at_the_end() -> None:
+    model = classifier()
+    with pytest.raises(ZeroDivisionError), attach(model, LINEAR) as attachment:
+        assert type(model.encoder.layers[0].self_attn) is not nn.MultiheadAttention
+        1 / 0  # noqa: B018
+    assert type(model.encoder.layers[0].self_attn) is nn.MultiheadAttention
+    with pytest.raises(AttachError, match="detached"):
+        attachment.use(NEUTRAL)
+
+
+def test_the_temperatures_that_are_set_can_be_read() -> None:
+    attachment = attach(classifier(), LINEAR)
+    assert attachment.way == "query_rows"
+    assert attachment.temperatures == LINEAR.plan(2).temperatures(0.0)
+    attachment.set_progress(0.25)
+    assert attachment.temperatures == LINEAR.plan(2).temperatures(0.25)
+    assert attachment.entropy_lambda == 0.0
+
+
 def test_a_second_attachment_is_refused() -> None:
     model = classifier()
     attach(model, LINEAR)
@@ -210,6 +229,7 @@ def test_a_second_attachment_is_refused() -> None:
             {"entropy_lambda": 0.1},
             "entropy_lambda=0.1 cannot be attached from outside, only entropy_lambda=0.0",
         ),
+        ({"normaliser": "sparsemax"}, "what makes weights of the logits is decided behind the query"),
         ({"output_temperature": 2.0}, "the logits of the loss are computed by the module itself"),
         ({"temperatur_init": 2.0}, 'Unknown temperature parameter "temperatur_init". Did you mean'),
     ],

@@ -13,7 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tempopt.attention.functional import temper_query, tempered_attention, visible_keys
-from tempopt.temperature import LogNScaling, NoLengthScaling
+from tempopt.temperature import (
+    ClippedLogNScaling,
+    Llama4Scaling,
+    LogNPowerScaling,
+    LogNScaling,
+    NoLengthScaling,
+    YarnScaling,
+)
 
 B, H, Q, K, D, E = 2, 3, 6, 6, 8, 5
 INF = float("inf")
@@ -119,6 +126,41 @@ def test_log_n_counts_the_keys_that_each_query_sees(masking: dict[str, Any]) -> 
     beta = 0.5 * np.log(np.maximum(seen, 2)) / np.log(4.0)
     out = tempered_attention(
         q, k, v, inverse_temperature=torch.tensor(0.5), length_scaling=LogNScaling(n0=4.0), **masking
+    )
+    np.testing.assert_allclose(out.numpy(), by_definition(q, k, v, beta, **masking), atol=2e-5)
+
+
+def _scaled(name: str, n: np.ndarray) -> np.ndarray:
+    """The factors of length scaling as they are written, over the numbers of keys."""
+    n = np.maximum(n, 2.0)
+    ratio = np.log(n) / np.log(4.0)
+    return {
+        "clipped_log_n": np.maximum(ratio, 1.0),
+        "log_n_power": ratio**0.5,
+        "yarn": (1 + 0.3 * np.log(np.maximum(n / 4.0, 1.0))) ** 2,
+        "llama4": 1 + 0.3 * np.log(1 + np.floor(n / 4.0)),
+    }[name]
+
+
+SCALINGS = [
+    ClippedLogNScaling(n0=4.0),
+    LogNPowerScaling(n0=4.0, length_power=0.5),
+    YarnScaling(n0=4.0, length_slope=0.3),
+    Llama4Scaling(n0=4.0, length_slope=0.3),
+]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda each: each.name)
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+def test_every_length_scaling_counts_the_keys_that_each_query_sees(
+    scaling: Any, held: bool, masking: dict[str, Any]
+) -> None:
+    q, k, v = qkv(torch.float32)
+    beta = _scaled(scaling.name, allowed(**masking).sum(axis=-1).astype(float))
+    constant = torch.tensor(scaling.constant) if held else None
+    out = tempered_attention(
+        q, k, v, inverse_temperature=1.0, length_scaling=scaling, length_constant=constant, **masking
     )
     np.testing.assert_allclose(out.numpy(), by_definition(q, k, v, beta, **masking), atol=2e-5)
 

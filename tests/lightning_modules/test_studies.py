@@ -14,9 +14,17 @@ from tempopt.training.rehearsal import rehearse
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
 
 
-def test_there_is_a_study_for_each_module() -> None:
+def test_there_is_a_study_for_each_module_and_each_question() -> None:
     names = [path.stem for path in STUDIES]
-    assert names == ["associative_recall", "digits", "digits_stock", "max_retrieval", "source_lm"]
+    assert names == [
+        "associative_recall",
+        "digits",
+        "digits_stock",
+        "head_count",
+        "length_extrapolation",
+        "max_retrieval",
+        "source_lm",
+    ]
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

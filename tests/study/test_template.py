@@ -146,7 +146,8 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
     assert spec.study.enqueue == [{"temperature_init": 0.5}]
     given = spec.resources
     assert (given.workers, given.gpus, given.cpus, given.grace) == ("auto", 0.25, 1, 20)
-    assert {"layer_pattern", "layer_ratio", "length_scaling", "entropy_lambda", "lr"} <= set(spec.search)
+    strategies = {"layer_pattern", "layer_ratio", "length_scaling", "normaliser", "top_k"}
+    assert strategies | {"entropy_lambda", "lr"} <= set(spec.search)
 
 
 def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo]) -> None:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from tempopt.errors import SpecError
 from tempopt.temperature.layers import (
     LAYER_PATTERNS,
+    CosineLayers,
     ExponentialLayers,
+    InverseLayers,
     LayerPattern,
     LinearLayers,
     ULayers,
@@ -35,7 +37,7 @@ def geometric(shape: np.ndarray) -> list[float]:
 
 
 def test_the_registry_names_each_pattern_once() -> None:
-    assert list(LAYER_PATTERNS) == ["uniform", "linear", "u", "exp"]
+    assert list(LAYER_PATTERNS) == ["uniform", "linear", "u", "exp", "cosine", "inverse_layer"]
     assert all(kind.name == name for name, kind in LAYER_PATTERNS.items())
 
 
@@ -53,9 +55,9 @@ def test_a_single_layer_is_left_alone(pattern: LayerPattern) -> None:
 
 
 @given(ratios, st.integers(2, 200))
-def test_linear_and_exponential_have_the_ratio_from_first_to_last(ratio: float, num_layers: int) -> None:
-    for pattern in (LinearLayers(layer_ratio=ratio), ExponentialLayers(layer_ratio=ratio)):
-        factors = pattern.factors(num_layers)
+def test_a_line_a_curve_and_a_power_have_the_ratio_from_first_to_last(ratio: float, num_layers: int) -> None:
+    for kind in (LinearLayers, ExponentialLayers, CosineLayers):
+        factors = kind(layer_ratio=ratio).factors(num_layers)
         assert factors[-1] / factors[0] == pytest.approx(ratio, rel=1e-9)
 
 
@@ -70,7 +72,7 @@ def test_u_has_the_ratio_from_its_ends_to_its_middle(ratio: float, num_layers: i
 def test_a_ratio_of_one_is_exactly_uniform(num_layers: int) -> None:
     uniform = UniformLayers().factors(num_layers)
     assert uniform == (1.0,) * num_layers
-    for kind in (LinearLayers, ULayers, ExponentialLayers):
+    for kind in (LinearLayers, ULayers, ExponentialLayers, CosineLayers):
         assert kind(layer_ratio=1.0).factors(num_layers) == uniform
 
 
@@ -79,6 +81,15 @@ def test_the_shapes_are_those_written_by_hand() -> None:
     assert LinearLayers(layer_ratio=3.0).factors(9) == pytest.approx(geometric(1 + 2 * r))
     assert ExponentialLayers(layer_ratio=3.0).factors(9) == pytest.approx(geometric(3.0**r))
     assert ULayers(layer_ratio=3.0).factors(9) == pytest.approx(geometric(1 + 2 * np.abs(2 * r - 1)))
+    alpha = (1 - 3) / (1 + 3)
+    assert CosineLayers(layer_ratio=3.0).factors(9) == pytest.approx(geometric(1 + alpha * np.cos(np.pi * r)))
+
+
+def test_inverse_layer_divides_the_logits_by_the_number_of_the_layer() -> None:
+    factors = np.array(InverseLayers().factors(12))
+    # GPT-2 with scale_attn_by_inverse_layer_idx divides them by layer_idx + 1
+    assert factors / factors[0] == pytest.approx(np.arange(12) + 1)
+    assert factors == pytest.approx(geometric(np.arange(12) + 1.0))
 
 
 def test_u_reaches_its_low_where_the_form_of_the_tutorials_never_does() -> None:

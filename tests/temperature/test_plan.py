@@ -20,6 +20,7 @@ from tempopt.temperature import (
     LAYER_PATTERNS,
     LENGTH_SCALINGS,
     NEUTRAL,
+    NORMALISERS,
     SCHEDULES,
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
@@ -36,6 +37,9 @@ def flat(draw: st.DrawFn) -> dict[str, Any]:
     """A complete flat parameter set, as a search may draw it."""
     schedule = draw(st.sampled_from(sorted(SCHEDULES)))
     final = st.none() if schedule == "constant" else st.none() | levels
+    normaliser = draw(st.sampled_from(sorted(NORMALISERS)))
+    if normaliser == "linear":
+        return {"normaliser": normaliser, "top_k": 4}
     return {
         "temperature_init": draw(levels),
         "temperature_final": draw(final),
@@ -49,6 +53,12 @@ def flat(draw: st.DrawFn) -> dict[str, Any]:
         "cycles": draw(st.sampled_from([0.5, 1.5])),
         "power": draw(st.sampled_from([0.5, 2.0])),
         "num_steps": draw(st.sampled_from([2, 4])),
+        "length_power": draw(st.sampled_from([0.0, 0.5, 1.0])),
+        "length_slope": draw(st.sampled_from([0.0, 0.1])),
+        "curvature": draw(st.sampled_from([1.0, 10.0])),
+        "hold_fraction": draw(st.sampled_from([0.2, 0.5])),
+        "normaliser": normaliser,
+        "top_k": draw(st.sampled_from([4, 8])),
     }
 
 
@@ -60,6 +70,7 @@ def behaviour(parameters: dict[str, Any]) -> tuple[Any, ...]:
     return (
         [plan.temperatures(t) for t in GRID],
         [plan.length_scaling.factor(n) for n in (1, 2, 16, 1000)],
+        plan.normaliser,
     )
 
 
@@ -67,6 +78,7 @@ def test_the_neutral_parameters_are_temperature_one_to_the_last_bit() -> None:
     plan = TemperatureParameters().plan(3)
     assert {plan.temperatures(t) for t in GRID} == {(1.0, 1.0, 1.0)}
     assert plan.length_scaling.factor(1000) == 1.0
+    assert plan.normaliser.name == "softmax"
 
 
 def test_every_parameter_has_a_neutral_value_that_it_may_have() -> None:
@@ -119,11 +131,40 @@ def test_a_constant_schedule_refuses_a_final_temperature_it_would_never_reach() 
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        {"temperature_init": 2.0},
+        {"schedule": "linear", "temperature_final": 2.0},
+        {"schedule": "warmup_anneal", "warmup_start": 2.0},
+        {"layer_pattern": "u", "layer_ratio": 2.0},
+        {"length_scaling": "log_n"},
+    ],
+)
+def test_linear_attention_refuses_a_temperature_that_would_do_nothing(given: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r'no effect: normaliser "linear".*Leave .* out, or choose another'):
+        TemperatureParameters(normaliser="linear", **given)
+    TemperatureParameters(**effective({"normaliser": "linear", **given}))
+
+
+def test_linear_attention_takes_what_is_temperature_one_by_another_name() -> None:
+    parameters = {
+        "schedule": "cosine",
+        "layer_pattern": "u",
+        "length_scaling": "log_n_power",
+        "length_power": 0.0,
+    }
+    plan = TemperatureParameters(normaliser="linear", **parameters).plan(3)
+    assert plan.temperatures(0.5) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"schedule": "cosin"}, 'Unknown schedule "cosin". Did you mean "cosine"\\? Known: constant, linear'),
         ({"layer_pattern": "uniforn"}, 'Unknown layer_pattern "uniforn". Did you mean "uniform"'),
         ({"length_scaling": "logn"}, 'Unknown length_scaling "logn". Did you mean "log_n"'),
+        ({"normaliser": "topk"}, 'Unknown normaliser "topk". Did you mean "top_k"'),
+        ({"top_k": 0}, "top_k=0 is out of range"),
         ({"schedule": None}, 'Unknown schedule "None"'),
         ({"schedule": ["linear"]}, "Unknown schedule"),
         ({"temperature_init": None}, "temperature_init=None is not set"),
@@ -199,6 +240,43 @@ def test_parameters_and_plans_are_values() -> None:
                 "temperature_final": 2.0,
                 "warmup_start": 1.0,
             },
+        ),
+        ({"layer_pattern": "cosine", "layer_ratio": 1.0}, {"layer_pattern": "uniform"}),
+        ({"layer_pattern": "inverse_layer", "layer_ratio": 1.0}, {"layer_pattern": "inverse_layer"}),
+        (
+            {"length_scaling": "log_n_power", "n0": 8.0, "length_power": 0.5, "length_slope": 0.1},
+            {"length_scaling": "log_n_power", "n0": 8.0, "length_power": 0.5},
+        ),
+        ({"length_scaling": "log_n_power", "n0": 8.0, "length_power": 0.0}, {"length_scaling": "none"}),
+        (
+            {"length_scaling": "log_n_power", "n0": 8.0, "length_power": 1.0},
+            {"length_scaling": "log_n", "n0": 8.0},
+        ),
+        ({"length_scaling": "yarn", "n0": 8.0, "length_slope": 0.0}, {"length_scaling": "none"}),
+        (
+            {"length_scaling": "llama4", "n0": 8.0, "length_slope": 0.2, "length_power": 2.0},
+            {"length_scaling": "llama4", "n0": 8.0, "length_slope": 0.2},
+        ),
+        (
+            {"normaliser": "softmax", "top_k": 4, "entropy_lambda": 0.1},
+            {"normaliser": "softmax", "entropy_lambda": 0.1},
+        ),
+        ({"normaliser": "top_k", "top_k": 4, "entropy_lambda": 0.1}, {"normaliser": "top_k", "top_k": 4}),
+        ({"normaliser": "sparsemax", "top_k": 4, "n0": 8.0}, {"normaliser": "sparsemax", "n0": 8.0}),
+        (
+            {
+                "normaliser": "linear",
+                "temperature_init": 2.0,
+                "schedule": "constant",
+                "layer_pattern": "u",
+                "layer_ratio": 2.0,
+                "length_scaling": "log_n",
+                "top_k": 4,
+                "entropy_lambda": 0.1,
+                "output_temperature": 2.0,
+                "lr": 0.1,
+            },
+            {"normaliser": "linear", "output_temperature": 2.0, "lr": 0.1},
         ),
         ({"lr": 0.1, "data.x": 1, "entropy_lambda": 0.0}, {"lr": 0.1, "data.x": 1, "entropy_lambda": 0.0}),
     ],

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.schedules import (
@@ -20,10 +21,16 @@ from tempopt.temperature.schedules import (
     Cosine,
     Cyclic,
     Exponential,
+    HoldAnneal,
+    InverseLinear,
+    InverseSqrt,
     Linear,
+    Logarithmic,
     Polynomial,
     Schedule,
+    Sigmoid,
     Step,
+    Triangular,
     WarmupAnneal,
 )
 
@@ -34,11 +41,24 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "temperature_final": temperatures,
     "warmup_start": temperatures,
     "warmup_fraction": st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+    "hold_fraction": st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+    "curvature": st.floats(1e-6, 1e6),
     "cycles": st.integers(0, 10_000).map(lambda whole: whole + 0.5),
     "power": st.floats(1e-3, 1e3),
     "num_steps": st.integers(2, 100),
 }
-MONOTONE = (Linear, Cosine, Exponential, Polynomial, Step)
+MONOTONE = (
+    Linear,
+    Cosine,
+    Exponential,
+    Polynomial,
+    Step,
+    InverseLinear,
+    InverseSqrt,
+    Logarithmic,
+    Sigmoid,
+    HoldAnneal,
+)
 
 
 @st.composite
@@ -70,6 +90,12 @@ def test_the_registry_names_each_schedule_once() -> None:
         "step",
         "warmup_anneal",
         "cyclic",
+        "inv_linear",
+        "inv_sqrt",
+        "logarithmic",
+        "sigmoid",
+        "hold_anneal",
+        "triangular",
     ]
     assert all(kind.name == name for name, kind in SCHEDULES.items())
 
@@ -146,6 +172,31 @@ BY_HAND: list[tuple[Schedule, Callable[[float], float]]] = [
         Cyclic(temperature_init=3.0, temperature_final=0.5, cycles=2.5),
         lambda t: 1.75 + 1.25 * math.sin(5 * math.pi * t + math.pi / 2),
     ),
+    (
+        InverseLinear(temperature_init=3.0, temperature_final=0.5),
+        lambda t: 1 / float(np.interp(t, [0.0, 1.0], [1 / 3, 2.0])),
+    ),
+    (
+        InverseSqrt(temperature_init=3.0, temperature_final=0.5, curvature=8.0),
+        # g runs from 1 to 1/3
+        lambda t: 0.5 + 2.5 * (1 / math.sqrt(1 + 8 * t) - 1 / 3) / (2 / 3),
+    ),
+    (
+        Logarithmic(temperature_init=3.0, temperature_final=0.5, curvature=7.0),
+        lambda t: 3.0 - 2.5 * math.log2(1 + 7 * t) / 3,
+    ),
+    (
+        Sigmoid(temperature_init=3.0, temperature_final=0.5, curvature=6.0),
+        lambda t: 3.0 - 2.5 * float((expit(6 * t - 3) - expit(-3)) / (expit(3) - expit(-3))),
+    ),
+    (
+        HoldAnneal(temperature_init=3.0, temperature_final=0.5, hold_fraction=0.25),
+        lambda t: 3.0 if t < 0.25 else 0.5 + 2.5 * math.cos(math.pi / 2 * (t - 0.25) / 0.75) ** 2,
+    ),
+    (
+        Triangular(temperature_init=3.0, temperature_final=0.5, cycles=1.5),
+        lambda t: float(np.interp(t, [0, 1 / 3, 2 / 3, 1], [3.0, 0.5, 3.0, 0.5])),
+    ),
 ]
 
 
@@ -158,6 +209,41 @@ def test_a_schedule_follows_its_formula(schedule: Schedule, by_hand: Callable[[f
 def test_a_cyclic_schedule_is_back_at_its_initial_temperature_after_each_cycle() -> None:
     schedule = Cyclic(temperature_init=1.0, temperature_final=0.1, cycles=2.5)
     assert [schedule(k / 5) for k in range(6)] == pytest.approx([1.0, 0.1, 1.0, 0.1, 1.0, 0.1])
+
+
+@given(schedules((Triangular, Cyclic)), st.floats(0.0, 0.5))
+def test_a_cycle_is_as_long_above_its_middle_as_below(schedule: Any, share: float) -> None:
+    half = 0.5 / schedule.cycles
+    ends = schedule.temperature_init + schedule.temperature_final
+    assert schedule(share * half) + schedule((1.0 - share) * half) == pytest.approx(ends, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", [InverseSqrt, Logarithmic, Sigmoid])
+def test_a_curve_without_curvature_is_a_line(kind: Any) -> None:
+    curve = kind(temperature_init=3.0, temperature_final=0.5, curvature=1e-6)
+    for progress in (0.1, 0.5, 0.9):
+        assert curve(progress) == pytest.approx(3.0 - 2.5 * progress, rel=1e-6)
+
+
+def test_a_sigmoid_that_is_not_normalised_meets_neither_end() -> None:
+    def plain(t: float) -> float:
+        return float(3.0 - 2.5 * expit(6 * t - 3))
+
+    ours = Sigmoid(temperature_init=3.0, temperature_final=0.5, curvature=6.0)
+    assert (ours(0.0), ours(1.0)) == (3.0, 0.5)
+    assert plain(0.0) < 2.9
+    assert plain(1.0) > 0.6
+
+
+def test_a_constant_is_its_initial_temperature_where_that_of_the_tutorials_is_always_one() -> None:
+    """They return 1.0 for it, as for any name that they do not know."""
+
+    def tutorial(kind: str, init: float, t: float) -> float:
+        return {"linear": init + (0.5 - init) * t}.get(kind, 1.0)
+
+    assert tutorial("constant", 2.0, 0.3) == tutorial("liner", 2.0, 0.3) == 1.0
+    assert Constant(temperature_init=2.0)(0.3) == 2.0
+    assert "liner" not in SCHEDULES
 
 
 def test_a_step_schedule_has_as_many_levels_as_asked() -> None:

@@ -331,6 +331,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     ({"model": STOCK, "attach": AUTO}, {"entropy_lambda": 0.1}, "entropy_lambda cannot be set from outside"),
     ({"model": STOCK, "attach": AUTO}, {"length_scaling": "log_n"}, "know nothing of the number of keys"),
+    ({"model": STOCK, "attach": AUTO}, {"normaliser": "top_k"}, "know nothing of what makes weights"),
     (
         {"model": STOCK, "attach": AUTO},
         {"num_steps": 2},

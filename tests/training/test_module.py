@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tempopt import TemperedModule
 from tempopt.attention.entropy import attention_entropy
+from tempopt.attention.functional import tempered_attention
 from tempopt.errors import SpecError
+from tempopt.temperature import NORMALISERS, TemperatureParameters
+from tempopt.training.build import prepare
+from tempopt.training.messages import Program
 
 
 class Small(TemperedModule):
@@ -181,6 +186,13 @@ def test_the_entropy_term_leaves_the_loss_and_evaluation_alone() -> None:
         ({"n0": 1.0, "length_scaling": "log_n"}, "n0"),
         ({"entropy_lambda": math.inf}, "entropy_lambda"),
         ({"validate_at": "end"}, "validate_at"),
+        ({"normaliser": "topk"}, 'Unknown normaliser "topk". Did you mean "top_k"'),
+        ({"normaliser": "top_k", "top_k": 0}, "top_k=0 is out of range"),
+        (
+            {"normaliser": "linear", "temperature_init": 2.0},
+            'temperature_init=2.0 has no effect: normaliser "lin',
+        ),
+        ({"normaliser": "top_k", "entropy_lambda": 0.1}, "entropy_lambda=0.1 cannot be had with normaliser"),
     ],
 )
 def test_what_no_temperature_can_be_is_refused(wrong: dict[str, Any], complaint: str) -> None:
@@ -203,6 +215,98 @@ def test_one_graph_serves_all_temperatures() -> None:
         module.set_progress(progress)
         torch.testing.assert_close(compiled(x, x, x, layer=0), module.attend(x, x, x, layer=0))
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        ({"length_scaling": "clipped_log_n"}, [{"n0": 3.0}, {"n0": 5.0}]),
+        ({"length_scaling": "log_n_power"}, [{"n0": 3.0, "length_power": 0.5}, {"length_power": 2.0}]),
+        ({"length_scaling": "yarn"}, [{"n0": 3.0}, {"n0": 2.0, "length_slope": 0.3}]),
+        ({"length_scaling": "llama4"}, [{"n0": 3.0}, {"n0": 2.0, "length_slope": 0.3}]),
+        ({"normaliser": "top_k"}, [{"top_k": 2}, {"top_k": 3}, {"top_k": 4}]),
+        ({"normaliser": "sparsemax"}, [{"temperature_init": 0.5}]),
+    ],
+)
+def test_one_graph_serves_all_of_a_kind(kind: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(
+        lambda module, x: module.attend(x, x, x, layer=0), backend=counter, fullgraph=True
+    )
+    x = torch.randn(2, 1, 6, 8)
+    seen = []
+    for other in ({}, *others):
+        module = Small(**{**kind, **other}).eval()
+        seen.append(module.attend(x, x, x, layer=0))
+        torch.testing.assert_close(compiled(module, x), seen[-1])
+        module.use(TemperatureParameters(**kind))
+        torch.testing.assert_close(compiled(module, x), seen[0])
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(seen, 2))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("normaliser", sorted(set(NORMALISERS) - {"softmax"}))
+def test_a_module_attends_and_trains_by_its_normaliser(normaliser: str, tmp_path: Path) -> None:
+    temperature = {} if normaliser == "linear" else HOT
+    top_k = 2 if normaliser == "top_k" else None
+    module = Small(**temperature, normaliser=normaliser, top_k=2)
+    fitting = trainer(max_steps=4)
+    before = module.q_proj[0].weight.clone()
+    fitting.fit(module, loader(), loader(4))
+    assert not torch.equal(module.q_proj[0].weight, before)
+    q, k, v = torch.randn(3, 2, 1, 6, 8)
+    out = module.attend(q, k, v, layer=1, is_causal=True)
+    expected = tempered_attention(
+        q,
+        k,
+        v,
+        inverse_temperature=module.inverse_temperature[1],
+        normaliser=normaliser,
+        top_k=top_k,
+        is_causal=True,
+    )
+    assert torch.equal(out, expected)
+    fitting.save_checkpoint(tmp_path / "end.ckpt")
+    again = Small.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
+    assert again.plan == module.plan
+    assert torch.equal(again.attend(q, k, v, layer=1, is_causal=True), out)
+
+
+def test_a_plan_by_another_normaliser_is_refused_where_there_is_an_entropy_term() -> None:
+    module = Small(entropy_lambda=0.1)
+    with pytest.raises(SpecError, match=r'with normaliser="sparsemax": the entropy term is that of softmax'):
+        module.use(TemperatureParameters(normaliser="sparsemax"))
+    assert module.plan.normaliser.name == "softmax"
+
+
+def test_what_a_drawn_normaliser_has_no_use_for_is_left_out_of_the_module() -> None:
+    program = Program(
+        model={"class_path": f"{__name__}.Small", "init_args": {**HOT, "entropy_lambda": 0.1}},
+        data=None,
+        trainer={},
+        attach=None,
+        metric="val_loss",
+        validate_at="final",
+        data_seed=0,
+    )
+    prepared = prepare(program)
+    hot = prepared.module({"normaliser": "softmax"})
+    assert (hot.entropy_lambda, hot.plan.temperatures(0.0)) == (0.1, (4.0, 4.0))
+    sparse = prepared.module({"normaliser": "entmax15"})
+    assert (sparse.entropy_lambda, sparse.plan.temperatures(0.0)) == (0.0, (4.0, 4.0))
+    linear = prepared.module({"normaliser": "linear", "length_scaling": "log_n"})
+    assert (linear.entropy_lambda, linear.plan.temperatures(0.0)) == (0.0, (1.0, 1.0))
+    assert prepared.temperature({"normaliser": "linear"}) == {"normaliser": "linear"}
+
+
+def test_neutral_parameters_attend_as_plain_attention_to_the_last_bit() -> None:
+    q, k, v = torch.randn(3, 2, 4, 6, 8)
+    for is_causal in (False, True):
+        plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        assert torch.equal(Small().attend(q, k, v, layer=0, is_causal=is_causal), plain)
 
 
 class OneLayer(L.LightningModule):
@@ -283,4 +387,6 @@ def test_the_type_of_the_weights_does_not_round_what_attention_is_weighed_with(d
     assert float(module.inverse_temperature[0]) == pytest.approx(1 / 3, rel=1e-7)
     exact = 1e-15 if dtype == torch.float64 else 1e-7
     assert float(module._entropy_weight) == pytest.approx(0.15, rel=exact)
-    assert float(module._length_constant) == pytest.approx(math.log(7.0), rel=exact)
+    assert float(module._length_constant[0]) == pytest.approx(math.log(7.0), rel=exact)
+    kept = Small(normaliser="top_k", top_k=1001).to(dtype)
+    assert int(kept._top_k) == 1001

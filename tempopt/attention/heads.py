@@ -1,0 +1,378 @@
+"""What each attention head is worth to the loss, and pruning heads by mask; which, is the caller's choice.
+
+Importance is that of Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?",
+arXiv:1905.10650: I_h = E |dL / d xi_h|, where xi_h = 1 multiplies the output of head h.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.errors import AttachError, SpecError, UsageError
+
+Batch = TypeVar("Batch")
+
+
+class HeadGates(ABC):
+    """Gates on the heads of a model, all of them open until :meth:`prune`.
+
+    Attributes:
+        num_heads: Heads of each layer, in depth order.
+        pruned: By layer, the heads whose gate is closed, ascending; layers without any are left out.
+    """
+
+    num_heads: tuple[int, ...]
+    pruned: dict[int, tuple[int, ...]]
+
+    def __init__(self, model: nn.Module, num_heads: Sequence[int]) -> None:
+        self._model = model
+        self.num_heads = tuple(num_heads)
+        self.pruned = {}
+
+    def importance(
+        self, loss: Callable[[Batch], Tensor], batches: Iterable[Batch], *, normalise: bool = True
+    ) -> list[Tensor]:
+        """Return the importance of each head, E |dL / d xi_h|, in eval mode.
+
+        Args:
+            loss: Runs the model on a batch and returns its loss, the mean over examples.
+            batches: Data to take the expectation over; each is used once.
+            normalise: Whether to divide by the l2 norm over the heads of each layer, as Michel et al. do
+                before they compare heads of different layers.
+
+        Returns:
+            For each layer (heads,), in float64 on the CPU, >= 0; 0 for a head that is pruned. Gradients
+            that parameters have, modes and parameters stay as they are.
+
+        Raises:
+            UsageError: if there is no batch, or a loss is no finite scalar.
+        """
+        totals = [torch.zeros(heads, dtype=torch.float64) for heads in self.num_heads]
+        examples = 0
+        with _evaluating(self._model), torch.enable_grad():
+            for batch in batches:
+                count, sums = self._absolute_gradients(functools.partial(_checked, loss, batch))
+                examples += count
+                for total, each in zip(totals, sums, strict=True):
+                    total += each
+        if not examples:
+            raise UsageError("Given no batch to measure head importance on. Give at least one.")
+        result = [total / examples for total in totals]
+        if not normalise:
+            return result
+        return [each / each.norm().clamp(min=torch.finfo(each.dtype).tiny) for each in result]
+
+    def prune(self, heads: Mapping[int, Iterable[int]]) -> None:
+        """Close the gates of some heads, in addition to those that are closed.
+
+        Args:
+            heads: By layer the heads to prune, as from :func:`least_important`.
+
+        Raises:
+            UsageError: if there is no such layer or head.
+        """
+        wanted = {layer: sorted(set(numbers)) for layer, numbers in heads.items()}
+        for layer, numbers in wanted.items():
+            if not 0 <= layer < len(self.num_heads):
+                raise UsageError(f"Given layer {layer}; there are layers 0 to {len(self.num_heads) - 1}.")
+            for head in numbers:
+                if not 0 <= head < self.num_heads[layer]:
+                    raise UsageError(
+                        f"Given head {head}; layer {layer} has heads 0 to {self.num_heads[layer] - 1}."
+                    )
+        for layer, numbers in wanted.items():
+            closed = self.pruned.get(layer, ())
+            self._close(layer, [head for head in numbers if head not in closed])
+            if closed or numbers:
+                self.pruned[layer] = tuple(sorted({*closed, *numbers}))
+
+    def restore(self) -> None:
+        """Open all gates: the model computes bit for bit what it did before :meth:`prune`."""
+        for layer in self.pruned:
+            self._open(layer)
+        self.pruned = {}
+
+    @abstractmethod
+    def _absolute_gradients(self, loss: Callable[[], Tensor]) -> tuple[int, list[Tensor]]:
+        """Return over how many examples was summed, and the sum of |dL / d xi| for each layer."""
+
+    @abstractmethod
+    def _close(self, layer: int, heads: Sequence[int]) -> None: ...
+
+    @abstractmethod
+    def _open(self, layer: int) -> None: ...
+
+
+class AttendGates(HeadGates):
+    """Gates on the heads of a model that attends through its own ``attend``, as a TemperedModule does.
+
+    Each example has gates of its own, so the importance is exact whatever the size of batches. Until
+    :meth:`detach` the model has an ``attend`` of its own; do not copy or compile it meanwhile.
+
+    Args:
+        model: A module with ``num_layers`` and ``attend(q_BHQD, k_BHKD, v_BHKD, *, layer, ...)``, which
+            returns (B, H, Q, D).
+        num_heads: Heads of each layer, >= 1.
+
+    Raises:
+        AttachError: if the model has no such method, or has gates already.
+    """
+
+    def __init__(self, model: nn.Module, *, num_heads: int) -> None:
+        attend: Any = getattr(model, "attend", None)
+        num_layers: Any = getattr(model, "num_layers", None)
+        if not callable(attend) or not isinstance(num_layers, int):
+            raise AttachError(
+                f"{type(model).__name__} has no attend method and number of layers, as a TemperedModule has. "
+                "For other models give the projections behind the attention: ProjectionGates(model, ...)."
+            )
+        if "attend" in vars(model):
+            raise AttachError("The model has gates already. Detach them first, or use them.")
+        if num_heads < 1:
+            raise SpecError(f"num_heads={num_heads!r} is out of range. Give a whole number of at least 1.")
+        super().__init__(model, [num_heads] * num_layers)
+        self._recorded: list[tuple[int, Tensor]] | None = None
+
+        def gated(*args: Any, layer: int, **kwargs: Any) -> Tensor:
+            return self._gate(attend(*args, layer=layer, **kwargs), layer)
+
+        vars(model)["attend"] = gated
+
+    def detach(self) -> None:
+        """Open all gates and give the model its own ``attend`` back."""
+        self.restore()
+        vars(self._model).pop("attend", None)
+
+    def _gate(self, out_BHQD: Tensor, layer: int) -> Tensor:
+        if out_BHQD.shape[1] != self.num_heads[layer]:
+            raise UsageError(
+                f"Layer {layer} has {out_BHQD.shape[1]} heads, but the gates were made with num_heads="
+                f"{self.num_heads[layer]}. Give the model's number of heads."
+            )
+        if self._recorded is not None:
+            gate_BH11 = out_BHQD.new_ones(*out_BHQD.shape[:2], 1, 1).requires_grad_()
+            self._recorded.append((layer, gate_BH11))
+            out_BHQD = out_BHQD * gate_BH11
+        closed = self.pruned.get(layer)
+        if not closed:
+            return out_BHQD
+        hidden_H11 = torch.zeros(out_BHQD.shape[1], 1, 1, dtype=torch.bool, device=out_BHQD.device)
+        hidden_H11[list(closed)] = True
+        return out_BHQD.masked_fill(hidden_H11, 0.0)
+
+    def _absolute_gradients(self, loss: Callable[[], Tensor]) -> tuple[int, list[Tensor]]:
+        self._recorded = []
+        try:
+            value = loss()
+            # Activation checkpointing runs attention again in backward; those gates are not the loss's.
+            recorded = list(self._recorded)
+            if not recorded:
+                raise UsageError("The loss did not attend. Compute it with the model that the gates are on.")
+            gradients = torch.autograd.grad(value, [gate for _, gate in recorded], allow_unused=True)
+        finally:
+            self._recorded = None
+        by_layer: dict[int, Tensor] = {}
+        for (layer, gate), gradient in zip(recorded, gradients, strict=True):
+            gradient = torch.zeros_like(gate) if gradient is None else gradient
+            # A layer that is used more than once has one gate.
+            by_layer[layer] = by_layer[layer] + gradient if layer in by_layer else gradient
+        examples = len(recorded[0][1])
+        sums = [torch.zeros(heads, dtype=torch.float64) for heads in self.num_heads]
+        for layer, gradient in by_layer.items():
+            # The loss is a mean over examples, that of each one is as many times as large.
+            sums[layer] = examples * gradient.flatten(1).double().abs().sum(dim=0).cpu()
+        return examples, sums
+
+    def _close(self, layer: int, heads: Sequence[int]) -> None:
+        pass
+
+    def _open(self, layer: int) -> None:
+        pass
+
+
+class ProjectionGates(HeadGates):
+    """Gates on the inputs of output projections, where the heads lie side by side.
+
+    A gate on a head is a factor on its columns of the weight, so nothing is hooked, and it works however
+    the projection is called, as in the fast path of ``nn.MultiheadAttention``. Importance follows from the
+    gradient of the weight, dL / d xi_h = sum over the head's columns of W dL/dW, which has no examples any
+    more: **give batches of one example**, or gradients of different signs cancel within a batch.
+
+    To prune is to zero columns in place. That is meant for evaluation: an optimizer that trains on would let
+    them grow again.
+
+    Args:
+        model: Any module.
+        projections: Names of the output projections in depth order, or patterns of them as in ``fnmatch``;
+            ``auto`` for those of every ``nn.MultiheadAttention``.
+        num_heads: Heads of each layer, >= 1; may be left out for ``auto``.
+
+    Raises:
+        AttachError: if there is no such projection, its input is no multiple of the number of heads, or its
+            weight is shared or not a parameter.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        projections: Sequence[str] | Literal["auto"] = "auto",
+        num_heads: int | None = None,
+    ) -> None:
+        found = _projections(model, projections, num_heads)
+        super().__init__(model, [heads for _, _, heads in found])
+        self._weights = [_weight(name, module) for name, module, _ in found]
+        self._axes = [_input_axis(module) for _, module, _ in found]
+        for (name, _, heads), weight, axis in zip(found, self._weights, self._axes, strict=True):
+            if heads < 1 or weight.shape[axis] % heads:
+                raise AttachError(
+                    f'"{name}" has {weight.shape[axis]} inputs, which {heads} heads do not divide. Give the '
+                    "number of heads of the queries."
+                )
+        if len({id(weight) for weight in self._weights}) < len(self._weights):
+            raise AttachError("Two of the projections share one weight, so their heads have no gates apart.")
+        self._kept: dict[tuple[int, int], Tensor] = {}
+
+    def _columns(self, layer: int, head: int) -> Tensor:
+        weight, axis = self._weights[layer].detach(), self._axes[layer]
+        size = weight.shape[axis] // self.num_heads[layer]
+        return weight.narrow(axis, head * size, size)
+
+    def _absolute_gradients(self, loss: Callable[[], Tensor]) -> tuple[int, list[Tensor]]:
+        frozen = [weight for weight in self._weights if not weight.requires_grad]
+        for weight in frozen:
+            weight.requires_grad_()
+        try:
+            gradients: Sequence[Tensor | None] = torch.autograd.grad(loss(), self._weights, allow_unused=True)
+        finally:
+            for weight in frozen:
+                weight.requires_grad_(False)
+        sums = []
+        for weight, axis, heads, gradient in zip(
+            self._weights, self._axes, self.num_heads, gradients, strict=True
+        ):
+            if gradient is None:
+                sums.append(torch.zeros(heads, dtype=torch.float64))
+                continue
+            products = (weight.detach().double() * gradient.double()).sum(dim=1 - axis)
+            sums.append(products.unflatten(0, (heads, -1)).sum(dim=-1).abs().cpu())
+        return 1, sums
+
+    def _close(self, layer: int, heads: Sequence[int]) -> None:
+        for head in heads:
+            columns = self._columns(layer, head)
+            self._kept[layer, head] = columns.clone()
+            columns.zero_()
+
+    def _open(self, layer: int) -> None:
+        for head in self.pruned[layer]:
+            self._columns(layer, head).copy_(self._kept.pop((layer, head)))
+
+
+def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple[int, ...]]:
+    """Return the least important heads of the whole model, leaving at least one in each layer.
+
+    Args:
+        importance: For each layer (heads,), as from :meth:`HeadGates.importance`.
+        count: How many heads to name, >= 0.
+
+    Raises:
+        UsageError: if there are not as many to spare.
+    """
+    spare = sum(len(heads) - 1 for heads in importance)
+    if not 0 <= count <= spare:
+        raise UsageError(
+            f"Given count={count}, but {spare} heads can be spared: one stays in each layer. "
+            f"Give 0 to {spare}."
+        )
+    ranked = sorted(
+        (value, layer, head)
+        for layer, heads in enumerate(importance)
+        for head, value in enumerate(heads.tolist())
+    )
+    chosen: dict[int, list[int]] = {}
+    for _, layer, head in ranked:
+        if sum(map(len, chosen.values())) == count:
+            break
+        if len(chosen.get(layer, ())) < len(importance[layer]) - 1:
+            chosen.setdefault(layer, []).append(head)
+    return {layer: tuple(sorted(heads)) for layer, heads in sorted(chosen.items())}
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _checked(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    loss = loss_of(batch)
+    if loss.numel() != 1 or not math.isfinite(loss.item()):
+        given = f"shape {tuple(loss.shape)}" if loss.numel() != 1 else f"the value {loss.item()}"
+        raise UsageError(f"Given a loss of {given}. Give a finite scalar, the mean over the examples.")
+    return loss.reshape(())
+
+
+def _projections(
+    model: nn.Module, projections: Sequence[str] | Literal["auto"], num_heads: int | None
+) -> list[tuple[str, nn.Module, int]]:
+    """Return name, module and number of heads of each output projection, in depth order."""
+    if projections == "auto":
+        found: list[tuple[str, nn.Module, int]] = [
+            (f"{name}.out_proj".lstrip("."), module.out_proj, num_heads or module.num_heads)
+            for name, module in model.named_modules()
+            if isinstance(module, nn.MultiheadAttention)
+        ]
+        if not found:
+            raise AttachError(
+                f"{type(model).__name__} has no nn.MultiheadAttention. Give names or patterns of the "
+                "projections behind its attention, and num_heads: "
+                'projections=["*.out_proj"], num_heads=8.'
+            )
+        return found
+    if isinstance(projections, str):
+        raise AttachError(f'projections="{projections}" is a single text. Give a list: ["{projections}"].')
+    if num_heads is None:
+        raise AttachError("num_heads is missing: the shape of a projection does not tell it.")
+    names = [name for name, _ in model.named_modules()]
+    for pattern in projections:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise AttachError(f'"{pattern}" in projections matches no module. There are: {_some(names)}.')
+    return [
+        (name, module, num_heads)
+        for name, module in model.named_modules()
+        if any(fnmatchcase(name, pattern) for pattern in projections)
+    ]
+
+
+def _weight(name: str, module: nn.Module) -> nn.Parameter:
+    weight = module._parameters.get("weight")
+    if weight is None or weight.ndim != 2 or not weight.is_floating_point():
+        raise AttachError(
+            f'"{name}" ({type(module).__name__}) has no matrix of floating numbers as its weight parameter. '
+            "Give the linear maps behind the attention; take parametrizations off and merge adapters first."
+        )
+    return weight
+
+
+def _input_axis(module: nn.Module) -> int:
+    """Return the weight's axis of input features: Conv1D of transformers keeps (input, output)."""
+    return 0 if any(kind.__name__ == "Conv1D" for kind in type(module).__mro__) else 1
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(name for name in names[:12] if name) + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,72 @@
+"""What may make attention weights of logits, by name; how it is computed is not done here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from tempopt.temperature.ranges import Checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normaliser(Checked):
+    """A map from a row of logits to weights; subclasses are final, frozen dataclasses.
+
+    ``tempopt.attention.normalisers`` computes the one of the same name.
+    """
+
+    name: ClassVar[str]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxNormaliser(Normaliser):
+    """exp(s) over its sum: what attention has."""
+
+    name: ClassVar[str] = "softmax"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKNormaliser(Normaliser):
+    """Softmax over the ``top_k`` largest logits, 0 elsewhere; all visible keys where there are fewer."""
+
+    name: ClassVar[str] = "top_k"
+
+    top_k: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparsemaxNormaliser(Normaliser):
+    """The point of the simplex that is nearest to the logits (Martins & Astudillo 2016)."""
+
+    name: ClassVar[str] = "sparsemax"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entmax15Normaliser(Normaliser):
+    """max(s / 2 - threshold, 0)^2: half way from softmax to sparsemax (Peters et al. 2019)."""
+
+    name: ClassVar[str] = "entmax15"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearNormaliser(Normaliser):
+    """phi(q) phi(k) over its sum, phi = elu + 1 (Katharopoulos et al. 2020); it has no temperature."""
+
+    name: ClassVar[str] = "linear"
+
+
+NORMALISERS: dict[str, type[Normaliser]] = {
+    normaliser.name: normaliser
+    for normaliser in (
+        SoftmaxNormaliser,
+        TopKNormaliser,
+        SparsemaxNormaliser,
+        Entmax15Normaliser,
+        LinearNormaliser,
+    )
+}

@@ -1,0 +1,312 @@
+"""Findings: each symptom is found where it is and not where it is not; the bounds are relative to ln n."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt.attention.diagnose import (
+    OUTLIER,
+    Curves,
+    Finding,
+    anomalies,
+    diagnose,
+    entropy_anomalies,
+    robust_z,
+    troubleshoot,
+)
+from tempopt.attention.metrics import AttentionEntropy
+from tempopt.attention.monitor import AttentionMonitor, HeadHistory, MonitorReport
+from tempopt.attention.statistics import attention_weights, weight_entropy
+from tempopt.errors import UsageError
+from tempopt.temperature import TemperatureParameters, TemperaturePlan
+
+TOTAL = 101
+USUAL = {0: {0: 0.52, 1: 0.55, 2: 0.5, 3: 0.57}, 1: {0: 0.6, 1: 0.63, 2: 0.58, 3: 0.61}}
+
+
+def plan(**parameters: Any) -> TemperaturePlan:
+    return TemperatureParameters(**parameters).plan(2)
+
+
+def changed(layer: int, head: int, value: float) -> dict[int, dict[int, float]]:
+    return {**USUAL, layer: {**USUAL[layer], head: value}}
+
+
+def kinds(found: list[Finding]) -> list[tuple[str, int | None, int | None]]:
+    return [(each.kind, each.layer, each.head) for each in found]
+
+
+def history(values: list[float], statistic: str = "entropy", head: int = 0, layer: int = 0) -> HeadHistory:
+    return HeadHistory(
+        statistic=statistic,
+        layer=layer,
+        head=head,
+        first=values[0],
+        steps=tuple(range(0, 10 * len(values), 10)),
+        values=tuple(values),
+    )
+
+
+def test_there_is_nothing_to_find_about_usual_heads() -> None:
+    assert entropy_anomalies(USUAL) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(0.1, "collapse"), (0.95, "dispersion"), (0.004, "dead_head"), (0.998, "dead_head")],
+)
+def test_a_head_unlike_the_others_and_in_the_band_is_found(value: float, kind: str) -> None:
+    [found] = entropy_anomalies(changed(1, 2, value))
+    assert (found.kind, found.layer, found.head) == (kind, 1, 2)
+    assert f"{value:.3f}" in found.evidence
+    assert "0.610" in found.evidence  # the median of the others
+    assert found.advice
+
+
+@pytest.mark.parametrize("value", [0.3, 0.85])
+def test_an_outlier_outside_of_the_bands_is_no_anomaly(value: float) -> None:
+    assert abs(robust_z(value, [0.6, 0.63, 0.61])) > OUTLIER
+    assert entropy_anomalies(changed(1, 2, value)) == []
+
+
+def test_a_head_in_the_band_among_heads_as_sharp_is_no_outlier() -> None:
+    [found] = entropy_anomalies({0: {0: 0.12, 1: 0.15, 2: 0.1, 3: 0.18}})
+    assert (found.kind, found.layer, found.head) == ("collapse", 0, None)
+
+
+@pytest.mark.parametrize(("middle", "kind"), [(0.05, "collapse"), (0.97, "dispersion")])
+def test_a_layer_is_judged_as_a_whole(middle: float, kind: str) -> None:
+    found = entropy_anomalies({**USUAL, 2: {head: middle + 0.001 * head for head in range(4)}})
+    assert kinds(found) == [(kind, 2, None)]
+
+
+def test_heads_of_a_narrow_layer_are_compared_with_those_of_the_model() -> None:
+    found = entropy_anomalies({layer: {0: 0.5 + 0.02 * layer} for layer in range(5)} | {5: {0: 0.05}})
+    assert kinds(found) == [("collapse", 5, None), ("collapse", 5, 0)]
+
+
+def test_one_head_has_nothing_to_be_compared_with() -> None:
+    assert kinds(entropy_anomalies({0: {0: 0.1}})) == [("collapse", 0, None)]
+    assert entropy_anomalies({0: {0: 0.5}}) == []
+
+
+def test_the_robust_score_is_that_of_iglewicz_and_hoaglin() -> None:
+    others = [0.3, 0.5, 0.45, 0.6, 0.52]
+    middle = np.median(others)
+    spread = np.median(np.abs(np.array(others) - middle))
+    assert robust_z(0.9, others) == pytest.approx(0.6745 * (0.9 - middle) / spread)
+    # A second wild head hardly moves it, where it hides the first from mean and standard deviation.
+    wild = [*others, 0.95]
+    assert robust_z(0.9, wild) > OUTLIER
+    assert (0.9 - np.mean([*wild, 0.9])) / np.std([*wild, 0.9]) < 2
+
+
+def test_heads_that_agree_to_the_last_digit_make_no_outlier_of_a_tiny_difference() -> None:
+    assert abs(robust_z(0.51, [0.5] * 7)) < OUTLIER
+    assert robust_z(0.9, [0.5] * 7) > OUTLIER
+
+
+@given(st.lists(st.floats(0.2, 0.9), min_size=2, max_size=12))
+def test_no_anomaly_without_a_value_in_a_band(values: list[float]) -> None:
+    assert entropy_anomalies({0: dict(enumerate(values))}) == []
+
+
+def test_the_bounds_in_nats_of_tutorials_say_collapse_of_five_keys_and_never_dispersion_of_512() -> None:
+    below, above = 2.0, 0.9 * math.log(512)  # nats, as in tutorials
+    five = attention_weights(torch.zeros(1, 1, 5, 2), torch.zeros(1, 1, 5, 2))
+    assert weight_entropy(five).max() < below  # most spread out, and "collapsed"
+    spread = attention_weights(torch.zeros(1, 1, 512, 2), torch.zeros(1, 1, 512, 2), is_causal=True)
+    assert 5.2 < weight_entropy(spread).mean() < above  # most spread out, and not "dispersed"
+    for weights, is_causal in ((five, False), (spread, True)):
+        metric = AttentionEntropy(1)
+        metric.update(weights, is_causal=is_causal)
+        found = entropy_anomalies({0: {0: min(metric.compute().item(), 1.0)}})
+        assert kinds(found) == [("dispersion", 0, None)]
+
+
+def test_entropy_in_nats_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Give H / ln n, in \[0, 1\]"):
+        entropy_anomalies({0: {0: 3.4}})
+
+
+def test_entropy_that_is_heading_for_collapse_is_found_before_it_is_there() -> None:
+    falling = [0.9 - 0.01 * number for number in range(60)]
+    report = MonitorReport(histories=(history(falling), history([0.5 + 0.01 * (i % 3) for i in range(60)])))
+    [found] = anomalies(report)
+    assert (found.kind, found.layer, found.head) == ("falling_entropy", 0, 0)
+    assert "in 110 steps" in found.evidence  # 0.31 now, 0.2 at 0.001 a step
+    slowly = [0.9 - 0.001 * number for number in range(60)]
+    assert anomalies(MonitorReport(histories=(history(slowly),))) == []
+    assert anomalies(MonitorReport(histories=(history(falling[:4]),))) == []
+
+
+def test_logits_that_grow_are_found() -> None:
+    growing = [1.1**number for number in range(20)]
+    report = MonitorReport(histories=(history(growing, "query_key_magnitude", head=3),))
+    [found] = anomalies(report)
+    assert (found.kind, found.head) == ("growing_logits", 3)
+    assert "6.1 times" in found.evidence
+    slower = [1.05**number for number in range(20)]
+    assert anomalies(MonitorReport(histories=(history(slower, "query_key_magnitude"),))) == []
+
+
+def test_anomalies_are_found_in_what_a_monitor_saw() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, 6, 40, 8, generator=generator) for _ in range(2))
+    q[:, 4] *= 10
+    q[:, 5] = 0
+    monitor = AttentionMonitor()
+    monitor.update(0, 0, 2 * q, k, is_causal=True)
+    found = {each.head: each.kind for each in anomalies(monitor.report())}
+    assert found == {4: "collapse", 5: "dead_head"}
+
+
+def losses(shape: Any) -> list[tuple[int, float]]:
+    return [(step, float(shape(step / (TOTAL - 1)))) for step in range(0, TOTAL, 2)]
+
+
+def flat(value: float) -> list[tuple[int, float]]:
+    return [(step, value) for step in range(0, TOTAL, 10)]
+
+
+def late_start(u: float) -> float:
+    return 3.0 if u < 0.4 else 3.0 - 2 * (u - 0.4)
+
+
+def test_a_slow_start_of_sharp_attention_asks_for_a_higher_first_temperature() -> None:
+    curves = Curves(total_steps=TOTAL, train_loss=losses(late_start), entropy=flat(0.1))
+    [found] = troubleshoot(curves, plan(temperature_init=0.5))
+    assert found.kind == "slow_start"
+    assert "Raise temperature_init above 0.5" in found.advice
+    warmed_up = plan(schedule="warmup_anneal", warmup_start=0.3)
+    [found] = troubleshoot(curves, warmed_up)
+    assert "Raise warmup_start above 0.3" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("loss", "entropy"),
+    [(lambda u: 3 - 2 * u, 0.1), (lambda u: 3 * math.exp(-5 * u), 0.1), (late_start, 0.5)],
+)
+def test_neither_a_quick_start_nor_broad_attention_is_a_slow_start(loss: Any, entropy: float) -> None:
+    curves = Curves(total_steps=TOTAL, train_loss=losses(loss), entropy=flat(entropy))
+    assert troubleshoot(curves, plan()) == []
+
+
+def test_a_loss_that_never_falls_starts_slowly() -> None:
+    curves = Curves(total_steps=TOTAL, train_loss=losses(lambda u: 3.0), entropy=flat(0.1))
+    assert kinds(troubleshoot(curves, plan())) == [("slow_start", None, None)]
+
+
+def wobbling(u: float) -> float:
+    return 0.5 + 0.1 * u + 0.1 * math.cos(math.pi * u * (TOTAL - 1) / 2)
+
+
+FAST_PLAN = {"schedule": "exponential", "temperature_init": 4.0, "temperature_final": 0.25}
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_validation_that_oscillates_while_the_temperature_falls_fast_asks_for_a_longer_schedule(
+    direction: Any,
+) -> None:
+    curves = Curves(total_steps=TOTAL, validation=losses(wobbling), direction=direction)
+    [found] = troubleshoot(curves, plan(**FAST_PLAN))
+    assert found.kind == "oscillation"
+    assert "2.77" in found.evidence  # ln 16
+    assert found.advice.startswith("Lengthen the schedule")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"schedule": "exponential", "temperature_init": 4.0, "temperature_final": 1.0}],
+)
+def test_oscillation_under_a_slow_temperature_is_not_the_temperatures(parameters: dict[str, Any]) -> None:
+    curves = Curves(total_steps=TOTAL, validation=losses(wobbling), direction="maximize")
+    assert troubleshoot(curves, plan(**parameters)) == []
+
+
+@pytest.mark.parametrize(("direction", "sign"), [("maximize", 1), ("minimize", -1)])
+def test_steady_validation_under_a_fast_temperature_is_in_order(direction: Any, sign: int) -> None:
+    curves = Curves(total_steps=TOTAL, validation=losses(lambda u: sign * u), direction=direction)
+    assert troubleshoot(curves, plan(**FAST_PLAN)) == []
+
+
+def test_only_where_the_temperature_is_fast_does_oscillation_count() -> None:
+    annealed = plan(
+        schedule="warmup_anneal",
+        warmup_start=0.25,
+        temperature_init=4.0,
+        temperature_final=4.0,
+        warmup_fraction=0.3,
+    )
+    early = Curves(
+        total_steps=TOTAL, validation=losses(lambda u: wobbling(u) if u < 0.3 else u), direction="maximize"
+    )
+    late = Curves(
+        total_steps=TOTAL, validation=losses(lambda u: wobbling(u) if u > 0.35 else u), direction="maximize"
+    )
+    assert kinds(troubleshoot(early, annealed)) == [("oscillation", None, None)]
+    assert troubleshoot(late, annealed) == []
+
+
+def test_broad_attention_late_asks_for_a_lower_last_temperature() -> None:
+    late = [(step, 0.5 if step < 80 else 0.95) for step in range(0, TOTAL, 10)]
+    falling = plan(schedule="linear", temperature_init=2.0, temperature_final=0.7)
+    [found] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), falling)
+    assert found.kind == "late_dispersion"
+    assert "Lower temperature_final below 0.7" in found.advice
+    # A constant temperature has no temperature_final to lower.
+    [found] = troubleshoot(Curves(total_steps=TOTAL, entropy=late), plan())
+    assert found.advice.startswith("Lower temperature_init, or by a schedule that moves")
+    early = [(step, 0.95 if step < 80 else 0.5) for step in range(0, TOTAL, 10)]
+    assert troubleshoot(Curves(total_steps=TOTAL, entropy=early), plan()) == []
+
+
+def test_outputs_less_confident_than_right_ask_for_a_lower_output_temperature() -> None:
+    curves = Curves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(0.7))
+    [found] = troubleshoot(curves, plan())
+    assert found.kind == "timid_outputs"
+    assert "0.200" in found.evidence
+    for confidence in (0.85, 0.99):
+        calibrated = Curves(total_steps=TOTAL, accuracy=flat(0.9), confidence=flat(confidence))
+        assert troubleshoot(calibrated, plan()) == []
+
+
+def test_classes_that_are_never_predicted_are_found() -> None:
+    curves = Curves(total_steps=TOTAL, labels=[50, 30, 20, 0], predictions=[80, 1, 19, 0])
+    [found] = troubleshoot(curves, plan())
+    assert found.kind == "ignored_classes"
+    assert found.evidence.endswith("is class 1.")
+
+
+def test_curves_without_anything_find_nothing() -> None:
+    assert troubleshoot(Curves(total_steps=1), plan()) == []
+
+
+def test_the_whole_diagnosis_takes_entropy_from_the_report() -> None:
+    histories = tuple(history([0.97] * 11, head=head) for head in range(2))
+    found = diagnose(MonitorReport(histories=histories), Curves(total_steps=TOTAL), plan())
+    assert kinds(found) == [("dispersion", 0, None), ("late_dispersion", None, None)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"total_steps": 0}, "at least 1"),
+        ({"direction": "up"}, "minimize and maximize"),
+        ({"train_loss": [(0, 1.0), (1, math.nan)]}, "train_loss is nan at step 1"),
+        ({"validation": [(1, 1.0), (1, 2.0)]}, "validation are not ascending"),
+        ({"entropy": [(0, 3.4)]}, "entropy is 3.4 at step 0. Give a share"),
+        ({"accuracy": [(0, 93.0)]}, "accuracy is 93.0 at step 0. Give a share"),
+        ({"labels": [1, 2], "predictions": [3]}, "2 labels and 1 predictions"),
+    ],
+)
+def test_bad_curves_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Curves(**{"total_steps": TOTAL, **given})

@@ -1,0 +1,173 @@
+"""The term towards a target, by head, on a schedule; and the forms in circulation that ours is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tempopt.attention.entropy import (
+    attention_entropy,
+    entropy_regulariser,
+    entropy_term,
+    regularised_attention,
+    term_of_entropy,
+)
+from tempopt.attention.functional import tempered_attention
+from tempopt.errors import SpecError
+
+B, H, Q, D = 2, 3, 5, 4
+
+
+def qkv(spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(B, H, Q, D, generator=generator, dtype=torch.float64) for _ in range(3))
+    return (spread * q).requires_grad_(), k.requires_grad_(), v.requires_grad_()
+
+
+def by_hand(q: Tensor, k: Tensor, weight: Any, target: Any, valid: np.ndarray) -> float:
+    """Return the mean over valid queries with more than one key, causally, row by row."""
+    weight, target = (np.broadcast_to(np.asarray(each), (H,)) for each in (weight, target))
+    total, count = 0.0, 0
+    logits = (q @ k.transpose(-2, -1)).detach().numpy() / math.sqrt(D)
+    for b, h, i in np.ndindex(B, H, Q):
+        if i == 0 or not valid[b, i]:
+            continue
+        row = np.exp(logits[b, h, i, : i + 1])
+        row = row / row.sum()
+        share = -sum(p * math.log(p) for p in row) / math.log(i + 1)
+        total += weight[h] * (share - target[h]) ** 2
+        count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("weight", [0.3, -2.0, [0.1, 0.0, 3.0]])
+@pytest.mark.parametrize("target", [0.0, 0.7, 1.0, [0.2, 0.5, 0.9]])
+def test_the_term_is_the_weighted_squared_distance_from_the_target(weight: Any, target: Any) -> None:
+    q, k, _ = qkv()
+    valid = torch.ones(B, Q, dtype=torch.bool)
+    valid[1, 3:] = False
+    given: dict[str, Any] = {
+        name: torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
+        for name, value in {"weight": weight, "target": target}.items()
+    }
+    term = entropy_term(q, k, is_causal=True, valid_BQ=valid, **given)
+    assert term.item() == pytest.approx(by_hand(q, k, weight, target, valid.numpy()), abs=1e-14)
+
+
+def test_weights_of_heads_weigh_the_linear_term() -> None:
+    q, k, _ = qkv()
+    share = (attention_entropy(q, k) / math.log(Q)).mean(dim=(0, 2))
+    weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    torch.testing.assert_close(entropy_term(q, k, weight=weights), -(weights * share).mean())
+
+
+@pytest.mark.parametrize("target", [0.4, 0.95])
+def test_a_positive_weight_draws_entropy_to_the_target_from_either_side(target: float) -> None:
+    q, k, v = qkv(spread=2.0)
+    optimizer = torch.optim.Adam([q, k], lr=0.05)
+    for _ in range(150):
+        optimizer.zero_grad()
+        entropy_regulariser(0 * v, q, k, weight=1.0, target=target).sum().backward()
+        optimizer.step()
+    share = attention_entropy(q, k).detach() / math.log(Q)
+    assert float((share - target).abs().max()) < 0.03
+
+
+@pytest.mark.parametrize("target", [-0.1, 1.1, 2.0, math.nan])
+def test_a_target_in_nats_is_refused(target: float) -> None:
+    q, k, _ = qkv()
+    with pytest.raises(SpecError, match=r"allowed is a share of ln n.*Divide nats by ln n"):
+        entropy_term(q, k, target=target)
+
+
+@pytest.mark.parametrize("target", [None, 0.5])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_one_pass_regularises_as_two_do(target: float | None, is_causal: bool) -> None:
+    inputs = qkv()
+    q, k, v = inputs
+    weight = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    apart = entropy_regulariser(
+        tempered_attention(q, k, v, inverse_temperature=1.0, is_causal=is_causal),
+        q,
+        k,
+        weight=weight,
+        target=target,
+        is_causal=is_causal,
+    )
+    together = regularised_attention(q, k, v, weight=weight, target=target, is_causal=is_causal)
+    torch.testing.assert_close(together, apart)
+    torch.testing.assert_close(
+        torch.autograd.grad(together.sin().sum(), inputs), torch.autograd.grad(apart.sin().sum(), inputs)
+    )
+
+
+# The compiler itself instantiates torch.autograd.Function while it traces one.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_weight_and_target_may_follow_a_schedule_in_one_graph() -> None:
+    from torch._dynamo.utils import counters
+
+    q, k, v = qkv()
+
+    def loss(q: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+        return regularised_attention(q, k, v, weight=weight, target=target, is_causal=True).square().sum()
+
+    torch._dynamo.reset()
+    before = counters["stats"]["unique_graphs"]
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for weight, target in ((0.1, 0.9), (0.2, 0.5), (-3.0, 0.0)):
+        held = torch.tensor(weight), torch.tensor([target, target / 2, 1.0])
+        torch.testing.assert_close(
+            torch.autograd.grad(compiled(q, *held), (q, k, v)), torch.autograd.grad(loss(q, *held), (q, k, v))
+        )
+    assert counters["stats"]["unique_graphs"] - before == 1
+
+
+def test_of_the_circulating_term_neither_sign_nor_size_is_kept() -> None:
+    """Tutorial 000: loss = task - weight * sum over layers of H.mean(), "to punish" entropy."""
+    for n in (9, 1000):
+        uniform = torch.zeros(1, 1, n, D)
+        tutorial = -attention_entropy(uniform, uniform).mean()
+        # what a length may add or take is its logarithm there, and the same for all here
+        assert tutorial.item() == pytest.approx(-math.log(n), rel=1e-5)
+        assert entropy_term(uniform, uniform).item() == pytest.approx(-1.0, rel=1e-5)
+        # the first query has no choice: it is nought there, and does not count here
+        assert -attention_entropy(uniform, uniform, is_causal=True).mean().item() < math.log(n)
+        assert entropy_term(uniform, uniform, is_causal=True).item() == pytest.approx(-1.0, rel=1e-5)
+    q, k, _ = qkv()
+    # lowering the loss with a positive weight raises entropy: it does not punish it
+    (grad,) = torch.autograd.grad(entropy_term(q, k, is_causal=True), q)
+    assert float((attention_entropy(q - grad, k) - attention_entropy(q, k)).detach().mean()) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_logarithm_of_weights_plus_epsilon_is_wrong_in_half_precision(dtype: torch.dtype) -> None:
+    """Tutorials 000 to 003: -(a * log(a + 1e-10)).sum(); the epsilon is 0 in float16."""
+    q, k = (torch.randn(1, 1, 64, D, generator=torch.Generator().manual_seed(n)) for n in (0, 1))
+    q, k = (30 * q).to(dtype), k.to(dtype)
+    weights = (q @ k.transpose(-2, -1) / math.sqrt(D)).softmax(-1)
+    tutorial = -(weights * torch.log(weights + 1e-10)).sum(-1)
+    exact = attention_entropy(q.double(), k.double())
+    assert bool(tutorial.isnan().any()) == (dtype == torch.float16)
+    assert float((tutorial - exact).nan_to_num(nan=1.0).abs().max()) > 0.01
+    torch.testing.assert_close(attention_entropy(q, k).double(), exact, rtol=0, atol=1e-4)
+
+
+def test_torchs_entr_has_no_gradient_at_masked_keys() -> None:
+    q, k, _ = qkv()
+    seen = torch.ones(Q, Q, dtype=torch.bool).tril()
+    logits = (q @ k.transpose(-2, -1) / math.sqrt(D)).masked_fill(~seen, -math.inf)
+    of_entr = torch.special.entr(logits.softmax(-1)).sum(-1)
+    torch.testing.assert_close(attention_entropy(q, k, attn_mask=seen), of_entr)
+    assert bool(torch.autograd.grad(of_entr.sum(), q)[0].isnan().any())
+    assert bool(torch.autograd.grad(attention_entropy(q, k, attn_mask=seen).sum(), q)[0].isfinite().all())
+
+
+def test_a_term_can_be_made_of_an_entropy_that_is_there() -> None:
+    q, k, _ = qkv()
+    there = term_of_entropy(attention_entropy(q, k), torch.tensor([Q]), weight=2.0, target=0.5)
+    assert torch.equal(there, entropy_term(q, k, weight=2.0, target=0.5))

@@ -1,0 +1,444 @@
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import pickle
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+
+from tempopt import AttachError, attach
+from tempopt.attention.attach import detach
+from tempopt.attention.interface_layers import interface_layers
+
+transformers: Any = pytest.importorskip(
+    "transformers", reason="NOT TESTED: the attention interface. Install tempopt[transformers]."
+)
+
+WIDTH, HEADS, KEY_HEADS, LAYERS, VOCABULARY, TOKENS = 32, 4, 2, 2, 40, 9
+LOG_N = {"length_scaling": "log_n", "n0": 4.0}
+
+
+def llama(implementation: str = "sdpa", **given: Any) -> Any:
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+        **given,
+    )
+    return sharp(transformers.LlamaForCausalLM(config), implementation)
+
+
+def bert(implementation: str = "sdpa") -> Any:
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return sharp(transformers.BertModel(config), implementation)
+
+
+def sharp(model: Any, implementation: str) -> Any:
+    """Return the model with weights for which attention is far from uniform."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.copy_(0.25 * torch.randn(parameter.shape, generator=generator))
+    model.set_attn_implementation(implementation)
+    return model.eval()
+
+
+def text(padded: str | None = "right") -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.ones(2, TOKENS, dtype=torch.long)
+    if padded == "right":
+        mask[1, -3:] = 0
+    elif padded == "left":
+        mask[1, :3] = 0
+    return {
+        "input_ids": torch.randint(1, VOCABULARY, (2, TOKENS), generator=generator),
+        "attention_mask": mask,
+    }
+
+
+MODELS = {"llama": llama, "bert": bert}
+both_models = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+both_implementations = pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+
+
+def scale_by_hand(model: nn.Module, factor_B1Q1: Tensor) -> None:
+    """Have transformers' own eager attention multiply each query by a factor of ours."""
+    own = sys.modules[type(model).__module__].eager_attention_forward
+
+    def scaled(module, query, key, value, attention_mask, **more):
+        return own(module, query * factor_B1Q1, key, value, attention_mask, **more)
+
+    transformers.AttentionInterface.register("by_hand", scaled)
+    transformers.AttentionMaskInterface.register(
+        "by_hand", transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+    )
+    model.set_attn_implementation("by_hand")
+
+
+@pytest.fixture(autouse=True)
+def _registries_are_left_clean() -> Any:
+    yield
+    for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
+        registry._global_mapping.pop("by_hand", None)
+
+
+@pytest.mark.parametrize("padded", [None, "right", "left"])
+@both_implementations
+@both_models
+def test_each_query_is_scaled_by_the_keys_that_it_sees(make, implementation, padded) -> None:
+    given = text(padded)
+    valid_BK = given["attention_mask"].bool()
+    # Counted here from the tokens, not from any mask of four dimensions.
+    seen_BQ = valid_BK.cumsum(-1) if make is llama else valid_BK.sum(-1, keepdim=True).expand(-1, TOKENS)
+    by_hand = make("eager")
+    scale_by_hand(by_hand, (seen_BQ.clamp(min=2).double().log() / math.log(4.0)).float()[:, None, :, None])
+    model = make(implementation)
+    attach(model, LOG_N)
+    ours, theirs = model(**given)[0], by_hand(**given)[0]
+    # What a padded query attends to is nobody's business.
+    torch.testing.assert_close(ours[valid_BK], theirs[valid_BK], rtol=1e-4, atol=1e-5)
+    assert (ours - make(implementation)(**given)[0])[valid_BK].abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("padded", [None, "left"])
+@both_implementations
+def test_with_a_cache_each_new_query_counts_the_cached_keys(implementation, padded, cache) -> None:
+    model = llama(implementation)
+    attach(model, LOG_N | {"temperature_init": 0.7})
+
+    def logits(**given: Any) -> Tensor:
+        generated = model.generate(
+            **text(padded),
+            max_new_tokens=5,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+            disable_compile=True,
+            **given,
+        )
+        return torch.stack(generated.logits)
+
+    cached = logits(use_cache=True, cache_implementation=cache)
+    torch.testing.assert_close(cached, logits(use_cache=False), rtol=1e-4, atol=1e-5)
+
+
+def naive_entropy_term(model: Any, given: dict[str, Tensor]) -> Tensor:
+    """Return -mean of H / ln n over layers, from the weights that eager attention returns, in float64."""
+    attentions = model(**given, output_attentions=True).attentions
+    valid_BQ = given["attention_mask"].bool()
+    causal = isinstance(model, transformers.LlamaForCausalLM)
+    seen_BQ = valid_BQ.cumsum(-1) if causal else valid_BQ.sum(-1, keepdim=True).expand(-1, TOKENS)
+    counts_BHQ = (valid_BQ & (seen_BQ > 1))[:, None].expand(-1, HEADS, -1)
+    total = torch.zeros((), dtype=torch.float64)
+    for weights_BHQK in attentions:
+        entropy_BHQ = torch.special.entr(weights_BHQK.clamp(min=1e-300)).sum(-1)
+        ratio_BHQ = entropy_BHQ / seen_BQ.clamp(min=2).double().log()[:, None]
+        total = total - ratio_BHQ[counts_BHQ].mean()
+    return total / len(attentions)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+@both_implementations
+@both_models
+def test_the_gradient_of_the_entropy_term_is_that_of_weights_written_out(make, implementation) -> None:
+    given = text("right")
+    plain, model = make("eager").double().train(), make(implementation).double().train()
+    attach(model, {"entropy_lambda": 0.3, "temperature_init": 1.0})
+    valid_BQ = given["attention_mask"].bool()
+
+    def task(each: nn.Module) -> Tensor:
+        return each(**given)[0][valid_BQ].square().mean()
+
+    expected = gradients(plain, task(plain) + 0.3 * naive_entropy_term(plain, given))
+    without = gradients(plain, task(plain))
+    ours = gradients(model, task(model))
+    for name, gradient in expected.items():
+        # Norms and softmax of the model are in float32 whatever its type.
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-6)
+    assert any((expected[name] - without[name]).abs().max() > 1e-4 for name in without)
+
+
+def test_the_entropy_term_follows_the_scale_of_the_loss_and_is_for_training_alone() -> None:
+    given = text(None)
+    model = llama().double()
+    plain = gradients(model, model(**given)[0].square().mean())
+    attachment = attach(model, {"entropy_lambda": 0.3})
+    # eval: no term
+    for name, gradient in gradients(model, model(**given)[0].square().mean()).items():
+        torch.testing.assert_close(gradient, plain[name], rtol=1e-12, atol=1e-15)
+    model.train()
+    once = gradients(model, model(**given)[0].square().mean())
+    attachment.set_loss_scale(8.0)
+    scaled = gradients(model, 8.0 * model(**given)[0].square().mean())
+    for name in once:
+        torch.testing.assert_close(scaled[name], 8.0 * once[name], rtol=1e-10, atol=1e-12)
+    assert any((once[name] - plain[name]).abs().max() > 1e-4 for name in plain)
+
+
+def test_the_entropy_term_survives_activation_checkpointing() -> None:
+    model = llama().train()
+    attach(model, {"entropy_lambda": 0.3})
+    expected = gradients(model, model(**text(), use_cache=False)[0].square().mean())
+    model.activation_checkpointing_enable()
+    again = gradients(model, model(**text(), use_cache=False)[0].square().mean())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(again[name], gradient, rtol=1e-6, atol=1e-8)
+
+
+@both_models
+def test_another_normaliser_takes_the_place_of_softmax(make) -> None:
+    given = text("right")
+    valid_BQ = given["attention_mask"].bool()
+    model, plain = make(), make()
+    attachment = attach(model, {"normaliser": "top_k", "top_k": TOKENS})
+    torch.testing.assert_close(model(**given)[0][valid_BQ], plain(**given)[0][valid_BQ], rtol=1e-4, atol=1e-5)
+    attachment.use({"normaliser": "top_k", "top_k": 2})
+    assert (model(**given)[0] - plain(**given)[0])[valid_BQ].abs().max() > 1e-2
+    attachment.use({"normaliser": "sparsemax"})
+    assert model(**given)[0][valid_BQ].isfinite().all()
+    attachment.use({})
+    assert torch.equal(model(**given)[0], plain(**given)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_that_is_moved_to_another_type_keeps_its_temperature(dtype) -> None:
+    model, by_hand = llama(), llama()
+    attachment = attach(model, {"temperature_init": 3.0})
+    model.to(dtype)
+    for module in by_hand.modules():
+        if isinstance(vars(module).get("scaling"), float):
+            module.scaling /= 3.0
+    by_hand.to(dtype)
+    tolerance = {torch.float64: 1e-7, torch.bfloat16: 5e-2}[dtype]
+    for _ in range(2):
+        torch.testing.assert_close(
+            model(**text(None))[0], by_hand(**text(None))[0], rtol=tolerance, atol=tolerance
+        )
+        attachment.set_progress(0.5)
+        tolerance = min(tolerance, 1e-12) if dtype == torch.float64 else tolerance
+
+
+def registered() -> list[str]:
+    registries = (transformers.AttentionInterface, transformers.AttentionMaskInterface)
+    return [name for registry in registries for name in registry._global_mapping if "tempopt" in name]
+
+
+def test_the_registries_are_clean_once_the_last_model_is_detached() -> None:
+    gc.collect()
+    first, second = llama(), bert()
+    attachments = [attach(model, LOG_N) for model in (first, second)]
+    assert first.config._attn_implementation == "tempopt_sdpa"
+    # A mask that is not registered under the same name would be dropped without a word.
+    assert registered().count("tempopt_sdpa") == 2
+    attachments[0].detach()
+    assert registered().count("tempopt_sdpa") == 2
+    attachments[1].detach()
+    assert registered() == []
+    assert first.config._attn_implementation == second.config._attn_implementation == "sdpa"
+
+
+def test_a_model_alone_is_detached_without_its_attachment() -> None:
+    model = llama()
+    attachment = attach(model, LOG_N)
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(**text())[0], model(**text())[0])
+    detach(twin)
+    assert torch.equal(twin(**text())[0], llama()(**text())[0])
+    assert model.config._attn_implementation == "tempopt_sdpa"
+    attachment.set_progress(1.0)
+    attachment.detach()
+    with pytest.raises(AttachError, match="detached"):
+        attachment.set_progress(0.0)
+    with pytest.raises(AttachError, match="detached"):
+        attachment.self_test(lambda: model(**text())[0])
+
+
+def test_an_unpickled_model_registers_its_attention_again() -> None:
+    gc.collect()
+    model = llama()
+    attachment = attach(model, LOG_N | {"temperature_init": 0.5})
+    expected = model(**text())[0]
+    pickled = pickle.dumps((model, attachment))
+    attachment.detach()
+    assert registered() == []
+    twin, twin_attachment = pickle.loads(pickled)
+    assert torch.equal(twin(**text())[0], expected)
+    twin_attachment.use({})
+    assert torch.equal(twin(**text())[0], model(**text())[0])
+    twin_attachment.detach()
+    assert twin.config._attn_implementation == "sdpa"
+    assert registered() == []
+
+
+def test_two_models_of_one_configuration_are_not_both_attached() -> None:
+    config = llama().config
+    first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
+    untouched = second(**text())[0]
+    attachment = attach(first, LOG_N)
+    assert torch.equal(second(**text())[0], untouched)
+    with pytest.raises(AttachError, match=r"shares its configuration .*copy\.deepcopy\(config\)"):
+        attach(second, LOG_N)
+    del first, attachment
+    # Nobody holds the first any more.
+    with attach(second, LOG_N):
+        assert not torch.equal(second(**text())[0], untouched)
+    assert torch.equal(second(**text())[0], untouched)
+
+
+def test_layers_are_chosen_by_what_is_around_or_inside_of_them() -> None:
+    for pattern in ("model.layers.1", "*.1.self_attn", "model.layers.1.self_attn.q_proj"):
+        model = llama()
+        with attach(model, LOG_N, layers=[pattern]) as attachment:
+            assert attachment.layers == ["model.layers.1.self_attn"]
+            assert attachment.way == "attention_interface"
+            attachment.self_test(lambda model=model: model(**text())[0])
+    with pytest.raises(AttachError, match=r"matches none of the modules .* model\.layers\.0\.self_attn"):
+        attach(llama(), LOG_N, layers=["encoder.*"], way="attention_interface")
+
+
+def test_query_rows_are_taken_unless_the_interface_is_needed() -> None:
+    assert attach(llama(), {"temperature_init": 2.0}).way == "query_rows"
+    assert attach(llama(), {"entropy_lambda": 0.1}).way == "attention_interface"
+    attachment = attach(llama(), {"temperature_init": 2.0})
+    with pytest.raises(AttachError, match='by query rows.*attach with way="attention_interface"'):
+        attachment.use(LOG_N)
+    with pytest.raises(AttachError, match='Unknown way of attaching "interface"'):
+        attach(llama(), {}, way="interface")
+
+
+def test_what_the_interface_cannot_deliver_is_refused_and_the_model_is_as_it_was() -> None:
+    gemma = transformers.Gemma2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        head_dim=8,
+    )
+    model = transformers.Gemma2ForCausalLM(gemma)
+    for parameters in ({"entropy_lambda": 0.1}, {"normaliser": "sparsemax"}):
+        with pytest.raises(AttachError, match="logits are capped"):
+            attach(model, parameters)
+    with pytest.raises(AttachError, match="the logits of the loss"):
+        attach(model, {"output_temperature": 2.0}, way="attention_interface")
+    with pytest.raises(AttachError, match="entropy term is that of softmax"):
+        attach(llama(), {"entropy_lambda": 0.1, "normaliser": "sparsemax"})
+    assert interface_layers(model) and model.config._attn_implementation == "eager"
+    assert all("tempopt" not in name for module in model.modules() for name in vars(module))
+
+
+def test_an_attention_behind_another_interface_is_refused() -> None:
+    model = llama()
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(AttachError, match=r'attends by "flex_attention".*set_attn_implementation\("sdpa"\)'):
+        attach(model, LOG_N)
+
+
+def test_an_implementation_that_is_set_afterwards_is_noticed() -> None:
+    model = llama()
+    attachment = attach(model, LOG_N)
+    model.set_attn_implementation("eager")
+    with pytest.raises(AttachError, match='was set to "eager" after'):
+        attachment.set_progress(0.5)
+    attachment.detach()
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_query_on_another_device_than_its_parameters_is_tempered() -> None:
+    model = llama()
+    attach(model, LOG_N)
+    module = interface_layers(model)[0].module
+    interface = module._tempopt_interface.interface
+    before = interface.numbers(0, torch.device("cpu"))
+    elsewhere = interface.numbers(0, torch.device("meta"))
+    assert elsewhere.inverse_temperature.device.type == "meta"
+    # Nothing was written anew, so a backward that is under way goes on.
+    assert interface.numbers(0, torch.device("cpu")) is before
+
+
+def test_a_module_that_asks_no_interface_is_told_how_to() -> None:
+    with pytest.raises(AttachError, match=r"ALL_ATTENTION_FUNCTIONS\.get_interface"):
+        attach(nn.Linear(2, 2), {}, way="attention_interface")
+
+
+def test_a_mask_that_was_dropped_fails_the_self_test() -> None:
+    model = llama()
+    attachment = attach(model, LOG_N)
+    dropped = transformers.AttentionMaskInterface._global_mapping.pop("tempopt_sdpa")
+    with pytest.raises(AttachError, match="does not act as it should"):
+        attachment.self_test(lambda: model(**text("left"))[0])
+    transformers.AttentionMaskInterface.register("tempopt_sdpa", dropped)
+    attachment.self_test(lambda: model(**text("left"))[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_one_graph_serves_every_scaling_constant_and_entropy_weight() -> None:
+    model = llama().train()
+    attachment = attach(model, LOG_N | {"entropy_lambda": 0.1})
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for n0, entropy_lambda in ((4.0, 0.1), (6.0, -0.2), (9.0, 0.3)):
+        attachment.use({"length_scaling": "log_n", "n0": n0, "entropy_lambda": entropy_lambda})
+        ours = gradients(model, compiled(**text(None), use_cache=False)[0].square().mean())
+        theirs = gradients(model, model(**text(None), use_cache=False)[0].square().mean())
+        for name, gradient in theirs.items():
+            torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-6)
+    assert counter.frame_count == 1
+
+
+def test_it_goes_through_ddp(tmp_path) -> None:
+    alone, attached = (llama().train() for _ in range(2))
+    for model in (alone, attached):
+        attach(model, LOG_N | {"entropy_lambda": 0.3})
+    meeting = f"file://{tmp_path}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        replicated = nn.parallel.DistributedDataParallel(attached)
+        replicated(**text(), use_cache=False)[0].square().mean().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    expected = gradients(alone, alone(**text(), use_cache=False)[0].square().mean())
+    for name, parameter in attached.named_parameters():
+        assert torch.equal(parameter.grad, expected[name])
+
+
+def test_under_autocast_lengths_are_counted_and_scaled_in_float32() -> None:
+    model, by_hand = llama(), llama("eager")
+    attach(model, LOG_N | {"entropy_lambda": 0.3})
+    seen_Q = torch.arange(1, TOKENS + 1).clamp(min=2)
+    scale_by_hand(by_hand, (seen_Q.double().log() / math.log(4.0)).float()[:, None])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, theirs = model.train()(**text(None))[0], by_hand(**text(None))[0]
+        ours.square().mean().backward()
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=5e-2, atol=5e-2)
+    assert all(each.grad.isfinite().all() for each in model.parameters() if each.grad is not None)

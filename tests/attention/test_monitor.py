@@ -1,0 +1,169 @@
+"""The monitor: what it sees, when, of which queries; and the trend of what it saw."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tempopt.attention.metrics import (
+    AttentionEntropy,
+    QueryKeyMagnitude,
+)
+from tempopt.attention.monitor import AttentionMonitor, trend
+from tempopt.attention.statistics import attention_weights
+from tempopt.errors import SpecError, UsageError
+from tests.attention.test_metrics import METRICS
+from tests.attention.test_statistics import MASKS, D, H, by_definition, qk, valid
+
+
+def observed(monitor: AttentionMonitor, statistic: str) -> list[float]:
+    return [each.last for each in monitor.report().of(statistic)]
+
+
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+def test_a_monitor_that_sees_every_query_sees_what_the_metrics_see(masking: dict[str, Any]) -> None:
+    q, k = qk()
+    monitor = AttentionMonitor()
+    monitor.update(0, 0, q, k, **masking, valid_BQ=valid())
+    by_weights = AttentionMonitor()
+    by_weights.update_weights(0, 0, attention_weights(q, k, **masking), **masking, valid_BQ=valid())
+    for name in METRICS:
+        expected = by_definition(name, True, masking)
+        np.testing.assert_allclose(observed(monitor, name), expected, rtol=1e-9)
+        np.testing.assert_allclose(observed(by_weights, name), expected, rtol=1e-9)
+    norm = QueryKeyMagnitude(H, average="none")
+    norm.update(q, k, **masking, valid_BQ=valid())
+    assert observed(monitor, "query_key_magnitude") == pytest.approx(norm.compute()[0].tolist(), rel=1e-6)
+    assert observed(by_weights, "query_key_magnitude") == []
+
+
+def test_a_monitor_looks_at_some_queries_which_follow_from_seed_step_and_layer() -> None:
+    q, k = (torch.randn(4, H, 200, D, generator=torch.Generator().manual_seed(i)) for i in range(2))
+    exact = AttentionEntropy(H, average="none")
+    exact.update(attention_weights(q, k, is_causal=True), is_causal=True)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    values = []
+    for seed in (0, 0, 1):
+        monitor = AttentionMonitor(queries=50, examples=2, seed=seed)
+        monitor.update(0, 0, q, k, is_causal=True)
+        values.append(observed(monitor, "entropy"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert values[0] == values[1] != values[2]
+    np.testing.assert_allclose(values[0], exact.compute()[0].numpy(), atol=0.05)
+
+
+def test_a_monitor_never_has_the_whole_matrix() -> None:
+    # Whole, the weights of one head alone would take 10 GB.
+    q, k = torch.ones(1, 1, 50_000, 1), torch.ones(1, 1, 50_000, 1)
+    monitor = AttentionMonitor(queries=4)
+    monitor.update(0, 0, q, k)
+    assert observed(monitor, "entropy") == pytest.approx([1.0], abs=1e-4)
+
+
+def test_what_is_not_finite_is_not_kept() -> None:
+    q, k = qk()
+    q[:, 1] = float("nan")
+    monitor = AttentionMonitor()
+    monitor.update(0, 0, q, k)
+    assert [each.head for each in monitor.report().of("gini")] == [0, 2]
+
+
+def test_a_padded_query_is_not_drawn() -> None:
+    q, k = (torch.randn(2, 1, 100, D, generator=torch.Generator().manual_seed(i)) for i in range(2))
+    valid = torch.zeros(2, 100, dtype=torch.bool)
+    valid[0, 90:] = True
+    monitor = AttentionMonitor(queries=10)
+    monitor.update(0, 0, q, k, valid_BQ=valid)
+    exact = AttentionEntropy(1)
+    exact.update(attention_weights(q, k), valid_BQ=valid)
+    assert observed(monitor, "entropy") == pytest.approx([exact.compute().item()])
+    monitor.update(100, 0, q, k, valid_BQ=torch.zeros(2, 100, dtype=torch.bool))
+    assert monitor.report().of("entropy")[0].steps == (0,)
+
+
+def test_a_layer_that_is_computed_again_by_checkpointing_counts_once() -> None:
+    q, k = (each.requires_grad_() for each in qk())
+    monitor = AttentionMonitor(every=1)
+    calls = []
+
+    def layer(q: Tensor, k: Tensor) -> Tensor:
+        calls.append(1)
+        monitor.update(3, 0, q, k)
+        return (q * k).sin()
+
+    torch.utils.checkpoint.checkpoint(layer, q, k, use_reentrant=False).sum().backward()
+    assert len(calls) == 2
+    assert monitor.report().of("entropy")[0].steps == (3,)
+
+
+def test_a_monitor_observes_what_is_due_and_keeps_the_latest() -> None:
+    q, k = qk()
+    monitor = AttentionMonitor(every=10, keep=3)
+    for step in range(61):
+        monitor.update(step, 0, q * (1 + step), k)
+    [history, *_] = monitor.report().of("query_key_magnitude")
+    assert history.steps == (40, 50, 60)
+    assert history.last / history.first == pytest.approx(61)
+    with pytest.raises(UsageError, match="ascending"):
+        monitor.update(50, 0, q, k)
+
+
+def test_the_norm_is_the_models_own_and_the_jacobian_is_at_the_temperature() -> None:
+    q, k = qk()
+    plain, tempered = AttentionMonitor(), AttentionMonitor()
+    plain.update(0, 0, q / 2, k)
+    tempered.update(0, 0, q / 2, k, temperature=torch.tensor(2.0))
+    for name, factor in (("query_key_magnitude", 2.0), ("jacobian_norm", 0.5), ("entropy", 1.0)):
+        expected = [factor * value for value in observed(plain, name)]
+        assert observed(tempered, name) == pytest.approx(expected)
+
+
+def test_one_head_is_monitored_without_similarity() -> None:
+    q, k = qk()
+    monitor = AttentionMonitor()
+    monitor.update(0, 0, q[:, :1], k[:, :1])
+    assert monitor.report().of("head_similarity") == ()
+    assert len(monitor.report().of("entropy")) == 1
+    with pytest.raises(UsageError, match='Did you mean "entropy"'):
+        monitor.report().of("entrpy")
+
+
+def test_the_mean_of_a_report_is_over_all_heads_of_each_step() -> None:
+    monitor = AttentionMonitor(every=1)
+    for step, spread in enumerate((0.1, 1.0, 5.0)):
+        for layer in range(2):
+            monitor.update(step, layer, *qk(spread * (1 + layer)))
+    report = monitor.report()
+    for step, mean in report.mean("entropy"):
+        assert mean == pytest.approx(np.mean([each.values[step] for each in report.of("entropy")]))
+    falling = [value for _, value in report.mean("entropy")]
+    assert falling == sorted(falling, reverse=True)
+
+
+def test_a_trend_is_theil_and_sens_and_one_wild_point_does_not_turn_it() -> None:
+    steps = list(range(20))
+    values = [1 - 0.01 * step for step in steps]
+    values[19] = 5.0
+    course = trend(steps, values)
+    assert course is not None
+    slopes = [
+        (values[j] - values[i]) / (steps[j] - steps[i]) for i, j in itertools.combinations(range(20), 2)
+    ]
+    assert course.slope == pytest.approx(np.median(slopes))
+    assert course.falls
+    assert not course.rises
+    # A line of least squares, as in tutorials, rises instead, and takes two points for a trend.
+    assert np.polyfit(steps, values, 1)[0] > 0
+    assert trend([0, 1], [0.0, 1.0]) is None
+
+
+@pytest.mark.parametrize("given", [{"every": 0}, {"queries": 0}, {"examples": 0}, {"keep": 0}, {"seed": -1}])
+def test_what_a_monitor_cannot_be_made_with_is_said(given: dict[str, int]) -> None:
+    with pytest.raises(SpecError, match="out of range"):
+        AttentionMonitor(**given)

@@ -1,0 +1,370 @@
+"""Normalisers against their definitions, row by row in float64, with every kind of mask."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from tempopt.attention.attach import attach
+from tempopt.attention.functional import tempered_attention
+from tempopt.attention.normalisers import NORMALISERS, normalised_attention
+from tempopt.errors import AttachError, UsageError
+from tempopt.temperature import NORMALISERS as NAMED
+from tempopt.temperature import LogNScaling, NoLengthScaling
+from tests.attention.test_functional import MASKS, B, D, E, H, K, Q, additive, allowed, qkv, random_mask
+
+TOP_K = 3
+OTHERS = [name for name in NORMALISERS if name != "softmax"]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, normaliser: str, **options: Any) -> Tensor:
+    options = {**({"top_k": TOP_K} if normaliser == "top_k" else {}), **options}
+    return normalised_attention(q, k, v, normaliser=normaliser, **options)
+
+
+def softmax_of(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+def top_k_of(logits: np.ndarray) -> np.ndarray:
+    kept = np.argsort(logits)[-TOP_K:]
+    weights = np.zeros(len(logits))
+    weights[kept] = softmax_of(logits[kept])
+    return weights
+
+
+def power_of(logits: np.ndarray, power: float) -> np.ndarray:
+    """max(logits - threshold, 0)^power, with the threshold at which it sums to 1, found by bisection."""
+
+    def excess(threshold: float) -> float:
+        return float((np.maximum(logits - threshold, 0) ** power).sum()) - 1
+
+    threshold = brentq(excess, logits.max() - 1.001, logits.max(), xtol=1e-15)
+    return np.maximum(logits - threshold, 0) ** power
+
+
+WEIGHTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "softmax": softmax_of,
+    "top_k": top_k_of,
+    "sparsemax": lambda logits: power_of(logits, 1.0),
+    "entmax15": lambda logits: power_of(logits / 2, 2.0),
+    "linear": lambda logits: np.exp(logits) / np.exp(logits).sum(),
+}
+
+
+def similarity(normaliser: str, q_D: Tensor, k_D: Tensor) -> float:
+    """A logit; of linear attention the logarithm of what stands for its exponential."""
+    if normaliser != "linear":
+        return float(q_D @ k_D) / math.sqrt(D)
+    feature = [np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q_D.numpy(), k_D.numpy())]
+    return math.log(float(feature[0] @ feature[1]))
+
+
+def by_definition(
+    normaliser: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> np.ndarray:
+    q, k, v = q.double(), k.double(), v.double()
+    seen = allowed(attn_mask, is_causal)
+    bias = np.zeros((B, H, Q, K))
+    if attn_mask is not None and attn_mask.is_floating_point():
+        bias = attn_mask.double().expand(B, H, Q, K).numpy()
+    out = np.zeros((B, H, Q, E))
+    for b, h, i in itertools.product(range(B), range(H), range(Q)):
+        keys = [j for j in range(K) if seen[b, h, i, j]]
+        if keys:
+            logits = [similarity(normaliser, q[b, h, i], k[b, h, j]) + bias[b, h, i, j] for j in keys]
+            out[b, h, i] = WEIGHTS[normaliser](np.array(logits)) @ v[b, h, keys].numpy()
+    return out
+
+
+def test_each_named_normaliser_is_there_and_no_other() -> None:
+    assert list(NORMALISERS) == list(NAMED) == ["softmax", "top_k", "sparsemax", "entmax15", "linear"]
+    assert all(kind.name == name for name, kind in NAMED.items())
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+def test_attention_weighs_by_definition(normaliser: str, masking: dict[str, Any]) -> None:
+    q, k, v = qkv(torch.float32)
+    q = 3 * q
+    out = attend(q, k, v, normaliser, **masking)
+    np.testing.assert_allclose(out.numpy(), by_definition(normaliser, q, k, v, **masking), atol=5e-5)
+
+
+@pytest.mark.parametrize("masking", [{}, {"is_causal": True}, {"attn_mask": random_mask()}])
+def test_softmax_is_plain_attention_to_the_last_bit(masking: dict[str, Any]) -> None:
+    q, k, v = qkv(torch.float32)
+    assert torch.equal(
+        attend(q, k, v, "softmax", **masking), F.scaled_dot_product_attention(q, k, v, **masking)
+    )
+
+
+@pytest.mark.parametrize("masking", [{}, {"is_causal": True}, {"attn_mask": random_mask()}])
+def test_all_keys_are_the_largest_so_many(masking: dict[str, Any]) -> None:
+    q, k, v = qkv()
+    for top_k in (K, 1000, torch.tensor(float(K))):
+        out = attend(q, k, v, "top_k", top_k=top_k, **masking)
+        torch.testing.assert_close(out, attend(q, k, v, "softmax", **masking))
+
+
+@pytest.mark.parametrize("top_k", [1, 2, K, 100])
+def test_a_number_of_keys_weighs_the_same_as_a_tensor(top_k: int) -> None:
+    q, k, v = qkv(torch.float32)
+    held = attend(q, k, v, "top_k", top_k=torch.tensor(float(top_k)), is_causal=True)
+    assert torch.equal(attend(q, k, v, "top_k", top_k=top_k, is_causal=True), held)
+
+
+def test_one_key_is_the_one_that_is_most_alike() -> None:
+    q, k, v = qkv()
+    best = (q @ k.transpose(-2, -1)).argmax(dim=-1)
+    expected = v.gather(-2, best.unsqueeze(-1).expand(B, H, Q, E))
+    assert torch.equal(attend(q, k, v, "top_k", top_k=1), expected)
+
+
+def test_keys_that_tie_with_the_last_are_kept_too() -> None:
+    """Whichever of them were dropped, another order of the keys would drop others."""
+    q, k, v = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 5, 2), torch.randn(1, 1, 5, 3)
+    torch.testing.assert_close(attend(q, k, v, "top_k", top_k=2), v.mean(dim=-2, keepdim=True))
+
+
+@pytest.mark.parametrize("normaliser", ["top_k", "sparsemax", "entmax15"])
+def test_a_high_temperature_is_a_mean_and_a_low_one_picks_the_best(normaliser: str) -> None:
+    q, k, v = qkv()
+    options = {"top_k": K} if normaliser == "top_k" else {}
+    hot = tempered_attention(q, k, v, inverse_temperature=1e-9, normaliser=normaliser, **options)
+    torch.testing.assert_close(hot, v.mean(dim=-2, keepdim=True).expand_as(hot))
+    cold = tempered_attention(q, k, v, inverse_temperature=1e6, normaliser=normaliser, **options)
+    torch.testing.assert_close(cold, attend(q, k, v, "top_k", top_k=1))
+
+
+def test_entmax_sums_to_one_where_the_form_of_the_tutorials_does_not() -> None:
+    """That form halves the logits after their threshold was found; it has to be found for the halves."""
+    logits = np.array([1.0, 0.5, 0.2])
+    threshold = brentq(lambda at: float((np.maximum(logits - at, 0) ** 2).sum()) - 1, -1.0, 1.0)
+    tutorial = np.maximum((logits - threshold) / 2, 0) ** 2
+    assert tutorial.sum() == pytest.approx(0.25)
+
+    k, v = torch.tensor(logits)[None, None, :, None], torch.eye(3, dtype=torch.float64)[None, None]
+    ours = attend(torch.ones(1, 1, 1, 1, dtype=torch.float64), k, v, "entmax15", scale=1.0)
+    assert float(ours.sum()) == pytest.approx(1.0)
+
+
+def test_top_k_takes_what_the_form_of_the_tutorials_cannot() -> None:
+    """That form asks for more keys than there are, and divides 0 by 0 where none is visible."""
+    logits = torch.tensor([[0.3, -1.0], [float("-inf"), float("-inf")]])
+    with pytest.raises(RuntimeError, match="out of range"):
+        logits.topk(3)
+    assert bool(logits.topk(2).values.softmax(dim=-1).isnan().any())
+
+    q, k, v = qkv(q_len=2, k_len=2)
+    mask = torch.tensor([[True, True], [False, False]])
+    assert bool(attend(q, k, v, "top_k", top_k=3, attn_mask=mask).isfinite().all())
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+@pytest.mark.parametrize("masking", [{}, {"is_causal": True}, {"attn_mask": random_mask()[:1, :1]}])
+def test_gradients_are_those_of_finite_differences(normaliser: str, masking: dict[str, Any]) -> None:
+    inputs = tuple(each[:1, :1].clone().requires_grad_() for each in qkv())
+    assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, normaliser, **masking), inputs)
+
+
+@pytest.mark.parametrize("normaliser", OTHERS)
+def test_second_derivatives_are_those_of_finite_differences(normaliser: str) -> None:
+    inputs = tuple(each[:1, :1].clone().requires_grad_() for each in qkv())
+    assert torch.autograd.gradgradcheck(lambda q, k, v: attend(q, k, v, normaliser, is_causal=True), inputs)
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_a_query_that_sees_no_key_gets_zero_and_finite_gradients(normaliser: str) -> None:
+    mask = torch.ones(Q, K, dtype=torch.bool)
+    mask[2] = False
+    over_keys = torch.ones(B, 1, 1, K, dtype=torch.bool)
+    over_keys[1] = False
+    masks = [
+        mask,
+        additive(mask),
+        additive(mask, torch.finfo(torch.float32).min),
+        over_keys,
+        additive(over_keys),
+    ]
+    for attn_mask, is_causal in itertools.product(masks, (False, True)):
+        q, k, v = (each.requires_grad_() for each in qkv(torch.float32))
+        out = attend(q, k, v, normaliser, attn_mask=attn_mask, is_causal=is_causal)
+        empty = out[:, :, 2] if attn_mask.shape[0] == Q else out[1]
+        if normaliser != "softmax":
+            assert torch.equal(empty, torch.zeros_like(empty))
+        assert bool(out.isfinite().all())
+        out.square().sum().backward()
+        assert all(each.grad is not None and bool(each.grad.isfinite().all()) for each in (q, k, v))
+
+
+@pytest.mark.parametrize("normaliser", OTHERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weighs_in_single(normaliser: str, dtype: torch.dtype) -> None:
+    q, k, v = qkv(dtype)
+    out = attend(q, k, v, normaliser, is_causal=True)
+    assert out.dtype == dtype
+    single = attend(q.float(), k.float(), v.float(), normaliser, is_causal=True)
+    assert torch.equal(out, single.to(dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attend(q, k, v, normaliser, is_causal=True), out)
+
+
+@pytest.mark.parametrize("normaliser", OTHERS)
+@pytest.mark.parametrize("size", [1e4, 1e-6])
+def test_large_and_small_logits_leave_weights_that_sum_to_one(normaliser: str, size: float) -> None:
+    q, k, _ = qkv(torch.float32)
+    ones = torch.ones(B, H, K, 1)
+    out = attend(q * size, k, ones, normaliser, attn_mask=random_mask())
+    torch.testing.assert_close(out, torch.ones(B, H, Q, 1), atol=1e-4, rtol=0)
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.booleans(), st.booleans())
+def test_linear_attention_by_running_sums_is_that_by_the_matrix(
+    q_len: int, k_len: int, is_causal: bool, masked: bool
+) -> None:
+    q, k, v = qkv(q_len=q_len, k_len=k_len)
+    mask = torch.rand(B, 1, 1, k_len, generator=torch.Generator().manual_seed(2)) > 0.3 if masked else None
+    out = attend(q, k, v, "linear", attn_mask=mask, is_causal=is_causal)
+    weights = (F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-2, -1)
+    if mask is not None:
+        weights = weights * mask
+    if is_causal:
+        weights = weights.tril()
+    total = weights.sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(out, weights @ v / torch.where(total == 0, 1.0, total))
+
+
+def test_linear_attention_holds_no_matrix_of_queries_and_keys() -> None:
+    """A matrix of so many would not fit into memory."""
+    length = 2**17
+    q, k, v = (torch.randn(1, 1, length, 2) for _ in range(3))
+    for is_causal in (False, True):
+        assert attend(q, k, v, "linear", is_causal=is_causal).shape == (1, 1, length, 2)
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_dropout_keeps_the_mean_of_what_is_attended(normaliser: str) -> None:
+    q, k, v = qkv(torch.float32)
+    plain = attend(q, k, v, normaliser)
+    torch.manual_seed(0)
+    many = torch.stack([attend(q, k, v, normaliser, dropout_p=0.3) for _ in range(500)])
+    assert not torch.equal(many[0], plain)
+    error = many.std(dim=0) / math.sqrt(len(many))
+    assert float(((many.mean(dim=0) - plain).abs() / (error + 1e-6)).max()) < 5
+
+
+@pytest.mark.parametrize("normaliser", OTHERS)
+def test_one_graph_serves_every_temperature_and_every_top_k(normaliser: str) -> None:
+    q, k, v = (each.requires_grad_() for each in qkv(torch.float32))
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def attend_at(beta: Tensor, top_k: Tensor) -> Tensor:
+        return tempered_attention(
+            q,
+            k,
+            v,
+            inverse_temperature=beta,
+            normaliser=normaliser,
+            top_k=top_k if normaliser == "top_k" else None,
+            is_causal=True,
+        )
+
+    compiled = torch.compile(attend_at, backend=counter, fullgraph=True)
+    for number in (1, 2, 3, 4, 5):
+        beta = torch.tensor(1.0 if normaliser == "linear" else 1 / number)
+        results = []
+        for function in (compiled, attend_at):
+            out = function(beta, torch.tensor(float(number)))
+            results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+        torch.testing.assert_close(*results)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("normaliser", OTHERS)
+def test_a_batch_may_be_mapped_over(normaliser: str) -> None:
+    q, k, v = qkv()
+    out = torch.func.vmap(lambda q, k, v: attend(q, k, v, normaliser, is_causal=True))(q, k, v)
+    torch.testing.assert_close(out, attend(q, k, v, normaliser, is_causal=True))
+
+
+@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("normaliser", OTHERS)
+def test_everything_is_made_on_the_device_of_the_queries(normaliser: str, masking: dict[str, Any]) -> None:
+    """The meta device refuses to meet tensors of another one, as a GPU does."""
+    q, k, v = (each.to("meta") for each in qkv(torch.float32))
+    there = {name: each.to("meta") if isinstance(each, Tensor) else each for name, each in masking.items()}
+    out = attend(q, k, v, normaliser, **there)
+    assert (out.shape, out.device.type) == ((B, H, Q, E), "meta")
+
+
+def test_a_temperature_reaches_every_normaliser_that_has_one() -> None:
+    q, k, v = qkv()
+    for normaliser in ("softmax", "top_k", "sparsemax", "entmax15"):
+        top_k = TOP_K if normaliser == "top_k" else None
+        scaling = LogNScaling(n0=math.sqrt(K))
+        out = tempered_attention(
+            q, k, v, inverse_temperature=0.25, length_scaling=scaling, normaliser=normaliser, top_k=top_k
+        )
+        torch.testing.assert_close(out, attend(0.5 * q, k, v, normaliser))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"normaliser": "sparsmax"}, 'Unknown normaliser "sparsmax". Did you mean "sparsemax"'),
+        ({"normaliser": "top_k"}, "no top_k. Give the number of keys to keep, as top_k=8"),
+        ({"normaliser": "top_k", "top_k": 0}, "top_k=0 is out of range. Give a whole number of at least 1"),
+        ({"normaliser": "top_k", "top_k": True}, "top_k=True is a bool. Give a whole number"),
+        ({"normaliser": "top_k", "top_k": 2.5}, "top_k=2.5 is a float"),
+        ({"top_k": 4}, 'top_k=4 was given with normaliser "softmax".*choose normaliser="top_k"'),
+        ({"normaliser": "linear", "inverse_temperature": 0.5}, "1/tau=0.5.*have no temperature. Give 1, or"),
+        (
+            {"normaliser": "linear", "inverse_temperature": torch.tensor([1.0, 2.0, 1.0])[:, None, None]},
+            "no temp",
+        ),
+        (
+            {"normaliser": "linear", "length_scaling": LogNScaling(n0=4.0)},
+            'the length scaling "log_n".*Leave',
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tempered_attention(*qkv(), **{"inverse_temperature": 1.0, **options})
+
+
+def test_attaching_refuses_what_is_decided_behind_the_query() -> None:
+    model = torch.nn.MultiheadAttention(8, 2)
+    with pytest.raises(
+        AttachError, match="normaliser='top_k' cannot be attached from outside, only normaliser='"
+    ):
+        attach(model, {"normaliser": "top_k"})
+    attach(model, {"normaliser": "softmax", "top_k": 4}).detach()
+
+
+def test_linear_attention_takes_temperature_one() -> None:
+    q, k, v = qkv()
+    beta = torch.ones(H, 1, 1)
+    out = tempered_attention(
+        q, k, v, inverse_temperature=beta, length_scaling=NoLengthScaling(), normaliser="linear"
+    )
+    assert torch.equal(out, attend(q, k, v, "linear"))

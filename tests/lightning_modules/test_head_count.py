@@ -1,0 +1,48 @@
+"""The ablation of the number of heads: what is compared differs in the number of heads and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_modules import AssociativeRecall
+from lightning_modules.associative_recall import draw_recall
+from tempopt.study.space import Choices
+from tempopt.study.spec import StudySpec, load_spec
+
+
+@pytest.fixture(scope="module")
+def spec() -> StudySpec:
+    return load_spec(Path(__file__).parents[2] / "studies" / "head_count.yaml")
+
+
+def numbers_of_heads(spec: StudySpec) -> list[int]:
+    domain = spec.search["num_heads"]
+    assert isinstance(domain, Choices)
+    return list(domain.choices)
+
+
+def test_every_number_of_heads_divides_the_width(spec: StudySpec) -> None:
+    width = spec.model["init_args"]["d_model"]
+    assert all(width % heads == 0 for heads in numbers_of_heads(spec))
+
+
+def test_every_number_of_heads_has_the_same_parameters_and_computes_something_else(spec: StudySpec) -> None:
+    # Tutorials call it an adaptive number of heads when the same weights are cut into other groups; that is
+    # another function all the same, so each number has to be trained.
+    recall = draw_recall(2, 4, vocabulary=128, generator=torch.Generator().manual_seed(0))
+    outputs, shapes = [], set()
+    for heads in numbers_of_heads(spec):
+        torch.manual_seed(0)
+        module = AssociativeRecall(num_heads=heads, **spec.model["init_args"])
+        shapes.add(tuple((name, value.shape) for name, value in module.named_parameters()))
+        outputs.append(module(recall))
+    assert len(shapes) == 1
+    assert not any(torch.equal(outputs[0], other) for other in outputs[1:])
+
+
+@pytest.mark.parametrize("arm", ["unit", "constant", "search"])
+def test_every_arm_chooses_the_number_of_heads(spec: StudySpec, arm: str) -> None:
+    assert {"num_heads", "lr"} <= set(spec.space(arm))

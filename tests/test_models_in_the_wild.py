@@ -1,0 +1,462 @@
+"""Models as other people write them, small and random, each under every way of attaching that it allows.
+
+What by-hand models are made of (a halved ``scaling``, halved weights) shares nothing with tempopt.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+from torch.nn.functional import scaled_dot_product_attention
+
+from tempopt import AttachError, attach
+from tempopt.attention.interface_layers import interface_layers
+
+WIDTH, HEADS, LAYERS, VOCABULARY, TOKENS = 32, 4, 2, 40, 9
+# Each query of these models attends with a scale that a power of two changes exactly.
+HOT = {"temperature_init": 2.0}
+
+DECODER = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=WIDTH,
+    intermediate_size=48,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=HEADS,
+    num_key_value_heads=HEADS // 2,
+    head_dim=8,
+    max_position_embeddings=64,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=0,
+)
+
+
+def of_transformers(name: str) -> Any:
+    pytest.importorskip(
+        "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
+    )
+    return getattr(importlib.import_module("transformers"), name)
+
+
+def hugging_face(model: str, config: str, **given: Any) -> nn.Module:
+    return of_transformers(model)(of_transformers(config)(**given))
+
+
+def bert() -> nn.Module:
+    sizes = dict(hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=HEADS)
+    return hugging_face("BertModel", "BertConfig", vocab_size=VOCABULARY, max_position_embeddings=64, **sizes)
+
+
+def gpt2() -> nn.Module:
+    tokens = dict(vocab_size=VOCABULARY, bos_token_id=None, eos_token_id=None, pad_token_id=0)
+    return hugging_face(
+        "GPT2LMHeadModel", "GPT2Config", n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=64, **tokens
+    )
+
+
+def llama() -> nn.Module:
+    return hugging_face("LlamaForCausalLM", "LlamaConfig", **DECODER)
+
+
+def qwen3() -> nn.Module:
+    return hugging_face("Qwen3ForCausalLM", "Qwen3Config", **DECODER)
+
+
+def gemma2() -> nn.Module:
+    given = DECODER | {"attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 8, "sliding_window": 4}
+    model = hugging_face("Gemma2ForCausalLM", "Gemma2Config", **given)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def t5() -> nn.Module:
+    sizes = dict(d_model=WIDTH, d_kv=8, d_ff=48, num_layers=1, num_decoder_layers=1, num_heads=HEADS)
+    return hugging_face(
+        "T5Model", "T5Config", vocab_size=VOCABULARY, decoder_start_token_id=0, pad_token_id=0, **sizes
+    )
+
+
+def vit() -> nn.Module:
+    sizes = dict(hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=HEADS)
+    return hugging_face("ViTModel", "ViTConfig", image_size=12, patch_size=4, **sizes)
+
+
+class TimmAttention(nn.Module):
+    """Attention with the calls of timm's, whose ``scale`` its fused way never reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = (WIDTH // HEADS) ** -0.5
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
+        self.proj = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        qkv = self.qkv(x).reshape(batch, tokens, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        q, k = self.q_norm(q), self.k_norm(k)
+        x = scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0)
+        return self.proj(x.transpose(1, 2).reshape(batch, tokens, width))
+
+
+class TimmBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attn = TimmAttention()
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+def timm_like() -> nn.Module:
+    return nn.Sequential(*(TimmBlock() for _ in range(LAYERS)))
+
+
+def timm_vit() -> nn.Module:
+    timm: Any = pytest.importorskip(
+        "timm",
+        reason="NOT TESTED: timm's own models (timm_like has their calls). Install timm and torchvision.",
+        exc_type=Exception,
+    )
+    return timm.models.VisionTransformer(
+        img_size=12, patch_size=4, embed_dim=WIDTH, depth=LAYERS, num_heads=HEADS, num_classes=5
+    )
+
+
+class SelfAttention(nn.Module):
+    """nn.MultiheadAttention with one argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+def multihead() -> nn.Module:
+    return nn.Sequential(SelfAttention(), SelfAttention())
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+
+
+class Projected(nn.Module):
+    """Three projections and scaled_dot_product_attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            projection(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for projection in (self.to_q, self.to_k, self.to_v)
+        )
+        return x + scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def projected() -> nn.Module:
+    return nn.Sequential(Projected(), Projected())
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def tokens() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, VOCABULARY, (2, TOKENS), generator=generator)
+    padding = torch.ones(2, TOKENS, dtype=torch.long)
+    padding[1, -3:] = 0
+    return {"input_ids": ids, "attention_mask": padding}
+
+
+def halve_scale(model: nn.Module) -> None:
+    """Halve what the modules of transformers multiply their logits by."""
+    for module in model.modules():
+        if isinstance(vars(module).get("scaling"), float):
+            module.scaling *= 0.5
+
+
+def halve_rows(*names: str) -> Callable[[nn.Module], None]:
+    """Halve the first WIDTH outputs of the parameters that have these last names."""
+
+    def halve(model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if name.endswith(names):
+                with torch.no_grad():
+                    parameter[:WIDTH] *= 0.5
+
+    return halve
+
+
+@dataclass(frozen=True)
+class Case:
+    make: Callable[[], nn.Module]
+    way: str
+    run: Callable[[nn.Module], Tensor]
+    halve: Callable[[nn.Module], None]
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        model = self.make().eval()
+        # A standard deviation of 0.02 leaves attention so uniform that a temperature is hardly seen.
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.ndim == 2 and "embed" not in name and "proj.weight" not in name[-11:]:
+                    parameter.mul_(3.0)
+        return model
+
+    def halved(self) -> nn.Module:
+        model = self.model()
+        self.halve(model)
+        return model
+
+    def attached(self, parameters: dict[str, Any] = HOT) -> tuple[nn.Module, Any]:
+        model = self.model()
+        return model, attach(model, parameters, way=self.way)
+
+
+def read_text(model: nn.Module) -> Tensor:
+    return model(**tokens())[0]
+
+
+def read_pairs(model: nn.Module) -> Tensor:
+    return model(**tokens(), decoder_input_ids=tokens()["input_ids"][:, :5])[0]
+
+
+def read_image(model: nn.Module) -> Tensor:
+    output = model(drawn(2, 3, 12, 12))
+    return output if isinstance(output, Tensor) else output[0]
+
+
+def read_vectors(model: nn.Module) -> Tensor:
+    return model(drawn(2, TOKENS, WIDTH))
+
+
+PACKED = halve_rows("in_proj_weight", "in_proj_bias")
+FUSED = halve_rows("qkv.weight", "qkv.bias")
+CASES = {
+    "bert": Case(bert, "query_rows", read_text, halve_scale),
+    "gpt2": Case(gpt2, "query_rows", read_text, halve_scale),
+    "llama": Case(llama, "query_rows", read_text, halve_scale),
+    "vit": Case(vit, "query_rows", read_image, halve_scale),
+    "gemma2": Case(gemma2, "query_rows", read_text, halve_scale),
+    "t5": Case(t5, "query_rows", read_pairs, halve_scale),
+    "bert interface": Case(bert, "attention_interface", read_text, halve_scale),
+    "gpt2 interface": Case(gpt2, "attention_interface", read_text, halve_scale),
+    "llama interface": Case(llama, "attention_interface", read_text, halve_scale),
+    "qwen3 auto": Case(qwen3, "auto", read_text, halve_scale),
+    "vit interface": Case(vit, "attention_interface", read_image, halve_scale),
+    "gemma2 interface": Case(gemma2, "attention_interface", read_text, halve_scale),
+    "t5 interface": Case(t5, "attention_interface", read_pairs, halve_scale),
+    "timm": Case(timm_vit, "query_rows", read_image, FUSED),
+    "timm-like": Case(timm_like, "query_rows", read_vectors, FUSED),
+    "multihead": Case(multihead, "query_rows", read_vectors, PACKED),
+    "encoder": Case(encoder, "query_rows", read_vectors, PACKED),
+    "projected": Case(projected, "auto", read_vectors, halve_rows("to_q.weight", "to_q.bias")),
+}
+CAUSAL = ("gpt2", "llama", "gemma2", "gpt2 interface", "llama interface", "qwen3 auto", "gemma2 interface")
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def gradients(model: nn.Module, run: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
+    model.zero_grad()
+    run(model).square().mean().backward()
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+@every_case
+def test_at_temperature_1_outputs_and_gradients_are_those_of_the_untouched_model(case) -> None:
+    plain = case.model()
+    model, _ = case.attached({})
+    assert torch.equal(case.run(model), case.run(plain))
+    assert_equal(gradients(model, case.run), gradients(plain, case.run))
+    with torch.inference_mode():
+        assert torch.equal(case.run(model), case.run(plain))
+
+
+@every_case
+def test_at_temperature_2_it_is_the_model_with_its_scale_halved_by_hand(case) -> None:
+    plain, halved = case.model(), case.halved()
+    model, _ = case.attached()
+    expected = case.run(halved)
+    torch.testing.assert_close(case.run(model), expected, rtol=1e-6, atol=1e-6)
+    assert (expected - case.run(plain)).abs().max() > 1e-4
+    with torch.inference_mode():
+        torch.testing.assert_close(case.run(model), case.run(halved), rtol=1e-6, atol=1e-6)
+
+
+@every_case
+def test_the_self_test_passes(case) -> None:
+    model, attachment = case.attached()
+    attachment.self_test(lambda: case.run(model))
+    assert attachment.temperatures == (2.0,) * len(attachment.layers)
+
+
+@every_case
+def test_under_autocast_it_is_the_halved_model_under_autocast(case) -> None:
+    model, _ = case.attached()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, theirs = case.run(model), case.run(case.halved())
+    # Weights that are halved in float32 and then rounded are the same as those that are rounded first.
+    assert torch.equal(ours, theirs)
+
+
+# The others share their attention modules' code with these, and take seconds each.
+COMPILED = ("bert", "gpt2 interface", "vit interface", "timm-like", "multihead", "encoder", "projected")
+
+
+@pytest.mark.parametrize("case", [CASES[name] for name in COMPILED], ids=COMPILED)
+def test_one_compiled_graph_serves_every_temperature(case) -> None:
+    model, attachment = case.attached()
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    with torch.no_grad():
+        case.run(compiled)
+        graphs = counter.frame_count
+        for temperature in (0.5, 1.0, 3.0):
+            attachment.use({"temperature_init": temperature})
+            torch.testing.assert_close(case.run(compiled), case.run(model), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == graphs <= 1 + (case.make is encoder)
+
+
+def test_it_is_compiled_forward_and_backward_without_a_break() -> None:
+    case = CASES["llama interface"]
+    model, attachment = case.attached()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for temperature in (2.0, 0.5):
+        attachment.use({"temperature_init": temperature})
+        ours = gradients(compiled, case.run)
+        theirs = gradients(model, case.run)
+        for name, expected in theirs.items():
+            torch.testing.assert_close(ours[f"_orig_mod.{name}"], expected, rtol=1e-4, atol=1e-6)
+
+
+@every_case
+def test_detached_it_is_the_untouched_model(case) -> None:
+    plain = case.model()
+    model, attachment = case.attached()
+    with attachment:
+        case.run(model)
+    assert torch.equal(case.run(model), case.run(plain))
+    for one, other in zip(model.modules(), plain.modules(), strict=True):
+        assert type(one) is type(other)
+        assert vars(one).keys() == vars(other).keys()
+    assert_equal(model.state_dict(), plain.state_dict())
+    if "config" in vars(plain):
+        assert model.config._attn_implementation == plain.config._attn_implementation
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_generation_with_a_cache_is_generation_without_and_by_hand(name) -> None:
+    case = CASES[name]
+    halved, (model, _) = case.halved(), case.attached()
+
+    def generate(generator: Any, *, use_cache: bool) -> Any:
+        return generator.generate(
+            tokens()["input_ids"][:1, :6],
+            max_new_tokens=6,
+            do_sample=False,
+            use_cache=use_cache,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+
+    expected = generate(halved, use_cache=True)
+    for use_cache in (True, False):
+        generated = generate(model, use_cache=use_cache)
+        assert torch.equal(generated.sequences, expected.sequences)
+        for ours, theirs in zip(generated.logits, expected.logits, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bert interface", "llama interface", "qwen3 auto"])
+@pytest.mark.filterwarnings("ignore:.*use_cache.*")
+def test_with_activations_computed_again_gradients_are_the_same(name) -> None:
+    case = CASES[name]
+    model, _ = case.attached()
+    expected = gradients(model, case.run)
+    model.activation_checkpointing_enable()
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(vars(module).get("attention_dropout"), float):
+            module.attention_dropout = 0.0
+    assert_equal(gradients(model, case.run), expected)
+
+
+@pytest.mark.parametrize("name", ["llama interface", "bert interface", "llama", "encoder"])
+def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
+    case = CASES[name]
+    model, attachment = case.attached()
+    before = case.run(model)
+    twin, twin_attachment = copy.deepcopy((model, attachment))
+    attachment.detach()
+    assert torch.equal(case.run(twin), before)
+    twin_attachment.use({})
+    assert torch.equal(case.run(twin), case.run(model))
+    twin_attachment.detach()
+    assert torch.equal(case.run(twin), case.run(model))
+
+
+def test_a_normalised_query_is_tempered_behind_its_normalisation() -> None:
+    model, attachment = CASES["qwen3 auto"].attached()
+    assert attachment.way == "attention_interface"
+    rows = attach(CASES["qwen3 auto"].model(), HOT, way="query_rows")
+    with pytest.raises(AttachError, match="QK-norm"):
+        rows.self_test(lambda: read_text(rows._model))
+    assert len(interface_layers(model)) == LAYERS
+
+
+def test_a_softmax_written_by_hand_with_its_query_head_by_head_is_refused_with_a_recipe() -> None:
+    model = hugging_face(
+        "BloomModel", "BloomConfig", vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=1, n_head=HEADS
+    )
+    with pytest.raises(AttachError, match="head by head"):
+        attach(model, HOT)
+    with pytest.raises(AttachError, match=r"ALL_ATTENTION_FUNCTIONS\.get_interface"):
+        attach(model, HOT, way="attention_interface")
+
+
+class Written(nn.Module):
+    """Attention whose query is the input itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.transpose(-1, -2)).softmax(dim=-1) @ x
+
+
+def test_a_softmax_written_by_hand_without_a_projection_is_refused_with_a_recipe() -> None:
+    with pytest.raises(AttachError, match=r"from tempopt\.attention import tempered_attention"):
+        attach(Written(), HOT)
+
+
+def test_an_entropy_term_beside_a_position_bias_is_refused_by_its_name() -> None:
+    model, _ = CASES["t5 interface"].attached({"entropy_lambda": 0.1})
+    with pytest.raises(AttachError, match=r"entropy_lambda cannot be had in .* given position_bias"):
+        read_pairs(model.train())
