@@ -52,7 +52,8 @@ def tempered_attention(
         scale: Factor on the logits that the model has already; None is 1 / sqrt(D).
 
     Returns:
-        Attended values, (B, H, Q, D of the values), zero for a query that sees no key.
+        Attended values, (B, H, Q, D of the values), zero for a query that sees no key
+        (with ``softmax`` unless a floating mask hides them by a finite number).
 
     Raises:
         UsageError: if the normaliser is not known, or ``top_k`` or a temperature does not go with it.

@@ -302,7 +302,7 @@ def _backward_kernel(
             grad_entropy=(_LN_2 * grad_entropy).flatten(0, 1),
             constant=constant.flatten(0, 1),
             lse=lse.flatten(0, 1),
-            grad_q=grad_q.view(-1, *q.shape[2:]),
+            grad_q=grad_q.flatten(0, 1),
         )
         buffers = tiles.buffer(), tiles.buffer(), tiles.buffer()
         for heads in tiles.of_heads():

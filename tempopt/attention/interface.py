@@ -52,7 +52,7 @@ _NAMES = {own: f"tempopt_{own}" for own in IMPLEMENTATIONS}
 _OWN = {name: own for own, name in _NAMES.items()}
 
 # What some models hand over beside query, key and mask, and what then cannot be computed beside it.
-_MORE_IN_THE_LOGITS = ("softcap", "s_aux", "position_bias", "cache")
+_MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
 _SOFT_CAPS = ("attn_logit_softcapping", "attn_logit_soft_cap")
 _CROSS = ("cross", "encoder_attn", "encdec")
 

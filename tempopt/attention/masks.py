@@ -9,6 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# What adds so little to a logit is no bias any more: e to that is 0 in any type.
+_LOWEST_BIAS = -1e8
+
 
 def visible_keys(
     q_len: int,
@@ -41,11 +44,11 @@ def visible(attn_mask: Tensor) -> Tensor:
     """Return the mask as a boolean one, True where a query may attend.
 
     In a floating mask minus infinity hides a key, and so does anything near the lowest number of its type,
-    which many models write instead; a finite bias, as of ALiBi, does not.
+    or as low as -1e9, which many models write instead; a finite bias, as of ALiBi, does not.
     """
     if attn_mask.dtype == torch.bool:
         return attn_mask
-    return attn_mask > torch.finfo(attn_mask.dtype).min / 2
+    return attn_mask > max(torch.finfo(attn_mask.dtype).min / 2, _LOWEST_BIAS)
 
 
 def causal_mask(q_len: int, k_len: int, device: torch.device) -> Tensor:

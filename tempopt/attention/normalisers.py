@@ -110,8 +110,13 @@ def check_linear(inverse_temperature: Tensor | float, length_scaling: LengthScal
     A tensor's value is looked at where that costs nothing: on the CPU, outside of ``torch.compile``.
 
     Raises:
-        UsageError: if the temperature is not 1, or depends on the number of keys.
+        UsageError: if the temperature is not 1, is learned, or depends on the number of keys.
     """
+    if isinstance(inverse_temperature, Tensor) and inverse_temperature.requires_grad:
+        raise UsageError(
+            'normaliser "linear" was given a temperature that is learned, but its weights are no exponential '
+            "of the logits and have no temperature. Leave it out, or choose another normaliser."
+        )
     known = not isinstance(inverse_temperature, Tensor) or (
         not torch.compiler.is_compiling() and inverse_temperature.device.type == "cpu"
     )

@@ -160,7 +160,7 @@ class Desk:
         Args:
             held: Ids of the tickets that are in work here.
         """
-        ticket = None
+        ticket, goes_on = None, False
         if self._outbox.urgent:
             # a ticket whose end the store has not heard of would be handed out again
             goes_on = self.board.startable() and self._why_to_end() is None
@@ -169,7 +169,7 @@ class Desk:
                 return None
         if ticket is None:
             self._end_search()
-            ticket = self._take(held) if self.board.startable() else None
+            ticket = self._take(held) if self.board.startable() and not goes_on else None
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
             self._line.attempt(self.board.refresh)

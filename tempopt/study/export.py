@@ -65,7 +65,8 @@ def to_python(result: StudyResult) -> str:
         layers = result.spec.attach.layers if result.spec.attach is not None else "auto"
         body.append(
             f"attachment = {code.name('tempopt.attach')}("
-            f"model, {code.call('tempopt.TemperatureParameters', plan)}, layers={layers!r})"
+            f"model, {code.call('tempopt.TemperatureParameters', plan)}, layers={layers!r}, "
+            "way='query_rows')"
         )
         follow = code.name("tempopt.training.callbacks.TemperatureCallback")
         at = result.spec.study.validate_at

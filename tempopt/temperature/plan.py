@@ -159,11 +159,13 @@ class TemperatureParameters:
 
     def plan(self, num_layers: int) -> TemperaturePlan:
         """Return the plan for a model with that many attention layers."""
+        # a scaling that its values make none is all that goes with a normaliser without a temperature
+        scaling = NoLengthScaling.name if self.normaliser == LinearNormaliser.name else self.length_scaling
         return TemperaturePlan(
             num_layers=num_layers,
             schedule=self._build(SCHEDULES[self.schedule]),
             layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
-            length_scaling=self._build(LENGTH_SCALINGS[self.length_scaling]),
+            length_scaling=self._build(LENGTH_SCALINGS[scaling]),
             normaliser=self._build(NORMALISERS[self.normaliser]),
         )
 

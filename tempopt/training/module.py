@@ -13,8 +13,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tempopt.attention.entropy import entropy_regulariser
-from tempopt.attention.functional import tempered_attention
+from tempopt.attention.entropy import regularised_attention
+from tempopt.attention.functional import temper_query, tempered_attention
 from tempopt.errors import SpecError
 from tempopt.temperature import (
     SoftmaxNormaliser,
@@ -185,6 +185,9 @@ class TemperedModule(L.LightningModule):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
         dropout_p: float = 0.0,
+        scale: float | None = None,
+        inverse_temperature: Tensor | None = None,
+        valid_BQ: Tensor | None = None,
     ) -> Tensor:
         """Return attention at this layer's temperature, by the plan's normaliser.
 
@@ -197,43 +200,44 @@ class TemperedModule(L.LightningModule):
                 (batch, heads, queries, keys).
             is_causal: Whether a query sees only keys up to its own position.
             dropout_p: Dropout probability of the weights; 0 outside training.
+            scale: Factor on the logits that the model has already; None is 1 / sqrt(head dimension).
+            inverse_temperature: A factor on the plan's 1/tau, broadcasting to (batch, heads, queries, 1), as
+                :mod:`tempopt.attention.learned` makes them; None for the plan's alone.
+            valid_BQ: True where a query is not padding, which the entropy term leaves out; None if none is.
 
         Returns:
-            Shape (batch, heads, queries, head dimension). With ``entropy_lambda`` in training, the
-            gradient of the entropy term flows through it; the value is untouched.
+            Shape (batch, heads, queries, head dimension); not to be changed in place. With
+            ``entropy_lambda`` in training, the gradient of the entropy term flows through it, and its value
+            is that of plain attention up to rounding.
         """
-        inverse_temperature = self.inverse_temperature[layer]
-        scaling = self._plan.length_scaling
+        factor = self.inverse_temperature[layer]
+        tempering: dict[str, Any] = {
+            "inverse_temperature": factor if inverse_temperature is None else factor * inverse_temperature,
+            "length_scaling": self._plan.length_scaling,
+            "length_constant": self._length_constant,
+        }
+        masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
+        other: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
+        if self._has_entropy_term and self.training and torch.is_grad_enabled():
+            weight = self.auxiliary_weight * self._entropy_weight
+            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **masking)
+            return regularised_attention(
+                tempered_BHQD, k_BHKD, v_BHKD, weight=weight, valid_BQ=valid_BQ, **masking, **other
+            )
         normaliser = self._plan.normaliser
         top_k: Tensor | int | None = None
         if isinstance(normaliser, TopKNormaliser):
             top_k = self._top_k if torch.compiler.is_compiling() else normaliser.top_k
-        out_BHQD = tempered_attention(
+        return tempered_attention(
             q_BHQD,
             k_BHKD,
             v_BHKD,
-            inverse_temperature=inverse_temperature,
-            length_scaling=scaling,
-            length_constant=self._length_constant,
             normaliser=normaliser.name,
             top_k=top_k,
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-            dropout_p=dropout_p if self.training else 0.0,
+            **tempering,
+            **masking,
+            **other,
         )
-        if self._has_entropy_term and self.training and torch.is_grad_enabled():
-            out_BHQD = entropy_regulariser(
-                out_BHQD,
-                q_BHQD,
-                k_BHKD,
-                weight=self.auxiliary_weight * self._entropy_weight,
-                inverse_temperature=inverse_temperature,
-                length_scaling=scaling,
-                length_constant=self._length_constant,
-                attn_mask=attn_mask,
-                is_causal=is_causal,
-            )
-        return out_BHQD
 
     def configure_callbacks(self) -> list[L.Callback]:
         """Add the callbacks that move the temperature and weigh the entropy term."""

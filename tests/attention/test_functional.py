@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from tempopt.attention.functional import temper_query, tempered_attention, visible_keys
 from tempopt.temperature import (
@@ -206,6 +207,10 @@ def test_a_half_precision_mask_hides_by_its_own_lowest_number(hidden: float) -> 
     assert visible_keys(1, 3, mask).tolist() == [2]
 
 
+def test_a_mask_that_was_written_by_hand_hides_and_a_bias_does_not() -> None:
+    assert visible_keys(1, 4, torch.tensor([[0.0, -1e9, -1e6, LOWEST]])).tolist() == [2]
+
+
 @pytest.mark.parametrize("scaling", [None, NoLengthScaling()])
 @pytest.mark.parametrize("masking", [{}, {"is_causal": True}, {"attn_mask": random_mask()}])
 def test_temperature_one_is_plain_attention_to_the_last_bit(scaling: Any, masking: dict[str, Any]) -> None:
@@ -275,14 +280,9 @@ def test_half_precision_queries_stay_so_and_keep_their_rows_temperature(dtype: t
 @pytest.mark.parametrize("scaling", [None, LogNScaling(n0=16.0)])
 def test_one_graph_serves_every_temperature(scaling: Any) -> None:
     q, k, v = qkv(torch.float32)
-    graphs = 0
+    counter = CompileCounter()
 
-    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        nonlocal graphs
-        graphs += 1
-        return graph.forward
-
-    @torch.compile(backend=count, fullgraph=True)
+    @torch.compile(backend=counter, fullgraph=True)
     def attend(beta: Tensor) -> Tensor:
         return tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, is_causal=True)
 
@@ -290,7 +290,7 @@ def test_one_graph_serves_every_temperature(scaling: Any) -> None:
         beta = torch.tensor(1 / tau)
         eager = tempered_attention(q, k, v, inverse_temperature=beta, length_scaling=scaling, is_causal=True)
         torch.testing.assert_close(attend(beta), eager)
-    assert graphs == 1
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())

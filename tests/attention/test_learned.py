@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from tempopt.attention.functional import tempered_attention
 from tempopt.attention.learned import (
@@ -113,14 +114,9 @@ def test_no_step_takes_a_temperature_below_zero_as_it_does_the_tutorials() -> No
 def test_one_graph_serves_every_learned_temperature() -> None:
     q, k, v = qkv(torch.float32)
     head = HeadTemperature(H)
-    graphs = 0
+    counter = CompileCounter()
 
-    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        nonlocal graphs
-        graphs += 1
-        return graph.forward
-
-    @torch.compile(backend=count, fullgraph=True)
+    @torch.compile(backend=counter, fullgraph=True)
     def attend() -> Tensor:
         return tempered_attention(q, k, v, inverse_temperature=head())
 
@@ -128,7 +124,7 @@ def test_one_graph_serves_every_learned_temperature() -> None:
         with torch.no_grad():
             head.log_temperature.fill_(math.log(tau))
         torch.testing.assert_close(attend(), tempered_attention(q, k, v, inverse_temperature=1 / tau))
-    assert graphs == 1
+    assert counter.frame_count == 1
 
 
 # A temperature per token.

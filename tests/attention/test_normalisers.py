@@ -368,3 +368,10 @@ def test_linear_attention_takes_temperature_one() -> None:
         q, k, v, inverse_temperature=beta, length_scaling=NoLengthScaling(), normaliser="linear"
     )
     assert torch.equal(out, attend(q, k, v, "linear"))
+
+
+def test_linear_attention_takes_no_temperature_that_is_learned_even_while_it_is_one() -> None:
+    learned = torch.nn.Parameter(torch.ones(()))
+    q, k, v = torch.randn(3, 1, 2, 4, 8).unbind()
+    with pytest.raises(UsageError, match="a temperature that is learned"):
+        tempered_attention(q, k, v, inverse_temperature=learned, normaliser="linear")

@@ -332,3 +332,10 @@ def test_the_public_names_are_sorted_and_there() -> None:
 def test_the_mathematics_of_temperature_loads_no_torch() -> None:
     code = "import sys, tempopt.temperature; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_scaling_that_its_values_make_none_goes_with_a_normaliser_without_a_temperature() -> None:
+    for name, value in (("length_power", 0.0), ("length_slope", 0.0)):
+        scaling = "log_n_power" if name == "length_power" else "yarn"
+        plan = TemperatureParameters(length_scaling=scaling, normaliser="linear", **{name: value}).plan(1)
+        assert plan.length_scaling.name == "none"

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tempopt import TemperedModule
 from tempopt.attention.entropy import attention_entropy
 from tempopt.attention.functional import tempered_attention
+from tempopt.attention.learned import HeadTemperature, QueryKeyNorm
 from tempopt.errors import SpecError
 from tempopt.temperature import NORMALISERS, TemperatureParameters
 from tempopt.training.build import prepare
@@ -171,8 +172,35 @@ def test_the_entropy_term_leaves_the_loss_and_evaluation_alone() -> None:
     torch.manual_seed(0)
     without = Small()
     x = torch.randn(3, 6, 8)
-    assert torch.equal(with_term(x), without(x))
+    # both come from one pass, whose sums are in another order
+    torch.testing.assert_close(with_term(x), without(x), rtol=1e-5, atol=1e-6)
     assert torch.equal(with_term.eval()(x), without.eval()(x))
+
+
+@pytest.mark.parametrize("entropy_lambda", [0.0, 0.5])
+def test_what_is_learned_multiplies_the_plan_and_a_scale_replaces_the_usual_one(
+    entropy_lambda: float,
+) -> None:
+    module = Small(temperature_init=2.0, entropy_lambda=entropy_lambda)
+    q, k, v = torch.randn(3, 2, 3, 6, 8).unbind()
+    norm, head = QueryKeyNorm(3, init_gain=4.0), HeadTemperature(3, init=0.5)
+    out = module.attend(*norm(q, k), v, layer=1, scale=1.0, inverse_temperature=head())
+    cosine = nn.functional.normalize(q, dim=-1) @ nn.functional.normalize(k, dim=-1).transpose(-2, -1)
+    torch.testing.assert_close(out, (4.0 * cosine / (2.0 * 0.5)).softmax(-1) @ v)
+    out.sum().backward()
+    assert all(parameter.grad is not None for parameter in (*norm.parameters(), *head.parameters()))
+
+
+def test_padded_queries_have_no_part_in_the_entropy_term() -> None:
+    module = Small(entropy_lambda=1.0)
+    q, k, v = torch.randn(3, 2, 1, 6, 8).unbind()
+    q.requires_grad_()
+    valid = torch.arange(6) < 4
+    out = module.attend(q, k, v, layer=0, attn_mask=valid, valid_BQ=valid.expand(2, 6))
+    (0.0 * out).sum().backward()
+    assert q.grad is not None
+    moved = q.grad.abs().sum(-1)[:, 0] > 0
+    assert moved[:, :4].all() and not moved[:, 4:].any()
 
 
 @pytest.mark.parametrize(
