@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tempopt.training import build
 from tempopt.training.messages import Kept, Message, Program, RunRequest, Saved, Stop
 
 HERE = Path(__file__).parent
@@ -102,3 +103,5 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
 
     yield make
     sys.modules.pop("toy_modules", None)
+    # or the next test would get classes whose module is gone
+    build._prepared.cache_clear()
