@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tempopt.attention.functional import temper_query, tempered_attention
 from tempopt.attention.fused import attention_and_entropy
-from tempopt.attention.masks import causal_mask, visible, visible_keys
+from tempopt.attention.masks import hidden_keys, visible, visible_keys
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.length import LengthScaling
 
@@ -371,23 +371,16 @@ def matrix_entropy(
     k_BHKD = k_BHKD.repeat_interleave(q_BHQD.shape[1] // k_BHKD.shape[1], dim=1)
     with torch.autocast(q_BHQD.device.type, enabled=False):
         logits_BHQK = (q_BHQD.to(dtype) * scale) @ k_BHKD.to(dtype).transpose(-2, -1)
-    hidden = _hidden(logits_BHQK, attn_mask, is_causal)
+    hidden = hidden_keys(q_BHQD, k_BHKD, attn_mask, is_causal)
     if hidden is None:
         return _entropy(logits_BHQK)
+    hidden = hidden.expand(logits_BHQK.shape)
     if attn_mask is not None and attn_mask.is_floating_point():
         logits_BHQK = logits_BHQK + attn_mask.masked_fill(~visible(attn_mask), 0.0).to(dtype)
     # A row without a visible key has no softmax: it is computed as if it saw all, then set to 0.
     empty = hidden.all(dim=-1, keepdim=True)
     entropy_BHQ = _entropy(logits_BHQK, hidden & ~empty)
     return entropy_BHQ.masked_fill(empty.squeeze(-1), 0.0)
-
-
-def _hidden(logits_BHQK: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    hidden = None if attn_mask is None else ~visible(attn_mask)
-    if is_causal:
-        future = ~causal_mask(logits_BHQK.shape[-2], logits_BHQK.shape[-1], logits_BHQK.device)
-        hidden = future if hidden is None else hidden | future
-    return None if hidden is None else hidden.expand(logits_BHQK.shape)
 
 
 def _entropy(logits_BHQK: Tensor, hidden_BHQK: Tensor | None = None) -> Tensor:

@@ -51,6 +51,15 @@ def visible(attn_mask: Tensor) -> Tensor:
     return attn_mask > max(torch.finfo(attn_mask.dtype).min / 2, _LOWEST_BIAS)
 
 
+def hidden_keys(q_BHQD: Tensor, k_BHKD: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor | None:
+    """Return where a key is hidden from a query, None if nowhere; it broadcasts to BHQK."""
+    unseen = None if attn_mask is None else ~visible(attn_mask)
+    if is_causal:
+        future_QK = ~causal_mask(q_BHQD.shape[-2], k_BHKD.shape[-2], q_BHQD.device)
+        unseen = future_QK if unseen is None else unseen | future_QK
+    return unseen
+
+
 def causal_mask(q_len: int, k_len: int, device: torch.device) -> Tensor:
     """Return a boolean (Q, K) mask, True where the key is at or before the query, counted from the start."""
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril()

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from entmax import entmax15, sparsemax
 from torch import Tensor
 
-from tempopt.attention.masks import causal_mask, visible, with_causal
+from tempopt.attention.masks import hidden_keys, visible, with_causal
 from tempopt.errors import UsageError, unknown
 from tempopt.temperature.length import LengthScaling, NoLengthScaling
 from tempopt.temperature.ranges import check_number
@@ -185,7 +185,7 @@ def _dense(weights_of: _Weights) -> Attention:
         scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
         with _full_precision(q_BHQD.device.type):
             logits_BHQK = (q_BHQD.to(dtype) * scale) @ k_BHKD.to(dtype).transpose(-2, -1)
-            hidden = _hidden(q_BHQD, k_BHKD, attn_mask, is_causal)
+            hidden = hidden_keys(q_BHQD, k_BHKD, attn_mask, is_causal)
             if attn_mask is not None and attn_mask.is_floating_point():
                 logits_BHQK = logits_BHQK + attn_mask.masked_fill(~visible(attn_mask), 0.0).to(dtype)
             if hidden is None:
@@ -203,15 +203,6 @@ def _full_precision(device_type: str) -> AbstractContextManager[Any]:
     if torch.amp.is_autocast_available(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
-
-
-def _hidden(q_BHQD: Tensor, k_BHKD: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    """Return where a key is hidden from a query, None if nowhere; it broadcasts to BHQK."""
-    hidden = None if attn_mask is None else ~visible(attn_mask)
-    if is_causal:
-        future_QK = ~causal_mask(q_BHQD.shape[-2], k_BHKD.shape[-2], q_BHQD.device)
-        hidden = future_QK if hidden is None else hidden | future_QK
-    return hidden
 
 
 def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, top_k: Tensor | int | None) -> Tensor:
