@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tempopt.study.results import StudyResult as StudyResult
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
+    from tempopt.training.control import EntropyControl as EntropyControl
     from tempopt.training.module import TemperedModule as TemperedModule
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 _HOME = {
     "AttachError": "tempopt.errors",
     "Attachment": "tempopt.attention.attach",
+    "EntropyControl": "tempopt.training.control",
     "SpecError": "tempopt.errors",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",

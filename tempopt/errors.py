@@ -1,5 +1,7 @@
 """Every error that tempopt raises for a person to read; not the bugs, which are assertions.
 
+And how a text is shown without the passwords in it.
+
 TempoptError
 ├─ UsageError             what was asked cannot be done as asked (exit code 2)
 │  ├─ SpecError           a study spec, or a value in it, is wrong
@@ -8,6 +10,7 @@ TempoptError
 │  │  ├─ StoreUnreachable the database cannot be reached just now; trying again later may help
 │  │  └─ StudyNotFound    no study of that name is in the store
 │  └─ StudyChanged        the stored study was begun with another spec
+├─ NothingToPlot          a study has not measured what a plot would show
 └─ StudyFailed            the study ran and failed (exit code 1)
    └─ StaleAttempt        the ticket was given to somebody else meanwhile
 """
@@ -15,6 +18,7 @@ TempoptError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -50,6 +54,10 @@ class StudyChanged(UsageError):
     """The stored study was begun with another spec."""
 
 
+class NothingToPlot(TempoptError, ValueError):
+    """A study has not measured what a plot would show; the message says what is missing."""
+
+
 class StudyFailed(TempoptError, RuntimeError):
     """The study ran and failed."""
 
@@ -71,3 +79,23 @@ def unknown(what: str, given: object, known: Iterable[str], remedy: str = "") ->
     near = difflib.get_close_matches(str(given), names, n=1)
     hint = f' Did you mean "{near[0]}"?' if near else ""
     return f'Unknown {what} "{given}".{hint} Known: {", ".join(names)}.{" " + remedy if remedy else ""}'
+
+
+# ---- passwords
+
+# From a colon to the last "@" before a space, so that a password with a ":" or an "@" that was not written
+# %3A or %40 is hidden whole. The example in a message is none.
+_USERINFO = re.compile(r":(?!//)(?!password@host/)\S+@")
+# The same of a URL that can be read as one: what follows its host's port is a path, whatever is in it.
+_URL_USERINFO = re.compile(r"(://[^\s:/@]*):(?!\d+/)[^\s\"']+@")
+_SECRET_QUERY = re.compile(r"([?&][^\s=&]*(?:pass|pwd|secret|token)[^\s=&]*=)[^\s&]*", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """Return a message without passwords; of what only looks like one, too much is hidden."""
+    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(":***@", text))
+
+
+def without_passwords(text: str) -> str:
+    """Return a text that is to be used, with the passwords of its URLs hidden and all else as it was."""
+    return _SECRET_QUERY.sub(r"\1***", _URL_USERINFO.sub(r"\1:***@", text))

@@ -19,8 +19,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tempopt import AttachError, attach
 from tempopt.attention.interface_layers import interface_layers
+from tests.timm_models import HEADS, LAYERS, WIDTH, of_timm, timm_eva, timm_like, timm_vit, timm_vit_unfused
 
-WIDTH, HEADS, LAYERS, VOCABULARY, TOKENS = 32, 4, 2, 40, 9
+VOCABULARY, TOKENS = 40, 9
 # Each query of these models attends with a scale that a power of two changes exactly.
 HOT = {"temperature_init": 2.0}
 
@@ -89,52 +90,6 @@ def vit() -> nn.Module:
     return hugging_face("ViTModel", "ViTConfig", image_size=12, patch_size=4, **sizes)
 
 
-class TimmAttention(nn.Module):
-    """Attention with the calls of timm's, whose ``scale`` its fused way never reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = (WIDTH // HEADS) ** -0.5
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
-        self.proj = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, tokens, width = x.shape
-        qkv = self.qkv(x).reshape(batch, tokens, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
-        q, k = self.q_norm(q), self.k_norm(k)
-        x = scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0)
-        return self.proj(x.transpose(1, 2).reshape(batch, tokens, width))
-
-
-class TimmBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attn = TimmAttention()
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-def timm_like() -> nn.Module:
-    return nn.Sequential(*(TimmBlock() for _ in range(LAYERS)))
-
-
-def timm_vit() -> nn.Module:
-    timm: Any = pytest.importorskip(
-        "timm",
-        reason="NOT TESTED: timm's own models (timm_like has their calls). Install timm and torchvision.",
-        exc_type=Exception,
-    )
-    return timm.models.VisionTransformer(
-        img_size=12, patch_size=4, embed_dim=WIDTH, depth=LAYERS, num_heads=HEADS, num_classes=5
-    )
-
-
 class SelfAttention(nn.Module):
     """nn.MultiheadAttention with one argument."""
 
@@ -187,10 +142,11 @@ def tokens() -> dict[str, Tensor]:
 
 
 def halve_scale(model: nn.Module) -> None:
-    """Halve what the modules of transformers multiply their logits by."""
+    """Halve what the modules of transformers, and of timm where they are not fused, multiply logits by."""
     for module in model.modules():
-        if isinstance(vars(module).get("scaling"), float):
-            module.scaling *= 0.5
+        for name in ("scaling", "scale"):
+            if isinstance(vars(module).get(name), float):
+                setattr(module, name, 0.5 * vars(module)[name])
 
 
 def halve_rows(*names: str) -> Callable[[nn.Module], None]:
@@ -266,6 +222,8 @@ CASES = {
     "gemma2 interface": Case(gemma2, "attention_interface", read_text, halve_scale),
     "t5 interface": Case(t5, "attention_interface", read_pairs, halve_scale),
     "timm": Case(timm_vit, "query_rows", read_image, FUSED),
+    "timm unfused": Case(timm_vit_unfused, "query_rows", read_image, halve_scale),
+    "timm eva": Case(timm_eva, "query_rows", read_image, halve_rows("q_proj.weight", "q_proj.bias")),
     "timm-like": Case(timm_like, "query_rows", read_vectors, FUSED),
     "multihead": Case(multihead, "query_rows", read_vectors, PACKED),
     "encoder": Case(encoder, "query_rows", read_vectors, PACKED),
@@ -326,7 +284,17 @@ def test_under_autocast_it_is_the_halved_model_under_autocast(case) -> None:
 
 
 # The others share their attention modules' code with these, and take seconds each.
-COMPILED = ("bert", "gpt2 interface", "vit interface", "timm-like", "multihead", "encoder", "projected")
+COMPILED = (
+    "bert",
+    "gpt2 interface",
+    "vit interface",
+    "timm",
+    "timm unfused",
+    "timm-like",
+    "multihead",
+    "encoder",
+    "projected",
+)
 
 
 @pytest.mark.parametrize("case", [CASES[name] for name in COMPILED], ids=COMPILED)
@@ -428,10 +396,27 @@ def test_a_copied_model_goes_on_and_is_set_by_its_own_attachment(name) -> None:
 def test_a_normalised_query_is_tempered_behind_its_normalisation() -> None:
     model, attachment = CASES["qwen3 auto"].attached()
     assert attachment.way == "attention_interface"
-    rows = attach(CASES["qwen3 auto"].model(), HOT, way="query_rows")
-    with pytest.raises(AttachError, match="QK-norm"):
-        rows.self_test(lambda: read_text(rows._model))
     assert len(interface_layers(model)) == LAYERS
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        CASES["qwen3 auto"].model,
+        lambda: of_timm("VisionTransformer", qk_norm=True),
+        lambda: of_timm("Eva", qkv_fused=False, qk_norm=True),
+    ],
+    ids=["qwen3", "timm", "timm eva"],
+)
+def test_query_rows_whose_query_is_normalised_are_refused(make) -> None:
+    with pytest.raises(AttachError, match=r"is normalised.*QK-norm"):
+        attach(make(), HOT, way="query_rows")
+
+
+@pytest.mark.parametrize("name", ["Beit", "Eva"], ids=["timm beit", "timm eva"])
+def test_a_query_bias_beside_its_projection_is_refused_by_its_name(name) -> None:
+    with pytest.raises(AttachError, match=r'"q_bias"'):
+        attach(of_timm(name), HOT)
 
 
 def test_a_softmax_written_by_hand_with_its_query_head_by_head_is_refused_with_a_recipe() -> None:

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, Self
 
 from torch import nn
 
 from tempopt.attention.interface import BINDING, Interface, check_deliverable
 from tempopt.attention.interface_layers import RECIPE, InterfaceLayer, interface_layers, normalises_query
+from tempopt.attention.observing import Observe, check_temperatures, fused_attention_observed
 from tempopt.attention.projection import Factors, TemperedProjection, restore, temper
 from tempopt.attention.query_rows import AS_TEMPERED_MODULE, Layers, QueryRows, query_rows
 from tempopt.attention.self_test import Forward, Tempered, TemperedInterface, TemperedRows, self_test
 from tempopt.errors import AttachError, unknown
 from tempopt.temperature import (
+    ENTROPY_PARAMETERS,
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
+    EntropyParameters,
     TemperatureParameters,
     TemperaturePlan,
-    check_parameter,
 )
 
 Parameters = TemperatureParameters | Mapping[str, object]
@@ -38,7 +41,7 @@ _INTERFACE = "attention_interface"
 _BESIDE_THE_QUERY = {
     "length_scaling": "the query rows are the same for every token, however many keys it sees",
     "normaliser": "what makes weights of the logits is decided behind the query",
-    "entropy_lambda": "the entropy of attention is not known where the query is made",
+    **dict.fromkeys(ENTROPY_PARAMETERS, "the entropy of attention is not known where the query is made"),
 }
 _UNDELIVERABLE = {"output_temperature": "the logits of the loss are computed by the module itself"}
 
@@ -59,17 +62,24 @@ class _Mechanism(Protocol):
     def require_in_place(self) -> None:
         """Raise AttachError if the model was given another attention meanwhile."""
 
-    def use(self, plan: TemperaturePlan, entropy_lambda: float) -> None:
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
         """Take what the plan says beside the temperatures."""
+
+    def set(self, temperatures: Sequence[float], entropy_weight: float) -> None:
+        """Take the temperatures and the weight of the entropy term."""
 
     def set_loss_scale(self, loss_scale: float) -> None:
         """Take the factor on the loss."""
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Show queries and keys for a while."""
 
 
 class _ByQueryRows:
     way = "query_rows"
 
-    def __init__(self, rows: Sequence[QueryRows]) -> None:
+    def __init__(self, model: nn.Module, rows: Sequence[QueryRows]) -> None:
+        self._model = model
         factors = Factors(rows)
         self.tempered: Tempered = TemperedRows(list(rows), factors)
         self._factors = factors
@@ -83,11 +93,17 @@ class _ByQueryRows:
     def require_in_place(self) -> None:
         """Do nothing: a module that is put in place of another is another model."""
 
-    def use(self, plan: TemperaturePlan, entropy_lambda: float) -> None:
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
         """Do nothing: what there is beside the temperatures was refused."""
+
+    def set(self, temperatures: Sequence[float], entropy_weight: float) -> None:
+        self.tempered.set_values([1.0 / temperature for temperature in temperatures])
 
     def set_loss_scale(self, loss_scale: float) -> None:
         """Do nothing: nothing is added to the loss."""
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        return fused_attention_observed(self._model, self.tempered.names, observe)
 
 
 class _ByInterface:
@@ -105,12 +121,18 @@ class _ByInterface:
     def require_in_place(self) -> None:
         self._interface.require_in_place()
 
-    def use(self, plan: TemperaturePlan, entropy_lambda: float) -> None:
-        check_deliverable(self._layers, plan, entropy_lambda)
-        self._interface.use(plan, entropy_lambda)
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+        check_deliverable(self._layers, plan, entropy)
+        self._interface.use(plan, entropy)
+
+    def set(self, temperatures: Sequence[float], entropy_weight: float) -> None:
+        self._interface.set_values([1.0 / temperature for temperature in temperatures], entropy_weight)
 
     def set_loss_scale(self, loss_scale: float) -> None:
         self._interface.set_loss_scale(loss_scale)
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        return self._interface.observers.joined(observe)
 
 
 class Attachment:
@@ -123,44 +145,53 @@ class Attachment:
         layers: Names of the modules whose query is tempered, in depth order.
         plan: The temperatures over progress and layers, and what comes beside them.
         progress: The training progress, in [0, 1], whose temperatures are set.
-        entropy_lambda: Weight of the attention entropy in the loss.
+        entropy: The entropy term of the loss.
         way: How the temperatures are attached, ``query_rows`` or ``attention_interface``.
     """
 
     layers: list[str]
     plan: TemperaturePlan
     progress: float
-    entropy_lambda: float
+    entropy: EntropyParameters
     way: str
 
     def __init__(self, model: nn.Module, mechanism: _Mechanism) -> None:
         self.layers = mechanism.tempered.names
         self.progress = 0.0
+        self.entropy = EntropyParameters()
+        self._own_temperatures: tuple[float, ...] | None = None
         self.way = mechanism.way
         self._model = model
         self._mechanism = mechanism
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """The temperature of each layer at the progress that is set, without the length factor."""
-        return self.plan.temperatures(self.progress)
+        """The temperature of each layer in force, without the length factor."""
+        own = self._own_temperatures
+        return self.plan.temperatures(self.progress) if own is None else own
 
     def use(self, parameters: Parameters) -> None:
         """Change to another plan, at the same progress.
+
+        Args:
+            parameters: The plan. A mapping says what becomes of the entropy term, too, which
+                ``TemperatureParameters`` know nothing of.
 
         Raises:
             AttachError: if the parameters ask for what this way of attaching cannot deliver.
         """
         _refuse_undeliverable(_named(parameters), self.way, self._model)
-        wanted, entropy_lambda = _read(parameters)
+        wanted, entropy = _read(parameters, self.entropy)
         plan = wanted.plan(len(self.layers))
         self._require_attached()
-        self._mechanism.use(plan, entropy_lambda)
-        self.plan, self.entropy_lambda = plan, entropy_lambda
+        self._mechanism.use(plan, entropy)
+        self.plan, self.entropy, self._own_temperatures = plan, entropy, None
         self.set_progress(self.progress)
 
     def set_progress(self, progress: float) -> None:
-        """Set the temperature of every layer to that at ``progress``, in [0, 1]: one small copy in place.
+        """Set the temperature of every layer, and the weight of the entropy, to those at ``progress``.
+
+        It is in [0, 1], and one small copy in place.
 
         To be called before a forward, not between a forward and its backward.
 
@@ -168,9 +199,28 @@ class Attachment:
             AttachError: if the model was detached meanwhile.
         """
         self._require_attached()
-        temperatures = self.plan.temperatures(progress)
-        self._mechanism.tempered.set_values([1.0 / temperature for temperature in temperatures])
         self.progress = progress
+        self._mechanism.set(self.temperatures, self.entropy.weight(progress))
+
+    def set_temperatures(self, temperatures: Sequence[float]) -> None:
+        """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
+
+        Raises:
+            AttachError: if the model was detached meanwhile.
+            SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
+        """
+        self._require_attached()
+        self._own_temperatures = check_temperatures(temperatures, len(self.layers))
+        self.set_progress(self.progress)
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Return a context in which the queries and keys of each tempered layer are shown to an observer.
+
+        By query rows only what goes through ``torch.nn.functional.scaled_dot_product_attention`` is seen, by
+        the interface only softmax of logits to which the model adds nothing of its own (soft caps, sinks).
+        What is compiled is not seen.
+        """
+        return self._mechanism.observed(observe)
 
     def set_loss_scale(self, loss_scale: float) -> None:
         """Say by what factor the loss is multiplied before its gradient is taken, so that the entropy is too.
@@ -262,13 +312,13 @@ def attach(
         raise AttachError(unknown("way of attaching", way, _WAYS))
     chosen = _choose(model, layers, given) if way == "auto" else way
     _refuse_undeliverable(given, chosen, model)
-    wanted, entropy_lambda = _read(parameters)
+    wanted, entropy = _read(parameters, EntropyParameters())
     if chosen == _INTERFACE:
         found = _found(model, layers)
-        check_deliverable(found, wanted.plan(len(found)), entropy_lambda)
+        check_deliverable(found, wanted.plan(len(found)), entropy)
         attachment = Attachment(model, _ByInterface(model, found))
     else:
-        attachment = Attachment(model, _ByQueryRows(query_rows(model, layers)))
+        attachment = Attachment(model, _ByQueryRows(model, query_rows(model, layers)))
     try:
         attachment.use(parameters)
         if example is not None:
@@ -340,7 +390,7 @@ def _refuse_undeliverable(given: Mapping[str, object], way: str, model: nn.Modul
         if name in undeliverable and value != NEUTRAL[name]:
             asks = name in _BESIDE_THE_QUERY and interface_layers(model)
             where, other = (
-                ("by query rows", f'detach, then attach with way="{_INTERFACE}"')
+                ("by query rows", f'attach with way="{_INTERFACE}"')
                 if asks
                 else ("from outside", AS_TEMPERED_MODULE)
             )
@@ -350,9 +400,10 @@ def _refuse_undeliverable(given: Mapping[str, object], way: str, model: nn.Modul
             )
 
 
-def _read(parameters: Parameters) -> tuple[TemperatureParameters, float]:
-    """Return the plan's parameters and ``entropy_lambda``."""
-    given = _named(parameters)
-    entropy_lambda: Any = given.get("entropy_lambda", NEUTRAL["entropy_lambda"])
-    check_parameter("entropy_lambda", entropy_lambda)
-    return TemperatureParameters.from_mapping(given), entropy_lambda
+def _read(
+    parameters: Parameters, entropy: EntropyParameters
+) -> tuple[TemperatureParameters, EntropyParameters]:
+    """Return the plan's parameters and those of the entropy term, as it is where nothing is said of it."""
+    if isinstance(parameters, TemperatureParameters):
+        return parameters, entropy
+    return TemperatureParameters.from_mapping(parameters), EntropyParameters.from_mapping(parameters)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.learned import check_count, check_scale
-from tempopt.attention.masks import causal_mask, visible
+from tempopt.attention.logits import hidden_and_empty, scaled_products, with_bias
+from tempopt.attention.masks import visible_keys
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SCHEDULES, Constant, ExponentialLayers, Schedule, TemperatureParameters
 
@@ -343,31 +344,22 @@ def entropy_slope(
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         valid_BQ: True where a query is not padding; None if none is.
     """
-    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
-    scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
-    k_BHKD = k_BHKD.repeat_interleave(q_BHQD.shape[1] // k_BHKD.shape[1], dim=1)
-    with torch.autocast(q_BHQD.device.type, enabled=False):
-        logits_BHQK = (q_BHQD.to(dtype) * scale) @ k_BHKD.to(dtype).transpose(-2, -1)
-    seen = torch.ones_like(logits_BHQK, dtype=torch.bool)
-    biased_BHQK = logits_BHQK
-    if is_causal:
-        seen = seen & causal_mask(seen.shape[-2], seen.shape[-1], seen.device)
-    if attn_mask is not None:
-        seen = seen & visible(attn_mask)
-        if attn_mask.is_floating_point():
-            biased_BHQK = logits_BHQK + attn_mask.masked_fill(~visible(attn_mask), 0.0).to(dtype)
-    num_keys_BHQ = seen.sum(dim=-1)
-    counts_BHQ = num_keys_BHQ > 1
+    logits_BHQK = scaled_products(q_BHQD, k_BHKD, scale)
+    biased_BHQK = with_bias(logits_BHQK, attn_mask)
+    q_len, k_len = logits_BHQK.shape[-2:]
+    device = q_BHQD.device
+    num_keys = visible_keys(q_len, k_len, attn_mask, is_causal, device=device)
+    counts_BHQ = (num_keys > 1).expand(logits_BHQK.shape[:-1])
     if valid_BQ is not None:
         counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
-    # A row without a visible key has no softmax; it does not count.
-    hidden = ~seen & (num_keys_BHQ > 0).unsqueeze(-1)
-    weights_BHQK = biased_BHQK.masked_fill(hidden, -math.inf).softmax(dim=-1)
+    hidden, _ = hidden_and_empty(q_len, k_len, attn_mask, is_causal, device=device)
+    seen_BHQK = biased_BHQK if hidden is None else biased_BHQK.masked_fill(hidden, -math.inf)
+    weights_BHQK = seen_BHQK.softmax(dim=-1)
     # Centred before it is multiplied: differences of large squares would lose what there is.
     aside_BHQK = logits_BHQK - (weights_BHQK * logits_BHQK).sum(dim=-1, keepdim=True)
     biased_aside_BHQK = biased_BHQK - (weights_BHQK * biased_BHQK).sum(dim=-1, keepdim=True)
     covariance_BHQ = (weights_BHQK * aside_BHQK * biased_aside_BHQK).sum(dim=-1)
-    slope_BHQ = covariance_BHQ / num_keys_BHQ.clamp(min=2).to(dtype).log()
+    slope_BHQ = covariance_BHQ / num_keys.clamp(min=2).to(logits_BHQK.dtype).log()
     return slope_BHQ.masked_fill(~counts_BHQ, 0.0).sum() / counts_BHQ.sum().clamp(min=1)
 
 

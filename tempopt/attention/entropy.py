@@ -18,7 +18,8 @@ from torch import Tensor
 
 from tempopt.attention.functional import temper_query, tempered_attention
 from tempopt.attention.fused import attention_and_entropy
-from tempopt.attention.masks import hidden_keys, visible, visible_keys
+from tempopt.attention.logits import biased_logits
+from tempopt.attention.masks import visible_keys
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.length import LengthScaling
 
@@ -99,14 +100,8 @@ def attention_with_entropy(
     scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
     masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale}
     if dropout_p > 0.0 or (attn_mask is not None and attn_mask.requires_grad):
-        group = q_BHQD.shape[1] // k_BHKD.shape[1]
         out_BHQD = tempered_attention(
-            q_BHQD,
-            k_BHKD.repeat_interleave(group, dim=1),
-            v_BHKD.repeat_interleave(group, dim=1),
-            inverse_temperature=1.0,
-            dropout_p=dropout_p,
-            **masking,
+            q_BHQD, k_BHKD, v_BHKD, inverse_temperature=1.0, dropout_p=dropout_p, **masking
         )
         return out_BHQD, attention_entropy(q_BHQD, k_BHKD, **masking)
     out_BHQD, entropy_BHQ = attention_and_entropy(q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal)
@@ -272,8 +267,9 @@ def term_of_entropy(
 
     Without a target -mean(weight * H / ln n): a positive weight rewards entropy, a negative one punishes it.
     With one mean(weight * (H / ln n - target)^2): a positive weight draws entropy towards the target from
-    either side (after Jha and Reagen 2025, whose term is a sum outside of a margin). The mean is over the
-    queries that are valid and see more than one key; it is 0 if there are none.
+    either side (after Jha and Reagen 2025, "Entropy-Guided Attention for Private LLMs", arXiv:2501.03489,
+    whose term is a sum over the queries outside of a margin). The mean is over the queries that are valid
+    and see more than one key; it is 0 if there are none.
 
     Args:
         entropy_BHQ: Entropy in nats.
@@ -367,27 +363,19 @@ def matrix_entropy(
     is_causal: bool = False,
 ) -> Tensor:
     """Return what :func:`attention_entropy` does, from the whole matrix of logits."""
-    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
-    k_BHKD = k_BHKD.repeat_interleave(q_BHQD.shape[1] // k_BHKD.shape[1], dim=1)
-    with torch.autocast(q_BHQD.device.type, enabled=False):
-        logits_BHQK = (q_BHQD.to(dtype) * scale) @ k_BHKD.to(dtype).transpose(-2, -1)
-    hidden = hidden_keys(q_BHQD, k_BHKD, attn_mask, is_causal)
-    if hidden is None:
+    logits_BHQK, hidden, empty = biased_logits(
+        q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal
+    )
+    if hidden is None or empty is None:
         return _entropy(logits_BHQK)
-    hidden = hidden.expand(logits_BHQK.shape)
-    if attn_mask is not None and attn_mask.is_floating_point():
-        logits_BHQK = logits_BHQK + attn_mask.masked_fill(~visible(attn_mask), 0.0).to(dtype)
-    # A row without a visible key has no softmax: it is computed as if it saw all, then set to 0.
-    empty = hidden.all(dim=-1, keepdim=True)
-    entropy_BHQ = _entropy(logits_BHQK, hidden & ~empty)
-    return entropy_BHQ.masked_fill(empty.squeeze(-1), 0.0)
+    return _entropy(logits_BHQK, hidden).masked_fill(empty.squeeze(-1), 0.0)
 
 
-def _entropy(logits_BHQK: Tensor, hidden_BHQK: Tensor | None = None) -> Tensor:
-    if hidden_BHQK is None:
+def _entropy(logits_BHQK: Tensor, hidden: Tensor | None = None) -> Tensor:
+    if hidden is None:
         log_weights = logits_BHQK.log_softmax(dim=-1)
         return 0.0 - (log_weights.exp() * log_weights).sum(dim=-1)
-    log_weights = logits_BHQK.masked_fill(hidden_BHQK, float("-inf")).log_softmax(dim=-1)
+    log_weights = logits_BHQK.masked_fill(hidden, float("-inf")).log_softmax(dim=-1)
     # 0 ln 0 is 0, and its gradient too: minus infinity must not reach the product.
-    finite = log_weights.masked_fill(hidden_BHQK, 0.0)
+    finite = log_weights.masked_fill(hidden, 0.0)
     return 0.0 - (log_weights.exp() * finite).sum(dim=-1)

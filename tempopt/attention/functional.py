@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tempopt.attention.masks import causal_mask, visible, visible_keys
 from tempopt.attention.normalisers import check_linear, normalised_attention
+from tempopt.attention.precision import wide_type
 from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
 
 __all__ = ["causal_mask", "temper_query", "tempered_attention", "visible", "visible_keys"]
@@ -38,13 +39,13 @@ def tempered_attention(
 
     Args:
         q_BHQD: Queries.
-        k_BHKD: Keys.
-        v_BHKD: Values; the head dimension may differ from D.
+        k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
+        v_BHKD: Values, of the keys' heads; the head dimension may differ from D.
         inverse_temperature: 1 / tau, positive; a tensor broadcasts to (B, H, Q, 1), as 0-d or (H, 1, 1).
         length_scaling: Factor on 1 / tau from the number of keys that each query sees.
         length_constant: The scaling's ``constant`` as a tensor, so that one graph serves every value of it
             too; None for the scaling's own.
-        normaliser: Name in :data:`tempopt.attention.normalisers.NORMALISERS`, in place of softmax.
+        normaliser: Name in :data:`tempopt.temperature.NORMALISERS`, in place of softmax.
         top_k: Number of keys that ``top_k`` keeps; given for it alone.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
@@ -56,7 +57,8 @@ def tempered_attention(
         (with ``softmax`` unless a floating mask hides them by a finite number).
 
     Raises:
-        UsageError: if the normaliser is not known, or ``top_k`` or a temperature does not go with it.
+        UsageError: if the normaliser is not known, ``top_k`` or a temperature does not go with it, or the
+            heads of keys or values do not divide the queries'.
     """
     if normaliser == "linear":
         check_linear(inverse_temperature, length_scaling)
@@ -104,7 +106,7 @@ def temper_query(
         is_causal: Whether query i sees the keys 0 to i only.
     """
     factor = inverse_temperature
-    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
+    dtype = wide_type(q_BHQD)
     if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):
         seen_BHQ = visible_keys(q_BHQD.shape[-2], k_len, attn_mask, is_causal, device=q_BHQD.device)
         keys_BHQ1 = seen_BHQ.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(dtype)

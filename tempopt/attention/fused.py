@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tempopt.attention.logits import for_each_head
 from tempopt.attention.masks import visible
+from tempopt.attention.precision import full_precision, wide_type
 from tempopt.errors import UsageError
 
 # Added to a hidden logit: its weight is then 0, and 0 times it is 0 and not NaN, as with minus infinity.
@@ -69,17 +71,16 @@ def attention_and_entropy(
 
 
 def _kernel_takes(q: Tensor, k: Tensor, v: Tensor | None) -> bool:
-    """Return whether torch's memory-efficient kernel for CUDA takes these; it wants aligned rows."""
-    widths = (q.shape[-1], 0 if v is None else v.shape[-1])
-    same = all(each is None or each.dtype == q.dtype for each in (k, v))
-    known = q.dtype in (torch.float16, torch.bfloat16, torch.float32)
-    return q.is_cuda and known and same and k.shape[-2] > 0 and all(width % 8 == 0 for width in widths)
+    """Return whether torch's memory-efficient kernel for CUDA takes these; it wants aligned, dense rows."""
+    if not q.is_cuda or k.shape[-2] == 0 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return False
+    same = all(each is None or (each.dtype == q.dtype and each.shape[-1] % 8 == 0) for each in (q, k, v))
+    # Values are put beside the keys first, which makes their rows dense.
+    return same and q.stride(-1) == k.stride(-1) == 1
 
 
 def _cuda_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:
-    group = q.shape[1] // k.shape[1]
-    if group > 1:
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    k, v = for_each_head(k, q.shape[1]), for_each_head(v, q.shape[1])
     out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, None, True, 0.0, is_causal, scale=scale
     )
@@ -103,7 +104,7 @@ def _through_values(
     frozen = k_BHKD.detach()
     values = frozen if v_BHKD is None else torch.cat((v_BHKD, frozen), dim=-1)
     result, lse_BHQ = kernel(q_BHQD, k_BHKD, values, scale, is_causal)
-    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
+    dtype = wide_type(q_BHQD)
     out_BHQD, mean_key_BHQD = result.split((values.shape[-1] - frozen.shape[-1], frozen.shape[-1]), dim=-1)
     mean_logit = scale * torch.linalg.vecdot(q_BHQD.detach().to(dtype), mean_key_BHQD.to(dtype))
     entropy = lse_BHQ.detach().to(dtype) - mean_logit
@@ -127,7 +128,7 @@ class _Tiles:
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
     ) -> None:
-        self.dtype = torch.promote_types(q.dtype, torch.float32)
+        self.dtype = wide_type(q)
         self.batch, self.num_heads, self.q_len, _ = q.shape
         self.k_len = k.shape[-2]
         self.group = max(1, self.num_heads // max(1, k.shape[1]))
@@ -208,7 +209,7 @@ def _parts(buffers: tuple[Tensor, ...], heads: int, rows: int, columns: int) -> 
 def _forward_kernel(
     q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with torch.autocast(q.device.type, enabled=False):
+    with full_precision(q.device.type):
         tiles = _Tiles(q, k, v, mask, scale, is_causal)
         entropy, lse = (torch.zeros(q.shape[:3], dtype=tiles.dtype, device=q.device) for _ in range(2))
         out = q.new_zeros((*q.shape[:3], v.shape[-1]) if v is not None else (0,))
@@ -288,7 +289,7 @@ def _backward_kernel(
     entropy: Tensor,
     lse: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with torch.autocast(q.device.type, enabled=False):
+    with full_precision(q.device.type):
         tiles = _Tiles(q, k, v, mask, scale, is_causal)
         grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
         grad_k = torch.zeros(k.shape, dtype=tiles.dtype, device=k.device)
@@ -407,7 +408,7 @@ _backward = torch.library.custom_op(
 def _forward_shapes(
     q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dtype = torch.promote_types(q.dtype, torch.float32)
+    dtype = wide_type(q)
     out = q.new_empty((*q.shape[:3], v.shape[-1]) if v is not None else (0,))
     return out, q.new_empty(q.shape[:3], dtype=dtype), q.new_empty(q.shape[:3], dtype=dtype)
 

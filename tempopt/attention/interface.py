@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.entropy import entropy_regulariser
+from tempopt.attention.entropy import add_to_gradient, entropy_term, regularised_attention
 from tempopt.attention.functional import temper_query, tempered_attention, visible
 from tempopt.attention.interface_layers import (
     IMPLEMENTATIONS,
@@ -34,9 +34,11 @@ from tempopt.attention.interface_layers import (
     interface_layers,
     own_attention,
 )
+from tempopt.attention.observing import Observers
 from tempopt.attention.query_rows import AS_TEMPERED_MODULE
 from tempopt.errors import AttachError
 from tempopt.temperature import (
+    EntropyParameters,
     LengthScaling,
     NoLengthScaling,
     SoftmaxNormaliser,
@@ -63,6 +65,7 @@ class _Numbers:
 
     inverse_temperature: Tensor
     entropy_weight: Tensor
+    entropy_target: Tensor
     length_constant: Tensor
     top_k: Tensor
 
@@ -71,6 +74,7 @@ class _Numbers:
         return _Numbers(
             self.inverse_temperature.to(device),
             self.entropy_weight.to(device),
+            self.entropy_target.to(device),
             self.length_constant.to(device),
             self.top_k.to(device),
         )
@@ -108,9 +112,10 @@ class Interface:
         self.values: tuple[float, ...] = (1.0,) * len(layers)
         self.length_scaling: LengthScaling = NoLengthScaling()
         self.normaliser = SoftmaxNormaliser.name
-        self.has_entropy_term = False
+        self.entropy = EntropyParameters()
+        self.observers = Observers()
         self.loss_scale = 1.0
-        self._entropy_lambda = 0.0
+        self._entropy_weight = 0.0
         self._top_k = 1
         self._modules = [layer.module for layer in layers]
         self._build()
@@ -127,19 +132,24 @@ class Interface:
         for config in self._configs:
             setattr(config, SETTING, _NAMES[getattr(config, SETTING)])
 
-    def use(self, plan: TemperaturePlan, entropy_lambda: float) -> None:
-        """Take what a plan says beside the temperatures, and the weight of the entropy term."""
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+        """Take what a plan says beside the temperatures, and the entropy term."""
         self.length_scaling = plan.length_scaling
         self.normaliser = plan.normaliser.name
-        self.has_entropy_term = entropy_lambda != 0.0
-        self._entropy_lambda = entropy_lambda
+        self.entropy = entropy
         self._top_k = plan.normaliser.top_k if isinstance(plan.normaliser, TopKNormaliser) else 1
         self._write()
 
-    def set_values(self, values: Sequence[float]) -> None:
-        """Set 1 / temperature of every layer, first layer first."""
-        if self.values != tuple(values) or self._places != self._current_places():
-            self.values = tuple(values)
+    def set_values(self, values: Sequence[float], entropy_weight: float | None = None) -> None:
+        """Set 1 / temperature of every layer, first layer first.
+
+        Args:
+            entropy_weight: Weight of the entropy term over all layers; None: as it is.
+        """
+        weight = self._entropy_weight if entropy_weight is None else entropy_weight
+        known = (self.values, self._entropy_weight) == (tuple(values), weight)
+        if not known or self._places != self._current_places():
+            self.values, self._entropy_weight = tuple(values), weight
             self._write()
 
     def require_in_place(self) -> None:
@@ -208,15 +218,16 @@ class Interface:
         # A tensor that is born in inference mode could never take part in training.
         with torch.inference_mode(False), torch.no_grad():
             self._flat = {
-                place: torch.ones(count + 4, device=place[0], dtype=place[1])
+                place: torch.ones(count + 5, device=place[0], dtype=place[1])
                 for place in dict.fromkeys(self._places)
             }
             self._numbers = [
                 _Numbers(
                     inverse_temperature=flat[index],
                     entropy_weight=flat[count],
-                    length_constant=flat[count + 1 : count + 3],
-                    top_k=flat[count + 3],
+                    entropy_target=flat[count + 1],
+                    length_constant=flat[count + 2 : count + 4],
+                    top_k=flat[count + 4],
                 )
                 for index, flat in enumerate(self._flat[place] for place in self._places)
             ]
@@ -224,8 +235,9 @@ class Interface:
     def _write(self) -> None:
         if self._places != self._current_places():
             self._build()
-        weight = self.loss_scale * self._entropy_lambda / len(self.values)
-        every = (*self.values, weight, *self.length_scaling.constant, self._top_k)
+        weight = self.loss_scale * self._entropy_weight / len(self.values)
+        target = self.entropy.entropy_target or 0.0
+        every = (*self.values, weight, target, *self.length_scaling.constant, self._top_k)
         with torch.no_grad():
             numbers = torch.tensor(every, dtype=torch.float64)
             for flat in self._flat.values():
@@ -335,19 +347,49 @@ def _attend(
     if not isinstance(interface.length_scaling, NoLengthScaling):
         _require_whole(binding, more, ("cache",), "length_scaling")
     tempered_BHQD = temper_query(q_BHQD, k_BGKD.shape[-2], **seen)
-    out_BQHD, weights = binding.attention(module, tempered_BHQD, k_BGKD, v_BGKD, attention_mask, **more)
-    if interface.has_entropy_term and module.training and torch.is_grad_enabled():
-        _require_whole(binding, more, _MORE_IN_THE_LOGITS, "entropy_lambda")
-        out_BQHD = entropy_regulariser(
-            out_BQHD,
-            q_BHQD,
-            _for_each_head(k_BGKD, q_BHQD),
-            weight=numbers.entropy_weight,
+    if interface.observers.present and not any(more.get(name) is not None for name in _MORE_IN_THE_LOGITS):
+        interface.observers.show(
+            binding.index,
+            tempered_BHQD,
+            k_BGKD,
             scale=more.get("scaling"),
+            attn_mask=seen["attn_mask"],
+            is_causal=seen["is_causal"],
             valid_BQ=_valid_queries(binding, q_BHQD, k_BGKD, seen["attn_mask"]),
-            **seen,
         )
+    term = _entropy_arguments(binding, module, q_BHQD, k_BGKD, numbers, seen, more)
+    if term is not None and own == "sdpa" and not more.get("dropout"):
+        # It returns nothing but the output, so that and the entropy come from one pass.
+        out_BHQD = regularised_attention(tempered_BHQD, k_BGKD, v_BGKD, **term)
+        return out_BHQD.transpose(1, 2).contiguous(), None
+    out_BQHD, weights = binding.attention(module, tempered_BHQD, k_BGKD, v_BGKD, attention_mask, **more)
+    if term is not None:
+        out_BQHD = add_to_gradient(out_BQHD, entropy_term(tempered_BHQD, k_BGKD, **term))
     return out_BQHD, weights
+
+
+def _entropy_arguments(
+    binding: _Binding,
+    module: nn.Module,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    numbers: _Numbers,
+    seen: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """Return what the entropy term takes beside queries and keys; None where there is no term."""
+    entropy = binding.interface.entropy
+    if not (entropy.has_term and module.training and torch.is_grad_enabled()):
+        return None
+    _require_whole(binding, more, _MORE_IN_THE_LOGITS, "entropy_lambda")
+    return {
+        "weight": numbers.entropy_weight,
+        "target": numbers.entropy_target if entropy.has_target else None,
+        "scale": more.get("scaling"),
+        "attn_mask": seen["attn_mask"],
+        "is_causal": seen["is_causal"],
+        "valid_BQ": _valid_queries(binding, q_BHQD, k_BGKD, seen["attn_mask"]),
+    }
 
 
 def _is_causal(
@@ -373,8 +415,8 @@ def _normalised(
     _require_whole(binding, more, _MORE_IN_THE_LOGITS, f'normaliser="{normaliser}"')
     out_BHQD = tempered_attention(
         q_BHQD,
-        _for_each_head(k_BGKD, q_BHQD),
-        _for_each_head(v_BGKD, q_BHQD),
+        k_BGKD,
+        v_BGKD,
         normaliser=normaliser,
         top_k=numbers.top_k if normaliser == TopKNormaliser.name else None,
         dropout_p=more.get("dropout", 0.0),
@@ -382,11 +424,6 @@ def _normalised(
         **seen,
     )
     return out_BHQD.transpose(1, 2).contiguous()
-
-
-def _for_each_head(x_BGKD: Tensor, q_BHQD: Tensor) -> Tensor:
-    groups = q_BHQD.shape[1] // x_BGKD.shape[1]
-    return x_BGKD if groups == 1 else x_BGKD.repeat_interleave(groups, dim=1)
 
 
 def _require_whole(binding: _Binding, more: Mapping[str, Any], names: Sequence[str], wanted: str) -> None:
@@ -411,7 +448,9 @@ def _valid_queries(
     return seen_BHQK.diagonal(offset=k_len - q_len, dim1=-2, dim2=-1).any(dim=1)
 
 
-def check_deliverable(layers: Sequence[InterfaceLayer], plan: TemperaturePlan, entropy_lambda: float) -> None:
+def check_deliverable(
+    layers: Sequence[InterfaceLayer], plan: TemperaturePlan, entropy: EntropyParameters
+) -> None:
     """Refuse what the logits of these layers do not allow.
 
     Raises:
@@ -420,13 +459,14 @@ def check_deliverable(layers: Sequence[InterfaceLayer], plan: TemperaturePlan, e
     """
     normaliser = plan.normaliser.name
     wanted = f'normaliser="{normaliser}"' if normaliser != SoftmaxNormaliser.name else ""
-    if entropy_lambda != 0.0:
+    if entropy.has_term:
         if wanted:
             raise AttachError(
-                f"entropy_lambda={entropy_lambda!r} cannot be had with {wanted}: the entropy term is that of "
-                'softmax, whose weights these are not. Give entropy_lambda=0.0, or normaliser="softmax".'
+                f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with {wanted}: the entropy term is "
+                "that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
+                'normaliser="softmax".'
             )
-        wanted = f"entropy_lambda={entropy_lambda!r}"
+        wanted = f"entropy_lambda={entropy.entropy_lambda!r}"
     for layer in layers if wanted else ():
         for name in _SOFT_CAPS:
             if getattr(config_of(layer.module), name, None) is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tempopt.attention.query_rows import Layers
+from tempopt.attention.query_rows import Layers, query_norm
 from tempopt.errors import AttachError
 
 SETTING = "_attn_implementation_internal"
@@ -22,8 +22,6 @@ SETTING = "_attn_implementation_internal"
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 """Names of the implementations that can be tempered."""
-
-_QUERY_NORMS = ("q_norm", "query_norm", "q_layernorm", "query_layernorm", "qk_norm", "norm_q")
 
 RECIPE = """\
 attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -60,8 +58,7 @@ def interface_layers(model: nn.Module, layers: Layers = "auto") -> list[Interfac
 
 def normalises_query(layer: InterfaceLayer) -> bool:
     """Whether the query is normalised after its projection, which undoes a factor on its rows (QK-norm)."""
-    children = (layer.module._modules.get(name) for name in _QUERY_NORMS)
-    return any(child is not None and not isinstance(child, nn.Identity) for child in children)
+    return query_norm(layer.module) is not None
 
 
 def _asks(module: nn.Module) -> bool:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tempopt.attention.masks import visible_keys
+from tempopt.attention.precision import widened
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.length import FEWEST_KEYS
 from tempopt.temperature.ranges import HIGHEST, LOWEST
@@ -110,7 +111,7 @@ class ConditionalTemperature(LearnedTemperature):
             x_BNM: What the query is projected from.
         """
         moved_BNH = self.last(F.gelu(self.hidden(x_BNM)))
-        moved_BNH = moved_BNH.to(_wide(moved_BNH))
+        moved_BNH = widened(moved_BNH)
         start = _softplus_inverse(self.init - self.lowest)
         # A difference that vanishes where nothing has been learned, which softplus of its inverse does not
         # to the last bit; a constant of another shape would be rounded by another kernel.
@@ -149,14 +150,14 @@ class ScalableSoftmax(LearnedTemperature):
     @property
     def scale(self) -> Tensor:
         """The scale s of each head, (H,)."""
-        return self.log_scale.to(_wide(self.log_scale)).exp()
+        return widened(self.log_scale).exp()
 
     @property
     def bias(self) -> Tensor:
         """The bias b of each head, (H,); zeros where it is not learned."""
         if self.log_level is None:
             return torch.zeros_like(self.scale)
-        return self.log_level.to(_wide(self.log_level)).exp() - self.scale * math.log(FEWEST_KEYS)
+        return widened(self.log_level).exp() - self.scale * math.log(FEWEST_KEYS)
 
     def forward(
         self, q_len: int, k_len: int, *, attn_mask: Tensor | None = None, is_causal: bool = False
@@ -285,14 +286,14 @@ def check_scale(name: str, value: object) -> None:
         raise SpecError(f"{name}={value!r} is out of range. Give a number from {LOWEST:g} to {HIGHEST:g}.")
 
 
-def check_count(name: str, value: object) -> None:
+def check_count(name: str, value: object, *, least: int = 1) -> None:
     """Refuse what is not a number of things.
 
     Raises:
-        SpecError: if the value is not a whole number of at least 1.
+        SpecError: if the value is not a whole number of at least ``least``.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(f"{name}={value!r} is out of range. Give a whole number of at least 1.")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecError(f"{name}={value!r} is out of range. Give a whole number of at least {least}.")
 
 
 def _logs(name: str, value: float | Sequence[float], num_heads: int) -> Tensor:
@@ -305,16 +306,12 @@ def _logs(name: str, value: float | Sequence[float], num_heads: int) -> Tensor:
     return torch.tensor([math.log(each) for each in values], dtype=torch.float32)
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
 def _per_head(x_H: Tensor) -> Tensor:
-    return x_H.to(_wide(x_H)).reshape(-1, 1, 1)
+    return widened(x_H).reshape(-1, 1, 1)
 
 
 def _unit(x: Tensor) -> Tensor:
-    x = x.to(_wide(x))
+    x = widened(x)
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # A small number instead would be the gradient's inverse, and more than half precision holds.
     return x / length.masked_fill(length == 0.0, 1.0)

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tempopt.attention.learned import LearnedTemperature, check_scale
+from tempopt.attention.precision import widened
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.temperature.schedules import Schedule
@@ -77,7 +78,7 @@ class OutputTemperature(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         # another type of the weights does not make it another temperature
-        self.temperature = self.temperature.to(torch.promote_types(self.temperature.dtype, torch.float32))
+        self.temperature = widened(self.temperature)
         self.set_progress(self.progress)
         return self
 
@@ -120,7 +121,7 @@ class LearnedOutputTemperature(LearnedTemperature):
                 self.log_temperature.clamp_(low, high)
         # In training not clamped out of place: its backward would refuse the next forward's clamp in place.
         log_temperature = self.log_temperature if self.training else self.log_temperature.clamp(low, high)
-        return log_temperature.to(torch.promote_types(log_temperature.dtype, torch.float32)).exp()
+        return widened(log_temperature).exp()
 
 
 def tempered_cross_entropy(
@@ -236,7 +237,7 @@ def contrastive_loss(
             f"a has shape {tuple(a_NE.shape)} and b {tuple(b_NE.shape)}; allowed are two matrices of one "
             "shape, (pairs, features). Pair them up and flatten what else there is."
         )
-    a_NE, b_NE = (F.normalize(_wide(each), dim=-1) for each in (a_NE, b_NE))
+    a_NE, b_NE = (F.normalize(widened(each), dim=-1) for each in (a_NE, b_NE))
     with torch.autocast(a_NE.device.type, enabled=False):
         logits_NN = _tempered(a_NE @ b_NE.T, temperature)
     own_N = torch.arange(len(logits_NN), device=logits_NN.device)
@@ -327,14 +328,10 @@ def _check_calibration(logits_NC: Tensor, target_N: Tensor) -> None:
         raise UsageError("logits have values that are not finite. Leave those examples or classes out.")
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 def _tempered(logits: Tensor, temperature: Tensor | float) -> Tensor:
     if isinstance(temperature, Tensor):
         temperature = temperature.reshape(())
-    return _wide(logits) / temperature
+    return widened(logits) / temperature
 
 
 def _constant(temperature: Tensor | float) -> Tensor | float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from tempopt.attention.learned import check_count
 from tempopt.attention.statistics import (
     STATISTICS,
     Attended,
@@ -42,7 +43,7 @@ class HeadMetric(Metric):
         **kwargs: As for :class:`torchmetrics.Metric`.
 
     Raises:
-        SpecError: A number is below 1 or the average is not known.
+        SpecError: A number is not whole or below 1, or the average is not known.
     """
 
     is_differentiable = False
@@ -63,8 +64,7 @@ class HeadMetric(Metric):
     ) -> None:
         super().__init__(**kwargs)
         for name, value in (("num_heads", num_heads), ("num_layers", num_layers)):
-            if value < 1:
-                raise SpecError(f"{name}={value!r} is out of range. Give a whole number of at least 1.")
+            check_count(name, value)
         if average not in _AVERAGES:
             raise SpecError(unknown("average", average, _AVERAGES))
         self.num_heads = num_heads

@@ -10,12 +10,14 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import theilslopes
 from torch import Tensor
 
+from tempopt.attention.learned import check_count
 from tempopt.attention.metrics import counted_query_key_magnitude
 from tempopt.attention.statistics import (
     STATISTICS,
@@ -25,7 +27,7 @@ from tempopt.attention.statistics import (
     head_sums,
     visible_pairs,
 )
-from tempopt.errors import SpecError, UsageError, unknown
+from tempopt.errors import UsageError, unknown
 
 QUERY_KEY_MAGNITUDE = "query_key_magnitude"
 
@@ -160,7 +162,7 @@ class AttentionMonitor:
         seed: Seed of the draws, >= 0.
 
     Raises:
-        SpecError: A number is below 1.
+        SpecError: A number is not whole, or below 1 (``seed``: below 0).
     """
 
     def __init__(
@@ -168,10 +170,8 @@ class AttentionMonitor:
     ) -> None:
         given = {"every": every, "queries": queries, "examples": examples, "keep": keep}
         for name, value in given.items():
-            if value < 1:
-                raise SpecError(f"{name}={value!r} is out of range. Give a whole number of at least 1.")
-        if seed < 0:
-            raise SpecError(f"seed={seed!r} is out of range. Give a whole number of at least 0.")
+            check_count(name, value)
+        check_count("seed", seed, least=0)
         self.every = every
         self.queries = queries
         self.examples = examples
@@ -298,6 +298,26 @@ class AttentionMonitor:
                 for (name, layer, head), (steps, kept) in sorted(collected.items())
             )
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was observed, as numbers, names and lists alone, to go on from exactly."""
+        return {
+            "seen": [list(each) for each in self._seen.items()],
+            "first": [[*key, value] for key, value in self._first.items()],
+            "history": [
+                [layer, [[step, dict(values)] for step, values in kept]]
+                for layer, kept in self._history.items()
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state_dict` kept, of a monitor with the same arguments."""
+        self._seen = {layer: step for layer, step in state["seen"]}
+        self._first = {(layer, name, head): value for layer, name, head, value in state["first"]}
+        self._history = {
+            layer: deque(((step, values) for step, values in kept), maxlen=self.keep)
+            for layer, kept in state["history"]
+        }
 
     def _take(self, step: int, layer: int) -> bool:
         """Return whether this is to be observed; if so, it will not be a second time."""

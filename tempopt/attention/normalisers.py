@@ -8,9 +8,7 @@ and of weights, in float32, and sort its rows; ``linear`` is O(Q + K) in time an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +16,9 @@ import torch.nn.functional as F
 from entmax import entmax15, sparsemax
 from torch import Tensor
 
-from tempopt.attention.masks import hidden_keys, visible, with_causal
+from tempopt.attention.logits import biased_logits, for_each_head
+from tempopt.attention.masks import visible, with_causal
+from tempopt.attention.precision import full_precision, wide_type
 from tempopt.errors import UsageError, unknown
 from tempopt.temperature.length import LengthScaling, NoLengthScaling
 from tempopt.temperature.ranges import check_number
@@ -70,9 +70,9 @@ def normalised_attention(
 
     Args:
         q_BHQD: Queries; tempered already, if they are to be.
-        k_BHKD: Keys.
-        v_BHKE: Values.
-        normaliser: Name in :data:`NORMALISERS`. For ``linear`` the weights are
+        k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
+        v_BHKE: Values, of the keys' heads.
+        normaliser: Name in :data:`ATTENTIONS`. For ``linear`` the weights are
             phi(q) phi(k) exp(mask) over their sum with phi = elu + 1: scale is not in them. A mask that
             differs from query to query, or dropout, costs it the (B, H, Q, K) matrix.
         top_k: Number of keys that ``top_k`` keeps, at least 1, for it alone; a query that sees fewer keeps
@@ -87,15 +87,17 @@ def normalised_attention(
         Attended values, (B, H, Q, E), zero for a query that sees no key.
 
     Raises:
-        UsageError: if the normaliser is not known, or ``top_k`` does not go with it.
+        UsageError: if the normaliser is not known, ``top_k`` does not go with it, or the heads of keys or
+            values do not divide the queries'.
     """
-    if normaliser not in NORMALISERS:
-        raise UsageError(unknown("normaliser", normaliser, NORMALISERS))
+    if normaliser not in ATTENTIONS:
+        raise UsageError(unknown("normaliser", normaliser, ATTENTIONS))
     _check_top_k(normaliser, top_k)
-    return NORMALISERS[normaliser](
+    num_heads = q_BHQD.shape[1]
+    return ATTENTIONS[normaliser](
         q_BHQD,
-        k_BHKD,
-        v_BHKE,
+        for_each_head(k_BHKD, num_heads),
+        for_each_head(v_BHKE, num_heads),
         top_k=top_k,
         attn_mask=attn_mask,
         is_causal=is_causal,
@@ -181,28 +183,16 @@ def _dense(weights_of: _Weights) -> Attention:
         dropout_p: float,
         scale: float | None,
     ) -> Tensor:
-        dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
-        scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
-        with _full_precision(q_BHQD.device.type):
-            logits_BHQK = (q_BHQD.to(dtype) * scale) @ k_BHKD.to(dtype).transpose(-2, -1)
-            hidden = hidden_keys(q_BHQD, k_BHKD, attn_mask, is_causal)
-            if attn_mask is not None and attn_mask.is_floating_point():
-                logits_BHQK = logits_BHQK + attn_mask.masked_fill(~visible(attn_mask), 0.0).to(dtype)
-            if hidden is None:
-                weights_BHQK = weights_of(logits_BHQK, None, top_k)
-            else:
-                # A row without a visible key has no weights: it is computed as if it saw all, then set to 0.
-                empty = hidden.all(dim=-1, keepdim=True)
-                weights_BHQK = weights_of(logits_BHQK, hidden & ~empty, top_k).masked_fill(empty, 0.0)
-            return (F.dropout(weights_BHQK, dropout_p) @ v_BHKE.to(dtype)).to(q_BHQD.dtype)
+        with full_precision(q_BHQD.device.type):
+            logits_BHQK, hidden, empty = biased_logits(
+                q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal
+            )
+            weights_BHQK = weights_of(logits_BHQK, hidden, top_k)
+            if empty is not None:
+                weights_BHQK = weights_BHQK.masked_fill(empty, 0.0)
+            return (F.dropout(weights_BHQK, dropout_p) @ v_BHKE.to(weights_BHQK.dtype)).to(q_BHQD.dtype)
 
     return attend
-
-
-def _full_precision(device_type: str) -> AbstractContextManager[Any]:
-    if torch.amp.is_autocast_available(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
 
 
 def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, top_k: Tensor | int | None) -> Tensor:
@@ -285,8 +275,8 @@ def _linear(
     dropout_p: float,
     scale: float | None,
 ) -> Tensor:
-    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
-    with _full_precision(q_BHQD.device.type):
+    dtype = wide_type(q_BHQD)
+    with full_precision(q_BHQD.device.type):
         q, k, v = F.elu(q_BHQD.to(dtype)) + 1.0, F.elu(k_BHKD.to(dtype)) + 1.0, v_BHKE.to(dtype)
         # Their last column is 1, so that the last of the result is the sum of the weights.
         v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
@@ -346,7 +336,7 @@ def _over_last(summed_BHQE: Tensor) -> Tensor:
     return summed_BHQE[..., :-1] / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
 
 
-NORMALISERS: dict[str, Attention] = {
+ATTENTIONS: dict[str, Attention] = {
     "softmax": _fused_softmax,
     "top_k": _dense(_top_k_weights),
     "sparsemax": _dense(_sparse_weights(_sparsemax)),

@@ -27,6 +27,10 @@ QUERY_NAMES = frozenset(
 FUSED_NAMES = frozenset("qkv wqkv w_qkv in_proj in_proj_qkv qkv_proj proj_qkv to_qkv c_attn attn_qkv".split())
 INTERLEAVED_NAMES = frozenset({"query_key_value", "linear_qkv"})
 
+# What public models call what comes between projection and logits, beside the projection.
+_QUERY_NORMS = ("q_norm", "query_norm", "q_layernorm", "query_layernorm", "qk_norm", "norm_q")
+_QUERY_BIASES = ("q_bias", "query_bias")
+
 # What parametrizations, weight_norm, spectral_norm and pruning keep instead, which is refused on its own.
 _COMPUTED_FROM = frozenset({"parametrizations", "weight_g", "weight_v", "weight_orig", "bias_orig"})
 _HINTS = ("attn", "attention", "query", "qkv", "proj", "wq")
@@ -113,7 +117,18 @@ def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
     if not found:
         raise AttachError(_nothing_found(model))
     owners = _owners(model)
+    for name in found:
+        _check_behind(model, name)
     return [_read(name, module, owners) for name, module in model.named_modules() if name in found]
+
+
+def query_norm(attention: nn.Module) -> str | None:
+    """Return the name of what normalises the query after its projection (QK-norm), None without it."""
+    for name in _QUERY_NORMS:
+        child = attention._modules.get(name)
+        if child is not None and not isinstance(child, nn.Identity):
+            return name
+    return None
 
 
 def _known(model: nn.Module) -> set[str]:
@@ -249,6 +264,24 @@ def _output_axis(module: nn.Module) -> int | None:
     if any(kind.__name__ == "Conv1D" for kind in type(module).__mro__):
         return 1
     return None
+
+
+def _check_behind(model: nn.Module, name: str) -> None:
+    """Refuse a projection whose query does not keep a factor on its rows, by what lies beside it."""
+    attention = model.get_submodule(name.rpartition(".")[0])
+    norm = query_norm(attention)
+    if norm is not None:
+        raise AttachError(
+            f'The query of "{name}" is normalised by "{norm}" after its projection, which undoes a factor on '
+            "its rows (QK-norm). Attach a model of transformers by its attention interface, or "
+            f"{AS_TEMPERED_MODULE}."
+        )
+    for bias in _QUERY_BIASES:
+        if attention._parameters.get(bias) is not None:
+            raise AttachError(
+                f'The query of "{name}" gets its bias from "{bias}" beside the projection, where a factor on '
+                f"the rows does not reach it. Make it the projection's own bias, or {AS_TEMPERED_MODULE}."
+            )
 
 
 def _check_whole(name: str, module: nn.Module) -> None:

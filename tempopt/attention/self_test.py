@@ -21,7 +21,7 @@ from tempopt.attention.interface_layers import InterfaceLayer
 from tempopt.attention.projection import Factors, TemperedProjection, place_of, untempered
 from tempopt.attention.query_rows import AS_TEMPERED_MODULE, QueryRows, query_rows
 from tempopt.errors import AttachError
-from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
+from tempopt.temperature import EntropyParameters, NoLengthScaling, SoftmaxNormaliser
 
 Forward = Callable[[], Any]
 
@@ -187,13 +187,13 @@ class TemperedInterface:
     def by_temperature_alone(self) -> Iterator[None]:
         """Leave out length scaling, entropy term and normaliser."""
         interface = self.interface
-        kept = interface.length_scaling, interface.normaliser, interface.has_entropy_term
+        kept = interface.length_scaling, interface.normaliser, interface.entropy
         interface.length_scaling, interface.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
-        interface.has_entropy_term = False
+        interface.entropy = EntropyParameters()
         try:
             yield
         finally:
-            interface.length_scaling, interface.normaliser, interface.has_entropy_term = kept
+            interface.length_scaling, interface.normaliser, interface.entropy = kept
 
     @contextmanager
     def by_hand(self, layer: int, temperature: float) -> Iterator[None]:

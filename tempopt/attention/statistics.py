@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.entropy import normalised_entropy
-from tempopt.attention.functional import visible
+from tempopt.attention.logits import biased_logits, for_each_head
+from tempopt.attention.masks import hidden_keys
+from tempopt.attention.precision import wide_type, widened
 from tempopt.errors import UsageError
 
 
@@ -42,15 +44,10 @@ def visible_pairs(
             they are others.
         device: Where it is wanted; a mask's own device has precedence.
     """
-    if attn_mask is not None:
-        device = attn_mask.device
+    device = device if attn_mask is None else attn_mask.device
+    hidden = hidden_keys(q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=device)
     pairs = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
-    if attn_mask is not None:
-        pairs = pairs & visible(attn_mask)
-    if is_causal:
-        position_Q = _positions(q_len, position_Q, pairs.device)
-        pairs = pairs & (torch.arange(k_len, device=pairs.device) <= position_Q[:, None])
-    return pairs
+    return pairs if hidden is None else pairs & ~hidden
 
 
 def attention_weights(
@@ -72,21 +69,12 @@ def attention_weights(
         is_causal: As there.
         position_Q: As there.
     """
-    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
-    scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
-    k_BHKD = k_BHKD.repeat_interleave(q_BHQD.shape[1] // k_BHKD.shape[1], dim=1)
-    with torch.autocast(q_BHQD.device.type, enabled=False):
-        logits_BHQK = (q_BHQD.to(dtype) * scale) @ k_BHKD.to(dtype).transpose(-2, -1)
-    q_len, k_len = logits_BHQK.shape[-2:]
-    pairs = visible_pairs(
-        q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=logits_BHQK.device
+    logits_BHQK, hidden, empty = biased_logits(
+        q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal, position_Q=position_Q
     )
-    if attn_mask is not None and attn_mask.is_floating_point():
-        logits_BHQK = logits_BHQK + attn_mask.masked_fill(~visible(attn_mask), 0.0).to(dtype)
-    # The lowest number, not minus infinity: a row without a visible key has a softmax then, if no meaning.
-    hidden_BHQK = (~pairs).expand(logits_BHQK.shape)
-    weights_BHQK = logits_BHQK.masked_fill(hidden_BHQK, torch.finfo(dtype).min).softmax(dim=-1)
-    return weights_BHQK.masked_fill(hidden_BHQK, 0.0)
+    if hidden is None or empty is None:
+        return logits_BHQK.softmax(dim=-1)
+    return logits_BHQK.masked_fill(hidden, float("-inf")).softmax(dim=-1).masked_fill(empty, 0.0)
 
 
 def weight_entropy(weights_BHQK: Tensor) -> Tensor:
@@ -94,17 +82,17 @@ def weight_entropy(weights_BHQK: Tensor) -> Tensor:
 
     Weights are widened first: log(a + 1e-10) is NaN in float16, where 1e-10 is 0.
     """
-    entropy_BHQ: Tensor = torch.special.entr(_wide(weights_BHQK)).sum(dim=-1)
+    entropy_BHQ: Tensor = torch.special.entr(widened(weights_BHQK)).sum(dim=-1)
     return entropy_BHQ
 
 
 def gini(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
     """Return the Gini coefficient over n visible keys: 0 for equal weights, (n - 1) / n for one key alone.
 
-    (n + 1 - 2 sum_i i a_[i]) / n with the weights in descending order (Gini 1912). Tutorials number that
-    order as if it were ascending, which inverts the sign.
+    (n + 1 - 2 sum_i i a_[i]) / n with the weights in descending order: half of Gini's mean difference (1912)
+    over the mean. Tutorials number that order as if it were ascending, which inverts the sign.
     """
-    weights_BHQK = _wide(weights_BHQK)
+    weights_BHQK = widened(weights_BHQK)
     # Hidden keys weigh nothing, so they come last and shift no rank.
     ordered_BHQK = weights_BHQK.sort(dim=-1, descending=True).values
     rank_K = torch.arange(1, weights_BHQK.shape[-1] + 1, device=weights_BHQK.device)
@@ -115,7 +103,7 @@ def gini(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
 
 def max_weight(weights_BHQK: Tensor) -> Tensor:
     """Return the largest weight, from 1 / n to 1."""
-    return _wide(weights_BHQK).amax(dim=-1)
+    return widened(weights_BHQK).amax(dim=-1)
 
 
 def effective_tokens(weights_BHQK: Tensor) -> Tensor:
@@ -123,7 +111,7 @@ def effective_tokens(weights_BHQK: Tensor) -> Tensor:
 
     The inverse participation ratio, in ecology the inverse Simpson index.
     """
-    squares_BHQ = _wide(weights_BHQK).square().sum(dim=-1)
+    squares_BHQ = widened(weights_BHQK).square().sum(dim=-1)
     empty = squares_BHQ == 0
     return squares_BHQ.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
 
@@ -142,7 +130,7 @@ def locality(
         visible_BHQK: Who may see whom.
         position_Q: Which key each query is; None for 0 to Q - 1.
     """
-    weights_BHQK = _wide(weights_BHQK)
+    weights_BHQK = widened(weights_BHQK)
     q_len, k_len = weights_BHQK.shape[-2:]
     position_Q = _positions(q_len, position_Q, weights_BHQK.device)
     distance_QK = (position_Q[:, None] - torch.arange(k_len, device=weights_BHQK.device)).abs()
@@ -171,7 +159,7 @@ def self_attention(
     Returns:
         (B, H, Q) each; the weight is 0 where a query cannot see itself, and the boolean False.
     """
-    weights_BHQK = _wide(weights_BHQK)
+    weights_BHQK = widened(weights_BHQK)
     q_len, k_len = weights_BHQK.shape[-2:]
     position_Q = _positions(q_len, position_Q, weights_BHQK.device)
     inside_Q = (position_Q >= 0) & (position_Q < k_len)
@@ -195,7 +183,7 @@ def head_similarity(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Ten
     Raises:
         UsageError: if there are fewer than two heads, so that there is nothing to compare.
     """
-    weights_BHQK = _wide(weights_BHQK)
+    weights_BHQK = widened(weights_BHQK)
     heads = weights_BHQK.shape[1]
     if heads < 2:
         raise UsageError(
@@ -222,7 +210,7 @@ def softmax_jacobian_norm(weights_BHQK: Tensor, *, temperature: Tensor | float =
         temperature: tau, > 0, by which the logits were divided; a tensor broadcasts to (B, H, Q). Formulas
             without it are off by the factor tau.
     """
-    weights_BHQK = _wide(weights_BHQK)
+    weights_BHQK = widened(weights_BHQK)
     # The square is sum_i a_i^2 ((1 - a_i)^2 + sum_{j != i} a_j^2). The largest weight is taken apart, since
     # what it leaves to the others is lost in 1 - a when it is near 1; for the rest, none above one half, the
     # bracket is 1 - 2 a_i + sum_j a_j^2.
@@ -243,7 +231,7 @@ def gradient_saturation(weights_BHQK: Tensor, num_keys: Tensor | None = None) ->
     1 - |J| / |J_uniform| with |J_uniform| = sqrt(n - 1) / n, and 0 where J is the larger. The temperature
     divides both and cancels.
     """
-    weights_BHQK = _wide(weights_BHQK)
+    weights_BHQK = widened(weights_BHQK)
     n_BHQ = _counts(weights_BHQK, num_keys, least=2)
     uniform_BHQ = (n_BHQ - 1.0).sqrt() / n_BHQ
     return (1.0 - softmax_jacobian_norm(weights_BHQK) / uniform_BHQ).clamp(min=0.0)
@@ -263,10 +251,9 @@ def query_key_magnitude(
         scale: Factor on the logits; None is 1 / sqrt(D).
         seen_BHK: Which keys count; None for all.
     """
-    dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
+    dtype = wide_type(q_BHQD)
     scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
-    k_BHKD = k_BHKD.repeat_interleave(q_BHQD.shape[1] // k_BHKD.shape[1], dim=1)
-    keys_BHK = k_BHKD.to(dtype).norm(dim=-1)
+    keys_BHK = for_each_head(k_BHKD, q_BHQD.shape[1]).to(dtype).norm(dim=-1)
     if seen_BHK is None:
         mean_BH1 = keys_BHK.mean(dim=-1, keepdim=True)
     else:
@@ -335,7 +322,7 @@ def attended(
     counts_BHQ = num_keys_BHQ > 1
     if valid_BQ is not None:
         counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
-    weights_BHQK = _wide(weights_BHQK.detach()).masked_fill(~visible_BHQK, 0.0)
+    weights_BHQK = widened(weights_BHQK.detach()).masked_fill(~visible_BHQK, 0.0)
     return Attended(
         weights_BHQK=weights_BHQK,
         visible_BHQK=visible_BHQK,
@@ -403,10 +390,6 @@ def head_sums(values_BHQ: Tensor, counts_BHQ: Tensor) -> tuple[Tensor, Tensor]:
     counts_BHQ = counts_BHQ.expand(values_BHQ.shape)
     total_H = values_BHQ.double().masked_fill(~counts_BHQ, 0.0).sum(dim=(0, 2))
     return total_H, counts_BHQ.sum(dim=(0, 2))
-
-
-def _wide(weights: Tensor) -> Tensor:
-    return weights.to(torch.promote_types(weights.dtype, torch.float32))
 
 
 def _counts(weights_BHQK: Tensor, num_keys: Tensor | None, *, least: int) -> Tensor:

@@ -103,7 +103,7 @@ def _launched(
 
     def look_on(observer: Observer) -> StudyResult:
         if over:
-            return load(store, name)
+            return load(store, name, whole=True)
         for note in notes:
             observer.note(note)
         with terminable():

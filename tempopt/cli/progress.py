@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -23,6 +24,12 @@ from tempopt.study.verdict import parameters_text
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
 _REFRESH_PER_SECOND = 2
+# What other agents do is asked of the store; seldom enough that the store does not feel it.
+_OTHERS_EVERY = 5.0
+# Title, six stages, best, its parameters, heading and the last line of the table, one to spare.
+_LINES_ABOVE, _FEWEST = 12, 4
+_BAR, _SHORTEST = 12, 10
+_COLUMNS = ("run", "steps", "value", "bound")
 
 LABELS: Mapping[Kind, str] = {
     "unit": "unit (τ = 1)",
@@ -91,6 +98,8 @@ def best_line(snapshot: Snapshot) -> str:
 class Lines:
     """One flushed line per finished ticket: for logs, pipes and terminals that cannot be drawn on."""
 
+    others_every: float | None = None
+
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._snapshot: Snapshot | None = None
@@ -123,6 +132,8 @@ class Lines:
 
 class Screen:
     """A live picture of the study; notes scroll by above it."""
+
+    others_every: float | None = _OTHERS_EVERY
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -158,8 +169,18 @@ class Screen:
             _stages(snapshot),
             Text(best_line(snapshot), no_wrap=True, overflow="ellipsis"),
             *([Text(f"  {best}", style="dim")] if snapshot.best_params else []),
-            _trainers(snapshot.trainers),
+            *self._runs(snapshot),
         )
+
+    def _runs(self, snapshot: Snapshot) -> list[Table | Text]:
+        runs = snapshot.trainers
+        if not runs:
+            return [Text("  nobody is at work on it just now", style="dim")]
+        most = max(self._console.height - _LINES_ABOVE, _FEWEST)
+        drawn: list[Table | Text] = [_runs(runs[:most], snapshot.direction, self._console.width)]
+        if len(runs) > most:
+            drawn.append(Text(f"  and {len(runs) - most} more", style="dim"))
+        return drawn
 
 
 def _title(snapshot: Snapshot, since: float) -> Table:
@@ -186,21 +207,64 @@ def _stages(snapshot: Snapshot) -> Table:
     return stages
 
 
-def _trainers(trainers: list[TrainerView]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for view in trainers:
-        if view.kind is None:
-            table.add_row(Text(f"  trainer {view.slot}"), Text("idle", style="dim"), "", "", "")
-            continue
-        bar: ProgressBar | str = ""
-        if view.total_steps:
-            bar = ProgressBar(total=view.total_steps, completed=view.step or 0, width=20)
-        steps = f"{view.step or 0}/{view.total_steps or '?'} steps"
-        value = "" if view.value is None else number(view.value)
-        table.add_row(
-            Text(f"  trainer {view.slot}"), Text(f"{view.kind} {view.number}"), bar, Text(steps), Text(value)
-        )
+def _runs(shown: list[TrainerView], direction: str, width: int) -> Table:
+    """Return a line for each trainer: where it is, what it trains, how far, and its value against the bound.
+
+    Where there is little room, the device and the bar are left out before a number is cut short.
+    """
+    agents, devices = [_agent(view) for view in shown], [view.device or "" for view in shown]
+    rows = [_run(view, direction) for view in shown]
+    room = width - 2 - sum(_widest(column) + 2 for column in zip(_COLUMNS, *rows, strict=True))
+    agent = min(_widest(["agent", *agents]), max(room, _SHORTEST))
+    room -= agent + 2
+    has_bar = room >= _BAR
+    room -= (_BAR + 2) * has_bar
+    has_device = room >= min(_SHORTEST, _widest(devices)) > 0
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("  agent", no_wrap=True, width=agent + 2)
+    if has_device:
+        table.add_column("device", no_wrap=True, max_width=room, style="dim")
+    table.add_column(_COLUMNS[0], no_wrap=True)
+    if has_bar:
+        table.add_column("", width=_BAR)
+    for name in _COLUMNS[1:]:
+        table.add_column(name, no_wrap=True, justify="right")
+    for view, name, device, (run, *numbers) in zip(shown, agents, devices, rows, strict=True):
+        cells: list[Text | ProgressBar] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]
+        if has_device:
+            cells.insert(1, Text(device))
+        if has_bar:
+            cells.append(_bar(view))
+        table.add_row(*cells, *(Text(each, style="yellow" if view.silent else "") for each in numbers))
     return table
+
+
+def _bar(view: TrainerView) -> Text | ProgressBar:
+    if view.kind is None or not view.total_steps:
+        return Text("")
+    return ProgressBar(total=view.total_steps, completed=view.step or 0, width=_BAR)
+
+
+def _widest(cells: Iterable[str]) -> int:
+    return max(cell_len(cell) for cell in cells)
+
+
+def _agent(view: TrainerView) -> str:
+    if view.agent is None:
+        return f"here, {view.slot}"
+    host, _, process = view.agent.partition(":")
+    # without its domain, unless it is an address
+    short = host if host.replace(".", "").isdecimal() else host.partition(".")[0]
+    return f"{short}:{process}"
+
+
+def _run(view: TrainerView, direction: str) -> tuple[str, str, str, str]:
+    """Return what a trainer trains, how far it is, its value and what that must not be worse than."""
+    if view.kind is None:
+        return ("idle", "", "", "")
+    steps = f"{view.step or 0}/{view.total_steps}" if view.total_steps else "starting"
+    bound = "–" if view.bound is None else f"{'≥' if direction == 'maximize' else '≤'} {number(view.bound)}"
+    return (f"{view.kind} {view.number}", steps, "silent" if view.silent else number(view.value), bound)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -92,6 +93,11 @@ def agent(arguments: argparse.Namespace) -> int:
 
 
 def _by_launcher(arguments: argparse.Namespace) -> bool:
+    if arguments.detach and getattr(arguments, "dashboard", False):
+        raise UsageError(
+            "--dashboard ends with this command, and --detach ends it at once. Take one of them out, and "
+            "look with: tempopt dashboard"
+        )
     if arguments.launcher is not None:
         return True
     given = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
@@ -117,7 +123,7 @@ def to_verdict(
         interrupted: Returns what to say after Ctrl-C; None: how to resume it.
     """
     try:
-        with observing(sys.stdout) as observer:
+        with observing(sys.stdout) as seen, _shown(arguments, seen) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
         print(f"\n{interrupted() if interrupted is not None else _how_to_go_on(name, arguments, 'resume')}")
@@ -133,11 +139,52 @@ def to_verdict(
         return INTERRUPTED
     where = f"{shlex.quote(name)}{storage_option(arguments)}"
     print("", *verdict_lines(result), "", sep="\n")
+    if path := _published(arguments, name):
+        print(f"Read the report:  {path}")
     print(f"Look again:       tempopt show {where}")
     if result.best is None:
         return FAILED
     print(f"Take the winner:  tempopt export {where}")
     return DONE
+
+
+def _published(arguments: argparse.Namespace, name: str) -> str | None:
+    """Bring the dashboard's page of a study that is over up to date; return the path of its report, if any.
+
+    Ctrl-C ends this alone: the study is over, and what is still to be said of it is said.
+    """
+    try:
+        if hasattr(arguments, "dashboard"):
+            # an agent among others leaves it to the command that began the study
+            from tempopt.cli.dashboard import bring_up_to_date
+
+            bring_up_to_date(arguments.url, name)
+        return _reported(arguments, name)
+    except KeyboardInterrupt:
+        again = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
+        print(
+            f"\ntempopt: interrupted: no report was written. The study is whole. To write it: {again}",
+            file=sys.stderr,
+        )
+        return None
+
+
+def _reported(arguments: argparse.Namespace, name: str) -> str | None:
+    """Return the path of the report, if one was to be written and could be."""
+    if not getattr(arguments, "report", False):
+        return None
+    from tempopt.cli.report import at_end
+
+    return at_end(arguments, name)
+
+
+def _shown(arguments: argparse.Namespace, observer: Observer) -> contextlib.AbstractContextManager[Observer]:
+    """Return the observer, with a dashboard beside it if one was asked for."""
+    if not getattr(arguments, "dashboard", False):
+        return contextlib.nullcontext(observer)
+    from tempopt.cli.dashboard import beside
+
+    return beside(observer, arguments.url)
 
 
 def _how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:

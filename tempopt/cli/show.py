@@ -14,12 +14,13 @@ from rich.table import Table
 from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.cli.progress import LABELS, number
-from tempopt.errors import StudyNotFound
+from tempopt.errors import StudyNotFound, UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, standing
 from tempopt.store.rows import StudySummary, TicketState
 from tempopt.store.store import Store
 from tempopt.study import export as exports
 from tempopt.study import results
+from tempopt.study.at_work import to_json
 from tempopt.study.presence import is_dead
 from tempopt.study.results import Baseline, StudyResult
 from tempopt.study.verdict import verdict_lines
@@ -82,6 +83,13 @@ def _summary(summary: StudySummary) -> dict[str, Any]:
 
 def show(arguments: argparse.Namespace) -> int:
     """Print how a study stands: tickets, baseline, best and verdict, and the jobs that work on it."""
+    if arguments.watch is not None:
+        if arguments.json:
+            raise UsageError("--json prints once, and --watch goes on. Leave one of them out.")
+        from tempopt.cli.watch import look_on  # whoever looks once waits for no more than that
+
+        look_on(arguments)
+        print()
     with Store.open(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
         try:
@@ -90,9 +98,10 @@ def show(arguments: argparse.Namespace) -> int:
             if not rows:
                 raise
             return _show_waiting(arguments, standing(rows))
+        at_work = to_json(store, result.runs) if arguments.json else []
     jobs = standing(rows)
     if arguments.json:
-        shown = {**result.to_json(), "jobs": [asdict(job) for job in jobs]}
+        shown = {**result.to_json(), "jobs": [asdict(job) for job in jobs], "agents_at_work": at_work}
         print(json.dumps(shown, indent=2, allow_nan=False))
         return DONE
     print(f"{result.name}: {result.direction} {result.metric}; {_state(result)}")
@@ -111,7 +120,8 @@ def _show_waiting(arguments: argparse.Namespace, jobs: list[Standing]) -> int:
     """Print how the jobs of a study stand that none of them has begun yet."""
     if arguments.json:
         unknown = dict.fromkeys(_KEYS)
-        shown = {"study": arguments.name, **unknown, "jobs": [asdict(job) for job in jobs]}
+        told = [asdict(job) for job in jobs]
+        shown = {"study": arguments.name, **unknown, "jobs": told, "agents_at_work": []}
         print(json.dumps(shown, indent=2))
         return DONE
     print(f"{arguments.name}: not begun yet")

@@ -128,6 +128,8 @@ TICKET = Table(
     Column("alone", Boolean, nullable=False, server_default=false()),
     Column("gpu_seconds", Double, nullable=False, server_default=_ZERO),
     Column("peak_memory", BigInteger),
+    Column("machine", String(MAX_NAME)),
+    Column("device", String(MAX_NAME)),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are taken: the next one is found, and locked, without a sort.
     Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),

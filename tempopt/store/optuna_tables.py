@@ -1,4 +1,4 @@
-"""The trials of search tickets in Optuna's own tables: the only module that writes there.
+"""The trials of search tickets in Optuna's own tables: with ``optuna_page``, all that writes there.
 
 Each trial is written in the transaction that writes its ticket, so that neither is ever without the other.
 Rows are those that Optuna's public calls write. Pinned to one version of Optuna's schema; another is refused.
@@ -37,6 +37,7 @@ from sqlalchemy import (
 )
 
 from tempopt.errors import StorageError
+from tempopt.store.artifacts import CURVE
 from tempopt.store.rows import Outcome, TrialParam
 from tempopt.store.upsert import upsert
 
@@ -52,7 +53,7 @@ MANY = 500
 
 _OPTUNA = MetaData()
 _VERSION = Table("alembic_version", _OPTUNA, Column("version_num", String(32)))
-_STUDIES = Table(
+STUDIES = Table(
     "studies", _OPTUNA, Column("study_id", Integer, primary_key=True), Column("study_name", String(512))
 )
 _TRIALS = Table(
@@ -73,12 +74,15 @@ _PARAMS = Table(
     Column("param_value", Double),
     Column("distribution_json", Text),
 )
-_ATTRIBUTES = Table(
-    "trial_user_attributes",
-    _OPTUNA,
-    Column("trial_id", Integer),
-    Column("key", String(512)),
-    Column("value_json", Text),
+_ATTRIBUTES, _SYSTEM_ATTRIBUTES = (
+    Table(
+        name,
+        _OPTUNA,
+        Column("trial_id", Integer),
+        Column("key", String(512)),
+        Column("value_json", Text),
+    )
+    for name in ("trial_user_attributes", "trial_system_attributes")
 )
 _VALUES = Table(
     "trial_values",
@@ -103,11 +107,8 @@ _STUDY_ATTRIBUTES = Table(
     "study_user_attributes", _OPTUNA, Column("study_id", Integer), Column("key", String(512))
 )
 # What else hangs on a trial and on a study, and goes with them.
-_OF_TRIALS = [_PARAMS, _ATTRIBUTES, _VALUES, _INTERMEDIATE]
-_OF_TRIALS += [
-    Table(name, _OPTUNA, Column("trial_id", Integer))
-    for name in ("trial_system_attributes", "trial_heartbeats")
-]
+_HEARTBEATS = Table("trial_heartbeats", _OPTUNA, Column("trial_id", Integer))
+_OF_TRIALS = [_PARAMS, _ATTRIBUTES, _SYSTEM_ATTRIBUTES, _VALUES, _INTERMEDIATE, _HEARTBEATS]
 _OF_STUDIES = [_STUDY_ATTRIBUTES]
 _OF_STUDIES += [
     Table(name, _OPTUNA, Column("study_id", Integer))
@@ -125,18 +126,35 @@ _KNOWN: WeakSet[Engine] = WeakSet()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a trial ends; ``diverged_at`` and ``error`` become user attributes."""
+    """How a trial ends; ``diverged_at``, ``error`` and the numbers become user attributes.
+
+    Args:
+        numbers: What else is to be seen of it, by name; finite.
+        curve: Id of the picture of its run, an artifact of the trial from then on; None: there is none.
+    """
 
     outcome: Outcome
     value: float | None = None
     diverged_at: int | None = None
     error: str | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    curve: str | None = None
 
     def attributes(self) -> dict[str, Any]:
         """Return the user attributes that tell more than Optuna's states can."""
+        found: dict[str, Any] = dict(self.numbers)
         if self.outcome == "diverged":
-            return {"diverged_at": self.diverged_at}
-        return {"error": (self.error or "")[:1000]} if self.outcome == "failed" else {}
+            found["diverged_at"] = self.diverged_at
+        if self.outcome == "failed":
+            found["error"] = (self.error or "")[:1000]
+        return found
+
+    def artifacts(self) -> dict[str, str]:
+        """Return the system attributes by which Optuna knows the trial's artifacts, as it writes them."""
+        if self.curve is None:
+            return {}
+        # a document within a document: Optuna's own way
+        return {f"artifacts:{self.curve}": json.dumps({"artifact_id": self.curve, **CURVE})}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +202,7 @@ def begin_trial(
     require_known(connection)
     # Locked, as Optuna does it: the number is counted and then written.
     study_id = connection.scalar(
-        select(_STUDIES.c.study_id).where(_STUDIES.c.study_name == study_name).with_for_update()
+        select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name).with_for_update()
     )
     if study_id is None:
         raise StorageError(
@@ -262,7 +280,7 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
         return
     require_known(connection)
     study_id = connection.scalar(
-        select(_STUDIES.c.study_id).where(_STUDIES.c.study_name == name).with_for_update()
+        select(STUDIES.c.study_id).where(STUDIES.c.study_name == name).with_for_update()
     )
     if study_id is None:
         return
@@ -275,7 +293,7 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
         for table in _OF_TRIALS:
             connection.execute(delete(table).where(table.c.trial_id.in_(some)))
         connection.execute(delete(_TRIALS).where(_TRIALS.c.trial_id.in_(some)))
-    for table in (*_OF_STUDIES, _STUDIES):
+    for table in (*_OF_STUDIES, STUDIES):
         connection.execute(delete(table).where(table.c.study_id == study_id))
 
 
@@ -299,6 +317,12 @@ def _end(connection: Connection, ends: Mapping[int, End]) -> None:
         for key, value in end.attributes().items()
     ]
     upsert(connection, _ATTRIBUTES, attributes, key=("trial_id", "key"), replace=("value_json",))
+    artifacts = [
+        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+        for trial_id, end in ends.items()
+        for key, value in end.artifacts().items()
+    ]
+    upsert(connection, _SYSTEM_ATTRIBUTES, artifacts, key=("trial_id", "key"), replace=("value_json",))
     # The state last, since a reader takes a trial that has ended for complete.
     for state in sorted({_STATES[end.outcome] for end in ends.values()}):
         ended = [trial_id for trial_id, end in ends.items() if _STATES[end.outcome] == state]

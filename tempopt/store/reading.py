@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select,
 
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
-from tempopt.store.rows import KINDS, Checkpoint, Kind, LogRow, Measurement, StudyRow, TicketRow
+from tempopt.store.rows import KINDS, Checkpoint, Kind, LogRow, Measurement, RunRow, StudyRow, TicketRow
 
 STAGES = {kind: stage for stage, kind in enumerate(KINDS)}
 ORDER = (TICKET.c.stage, TICKET.c.number)
@@ -42,6 +42,17 @@ def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketR
     """Return the tickets that fit, in their order of work."""
     query = select(*TICKET_COLUMNS).where(*where).order_by(*ORDER)
     return [ticket_row(row) for row in connection.execute(query)]
+
+
+def run(connection: Connection, ticket_id: int) -> RunRow | None:
+    """Return one ticket with its study and its reports, None if there is none of that id."""
+    found = tickets(connection, TICKET.c.id == ticket_id)
+    if not found:
+        return None
+    (ticket,) = found
+    study = connection.execute(select(*STUDY_COLUMNS).where(STUDY.c.id == ticket.study_id)).one()
+    reports = measurements(connection, TICKET.c.id == ticket_id, MEASUREMENT.c.name == "report")
+    return RunRow(study=study_row(study), ticket=ticket, reports={each.step: each.value for each in reports})
 
 
 def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Measurement]:

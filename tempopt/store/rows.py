@@ -98,7 +98,8 @@ class TicketRow:
         agent: Who holds it, or held it last; None while it waits, unless it waits because this holder was
             thought to be gone (who may come back, see ``Store.write``).
         seconds: Training seconds over all attempts.
-        steps: Optimizer steps done; total_steps: steps it would have taken to the end.
+        steps: Optimizer steps done, of a running attempt as it was told last; total_steps: steps it would
+            have taken to the end.
         code: Identity of the code that ran it.
         started: When it was last taken.
         failures: Attempts that the infrastructure lost; those given back in good order do not count.
@@ -113,6 +114,8 @@ class TicketRow:
         gpu_seconds: ``seconds`` times the cards that they were spent on, a share of one counting as that
             share; 0 without cards.
         peak_memory: Most bytes that an attempt had allocated on one card; None without cards.
+        machine: Host that the latest attempt to begin trained on; None before the first.
+        device: What it trained on there, for people to read: ``NVIDIA H200 (cuda:0)``, ``cpu``.
     """
 
     id: int
@@ -147,6 +150,8 @@ class TicketRow:
     alone: bool = False
     gpu_seconds: float = 0.0
     peak_memory: int | None = None
+    machine: str | None = None
+    device: str | None = None
 
     @property
     def name(self) -> str:
@@ -211,6 +216,7 @@ class Outcomes:
         checkpoint_seconds: Part of them that went into writing checkpoints.
         gpu_seconds: They times the cards that they were spent on.
         peak_memory: Most bytes that this attempt had allocated on one card; None without cards.
+        attributes: Numbers for whoever looks at its trial in Optuna, by name; finite.
 
     Raises:
         ValueError: The value is not finite, or missing from a complete run, or there for a diverged one.
@@ -226,6 +232,7 @@ class Outcomes:
     checkpoint_seconds: float = 0.0
     gpu_seconds: float = 0.0
     peak_memory: int | None = None
+    attributes: dict[str, int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
@@ -240,12 +247,14 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """The run of an attempt has begun to train."""
+    """The run of an attempt has begun to train; ``machine`` and ``device`` as in TicketRow."""
 
     ticket_id: int
     attempt: int
     total_steps: int
     code: str
+    machine: str | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +384,15 @@ class News:
     version: int
     tickets: list[TicketRow]
     reports: list[Measurement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run with all that is reported of it: its study, its ticket, its validations by step."""
+
+    study: StudyRow
+    ticket: TicketRow
+    reports: dict[int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

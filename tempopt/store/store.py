@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from tempopt.store import jobs, reading, studies, taking, writing
+from tempopt.store import jobs, optuna_page, reading, studies, taking, writing
 from tempopt.store.database import Database
 from tempopt.store.models import LOG, MEASUREMENT, TICKET
 from tempopt.store.rows import (
@@ -17,6 +17,7 @@ from tempopt.store.rows import (
     Measurement,
     News,
     NewTicket,
+    RunRow,
     StudyRow,
     StudyState,
     StudySummary,
@@ -119,6 +120,17 @@ class Store:
         """
         self._database.write(lambda c: studies.remove(c, name, shown=self.url_shown))
 
+    def page(self, name: str, prefixes: Collection[str]) -> dict[str, Any] | None:
+        """Return what Optuna's dashboard keeps of a study under keys that begin so.
+
+        None if Optuna has no study of that name.
+        """
+        return self._database.read(lambda c: optuna_page.read(c, name, prefixes))
+
+    def change_page(self, name: str, prefixes: Collection[str], decide: optuna_page.Change) -> int:
+        """Change what Optuna's dashboard keeps of a study; see :func:`tempopt.store.optuna_page.change`."""
+        return self._database.write(lambda c: optuna_page.change(c, name, prefixes, decide))
+
     # ---- jobs
 
     def add_jobs(self, name: str, launcher: str, options: Mapping[str, str], ids: Sequence[str]) -> None:
@@ -170,7 +182,7 @@ class Store:
         return self._database.write(lambda c: studies.withdraw(c, study_id, wanted))
 
     def take_ticket(self, study_id: int, agent: str, wanted: Wanted) -> TicketRow | None:
-        """Take the next waiting ticket for an agent; None if there is none.
+        """Take the next waiting ticket for an agent; None if there is none, or the study is not running.
 
         Before that, running tickets of others whose lease is over, or whose agent is dead, lose their
         attempt: they wait again, or have failed for good. Running tickets of this agent that it does not
@@ -217,6 +229,7 @@ class Store:
         *,
         agent: str,
         renew: Mapping[int, int] | None = None,
+        steps: Mapping[int, int] | None = None,
         lease: float,
         adopt: bool = True,
         take: Wanted | None = None,
@@ -234,6 +247,7 @@ class Store:
             changes: In the order in which they happened.
             agent: Whose runs these are, as it was named in :meth:`take_ticket`.
             renew: Attempt by id of the tickets whose runs have made a step since the last time.
+            steps: Optimizer steps that those have done, by id, as far as they are known.
             lease: Seconds that these get from now on.
             adopt: Whether tickets may become this agent's again; False when it is dead and others speak.
             take: The ticket to take; None: none.
@@ -250,6 +264,7 @@ class Store:
                 changes,
                 agent=agent,
                 renew=renew or {},
+                steps=steps or {},
                 lease=lease,
                 adopt=adopt,
                 take=take,
@@ -263,6 +278,10 @@ class Store:
         """Return the tickets of a study in their order of work."""
         wanted = reading.of_kinds(kinds)
         return self._database.read(lambda c: reading.tickets(c, TICKET.c.study_id == study_id, wanted))
+
+    def run(self, ticket_id: int) -> RunRow | None:
+        """Return one ticket with its study and its reports, None if there is none of that id."""
+        return self._database.read(lambda c: reading.run(c, ticket_id))
 
     def news(self, study_id: int, since: Mapping[Kind, int]) -> News:
         """Return what became of the tickets of these kinds from these numbers on; or StudyNotFound.

@@ -44,10 +44,13 @@ HELD = [
 def take(connection: Connection, study_id: int, agent: str, wanted: Wanted) -> TicketRow | None:
     """Take the next waiting ticket, after those whose holders are gone wait again; None: there is none."""
     _reclaim(connection, study_id, agent, wanted)
+    waiting = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(wanted.limits))
+    # What is paused rests, though whoever asks has not heard of it yet.
+    running = select(STUDY.c.state).where(STUDY.c.id == study_id).scalar_subquery() == "running"
     # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
     row = connection.execute(
         select(*TICKET_COLUMNS)
-        .where(TICKET.c.study_id == study_id, TICKET.c.state == "waiting", up_to(wanted.limits))
+        .where(*waiting, running)
         .order_by(*ORDER)
         .limit(1)
         .with_for_update(skip_locked=True)

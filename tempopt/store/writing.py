@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, case, delete, select, update
 
 from tempopt.errors import StudyNotFound
 from tempopt.store import optuna_tables, taking
+from tempopt.store.artifacts import curve_id
 from tempopt.store.clock import Clock
-from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
 from tempopt.store.reading import checkpoints
 from tempopt.store.rows import (
@@ -42,6 +43,7 @@ def write(
     *,
     agent: str,
     renew: Mapping[int, int],
+    steps: Mapping[int, int],
     lease: float,
     adopt: bool,
     take: Wanted | None,
@@ -73,7 +75,7 @@ def write(
             continue
         ticket.take_in(of_it)
         told.append(ticket)
-    _write_down(connection, told, renew, lease)
+    _write_down(connection, told, renew, steps, lease)
     query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)
     study = connection.execute(query).one_or_none()
     if study is None:
@@ -132,7 +134,12 @@ class _Ticket:
             assert self.state == "running", "nothing happens to a run after its end"
             match each:
                 case Began():
-                    self.values |= {"total_steps": each.total_steps, "code": storable(each.code)}
+                    self.values |= {
+                        "total_steps": each.total_steps,
+                        "code": storable(each.code),
+                        "machine": _short(each.machine),
+                        "device": _short(each.device),
+                    }
                 case Reported():
                     self.measured["report", each.step] = each.value
                     self.trial.values[each.step] = each.value
@@ -178,7 +185,12 @@ class _Ticket:
             # what an earlier attempt was lost by stays known
             self.values["error"] = error
         self.trial.end = End(
-            outcome=outcomes.outcome, value=outcomes.value, diverged_at=outcomes.diverged_at, error=error
+            outcome=outcomes.outcome,
+            value=outcomes.value,
+            diverged_at=outcomes.diverged_at,
+            error=error,
+            numbers=outcomes.attributes,
+            curve=None if outcomes.outcome == "failed" else curve_id(self.row.id),
         )
 
     def _lose(self, what: Lost) -> None:
@@ -202,7 +214,11 @@ class _Ticket:
 
 
 def _write_down(
-    connection: Connection, tickets: Sequence[_Ticket], renew: Mapping[int, int], lease: float
+    connection: Connection,
+    tickets: Sequence[_Ticket],
+    renew: Mapping[int, int],
+    steps: Mapping[int, int],
+    lease: float,
 ) -> None:
     only_renewed = []
     for ticket in tickets:
@@ -213,11 +229,21 @@ def _write_down(
                 only_renewed.append(ticket.row.id)
                 continue
             ticket.values["lease"] = Clock() + lease
+            if ticket.row.id in steps:
+                ticket.values["steps"] = steps[ticket.row.id]
         if ticket.values:
             change(connection, ticket.row.id, **ticket.values)
     if only_renewed:
-        renewed = update(TICKET).where(TICKET.c.id.in_(only_renewed))
-        connection.execute(renewed.values(lease=Clock() + lease))
+        moved = {id: steps[id] for id in only_renewed if id in steps}
+        values: dict[str, Any] = {"lease": Clock() + lease}
+        if moved:
+            values["steps"] = case(moved, value=TICKET.c.id, else_=TICKET.c.steps)
+        connection.execute(update(TICKET).where(TICKET.c.id.in_(only_renewed)).values(values))
+    _write_beside(connection, tickets)
+
+
+def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
+    """Write what is kept beside the tickets: measurements, logs and Optuna's trials."""
     measured = [
         {"ticket_id": t.row.id, "name": name, "step": step, "value": value if math.isfinite(value) else None}
         for t in tickets
@@ -247,6 +273,12 @@ def _write_down(
 def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
     of_ticket = (MEASUREMENT.c.ticket_id == ticket_id, MEASUREMENT.c.name == "report")
     connection.execute(delete(MEASUREMENT).where(*of_ticket, MEASUREMENT.c.step > step))
+
+
+def _short(text: str | None) -> str | None:
+    """Return as much of a text as a column for names holds."""
+    shown = storable(text)
+    return None if shown is None else shown[:MAX_NAME]
 
 
 def _end_of(log: str) -> str:

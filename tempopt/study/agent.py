@@ -28,12 +28,13 @@ from tempopt.store.rows import (
 from tempopt.store.store import Store
 from tempopt.study.assignment import Assignment, first_lease
 from tempopt.study.closing import ended, lost, returned
-from tempopt.study.confirm import counted, evaluations
+from tempopt.study.confirm import OBSERVED, counted, evaluations
 from tempopt.study.crew import Crew
 from tempopt.study.desk import THOROUGH_SECONDS, Desk
 from tempopt.study.interrupt import Interrupt, interruptible
 from tempopt.study.outbox import Away
 from tempopt.study.outlook import snapshot
+from tempopt.study.presence import host
 from tempopt.study.progress import Observer
 from tempopt.study.spec import StudySpec
 from tempopt.temperature import TEMPERATURE_PARAMETERS
@@ -41,6 +42,7 @@ from tempopt.training.messages import (
     Failed,
     Finished,
     Kept,
+    Label,
     Message,
     Program,
     Progress,
@@ -87,6 +89,7 @@ class Agent:
     ) -> None:
         self._spec = spec
         self._program = program
+        self._study = study
         self._crew = Crew(trainers)
         self._folder = folder
         self._checkpoints = checkpoints
@@ -213,6 +216,8 @@ class Agent:
         winner = self._board.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
         bake = {n: v for n, v in winner.items() if n in TEMPERATURE_PARAMETERS}
         assert ticket.parameters is not None
+        study, run = self._study, self._folder_of(ticket).name
+        begun = study.created.isoformat()
         return RunRequest(
             ticket=ticket.id,
             attempt=ticket.attempt,
@@ -226,6 +231,8 @@ class Agent:
             checkpoint_every=self._spec.study.checkpoint_every,
             resume=[Saved(**dataclasses.asdict(each)) for each in ticket.checkpoints],
             memory_share=work.memory_share,
+            observe=(ticket.kind, ticket.arm) in OBSERVED,
+            label=Label(study=study.name, begun=begun, run=run, kind=ticket.kind, arm=ticket.arm),
         )
 
     def _folder_of(self, ticket: TicketRow) -> Path:
@@ -275,15 +282,15 @@ class Agent:
         # when a model has been built, its first step, and perhaps a compilation, is still to come
         work.moving = work.training
         work.moved = time.monotonic()
-        self._desk.progressed(work.ticket, work.patience(self._spec.study.lease))
+        if isinstance(message, Started | Progress | Report):
+            work.step = message.step
+        self._desk.progressed(work.ticket, work.patience(self._spec.study.lease), step=work.step)
         for other in self._crew.waiting_for(work):
             assert other.ticket is not None
             self._desk.progressed(other.ticket, first_lease(self._spec.study.lease))
         match message:
             case Started():
                 self._started(work, message)
-            case Progress():
-                work.step = message.step
             case Report():
                 self._reported(work, message.step, message.value)
             case Kept():
@@ -294,12 +301,18 @@ class Agent:
                 self._failed(work, message)
 
     def _started(self, work: Assignment, message: Started) -> None:
-        work.training, work.step, work.total_steps = True, message.step, message.total_steps
+        work.training, work.total_steps, work.device = True, message.total_steps, message.device
         board, id = self._board, message.ticket
-        self._desk.tell(
-            Began(ticket_id=id, attempt=message.attempt, total_steps=message.total_steps, code=message.code)
+        began = Began(
+            ticket_id=id,
+            attempt=message.attempt,
+            total_steps=message.total_steps,
+            code=message.code,
+            machine=host(),
+            device=message.device,
         )
-        board.note(id, total_steps=message.total_steps)
+        self._desk.tell(began)
+        board.note(id, total_steps=began.total_steps, machine=began.machine, device=began.device)
         if board.codes and message.code not in board.codes:
             self._observer.note(
                 "The code, or a package it uses, has changed since this study began: it has runs of both."
@@ -323,11 +336,11 @@ class Agent:
         assert ticket is not None
         if work.pruned:
             return
-        work.step = step
         work.reports[step] = value
         self._desk.tell(
             Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), age=work.age
         )
+        work.bound = self._board.arms.bound(ticket, work.reports)
         if step != work.total_steps and self._board.arms.prune(ticket, work.reports):
             work.pruned = True
             work.trainer.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
@@ -342,6 +355,8 @@ class Agent:
     def _finished(self, work: Assignment, message: Finished) -> None:
         ticket = work.ticket
         assert ticket is not None
+        for text in message.notes:
+            self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
         if work.pruned:
             self._end(work, "pruned", message)
         elif message.state == "stopped":
@@ -354,6 +369,11 @@ class Agent:
                 Measurement(ticket_id=ticket.id, step=message.step, name=name, value=value)
                 for name, value in message.measurements.items()
             ]
+            measured += [
+                Measurement(ticket_id=ticket.id, step=int(step), name=name, value=value)
+                for name, points in message.curves.items()
+                for step, value in points
+            ]
             self._end(work, "complete", message, measured)
 
     def _end(
@@ -365,7 +385,8 @@ class Agent:
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = next(m.value for m in measured if m.name == counted(ticket.kind, self._spec))
-        change, row = ended(work, outcome, message, value=value, measured=measured)
+        gain = self._board.gain(value) if outcome == "complete" else None
+        change, row = ended(work, outcome, message, value=value, measured=measured, gain=gain)
         self._desk.tell(change)
         self._over(work, row)
 
@@ -473,5 +494,5 @@ class Agent:
 
     def _look(self) -> None:
         elapsed = time.monotonic() - self._clock
-        trainers = [work.view() for work in self._crew.all]
+        trainers = [*(work.view() for work in self._crew.all), *self._desk.others()]
         self._observer.update(snapshot(self._board, self._spec, trainers, elapsed))

@@ -28,6 +28,7 @@ from tempopt.study.confirm import (
     current_round,
     finished,
     of_kind,
+    oriented,
     usable,
 )
 from tempopt.study.paired import PairedTest, paired
@@ -180,19 +181,41 @@ def _runs(tickets: Sequence[TicketRow]) -> _Runs:
 
 def _compare(arm: _Runs, reference: _Runs, spec: StudySpec, looks: int) -> Answer | None:
     """Return the comparison over the pairs of which neither run was lost; None if there is none."""
-    pairs = sorted(arm.pairs & reference.pairs)
-    if not pairs:
+    differences = _differences(arm, reference, spec)
+    if not differences:
         return None
+    return Answer(
+        paired=paired(
+            list(differences.values()), test=spec.study.test, direction=spec.study.direction, looks=looks
+        ),
+        dropped=spec.study.seeds.confirm - len(differences),
+        diverged=len(arm.diverged.intersection(differences)),
+        reference_diverged=len(reference.diverged.intersection(differences)),
+    )
+
+
+def _differences(arm: _Runs, reference: _Runs, spec: StudySpec) -> dict[int, float]:
+    """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
     reached = [*arm.values.values(), *reference.values.values()]
     # Without any value at all every difference is 0: two arms that always diverge are equally bad.
     worst = (min if spec.study.direction == "maximize" else max)(reached, default=0.0)
-    differences = [arm.values.get(pair, worst) - reference.values.get(pair, worst) for pair in pairs]
-    return Answer(
-        paired=paired(differences, test=spec.study.test, direction=spec.study.direction, looks=looks),
-        dropped=spec.study.seeds.confirm - len(pairs),
-        diverged=len(arm.diverged.intersection(pairs)),
-        reference_diverged=len(reference.diverged.intersection(pairs)),
-    )
+    return {
+        pair: arm.values.get(pair, worst) - reference.values.get(pair, worst)
+        for pair in sorted(arm.pairs & reference.pairs)
+    }
+
+
+def gains_by_pair(tickets: Iterable[TicketRow], spec: StudySpec, of_round: int) -> dict[int, float]:
+    """Return the winner's gain over tau = 1 on each pair of a round, as its verdict counts it.
+
+    More is better, whatever the direction; pairs of which a run was lost are left out.
+    """
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    arms = [_runs([t for t in confirm if t.arm == arm]) for arm in ("search", "unit")]
+    return {
+        pair: oriented(difference, spec.study.direction)
+        for pair, difference in _differences(arms[0], arms[1], spec).items()
+    }
 
 
 def _share(answer: Answer, total: Answer, temperature: float | None = None) -> Share:

@@ -133,13 +133,13 @@ def take_part(
 
 
 def load_study(storage: str, name: str) -> StudyResult:
-    """Return what a store knows of a study.
+    """Return all that a store knows of a study, what its runs measured included.
 
     Raises:
         StudyNotFound: There is no study of that name.
     """
     with Store.open(storage, create=False) as store:
-        return load(store, name)
+        return load(store, name, whole=True)
 
 
 def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = False) -> list[str]:

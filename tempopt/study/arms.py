@@ -109,6 +109,13 @@ class Arms:
         pruner = make_pruner(self._spec.study.pruner)
         return self._histories[ticket.kind].prune(ticket.number, reports, pruner)
 
+    def bound(self, ticket: TicketRow, reports: Mapping[int, float]) -> float | None:
+        """Return what the pruner would not have this ticket be worse than; None: it has no such number."""
+        if ticket.kind not in SEARCHING or not reports or not self._spaces[ticket.kind]:
+            return None
+        pruner = make_pruner(self._spec.study.pruner)
+        return self._histories[ticket.kind].bound(ticket.number, reports, pruner)
+
     def told(self, ticket: TicketRow, reports: Mapping[int, float]) -> None:
         """Take in how a ticket ended."""
         if ticket.kind not in SEARCHING:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tempopt.store.rows import TicketRow
+from tempopt.study.presence import host
 from tempopt.study.progress import TrainerView
 from tempopt.training.messages import RunRequest, Stop
 from tempopt.training.process import TrainerProcess
@@ -38,6 +39,8 @@ class Assignment:
         step: Optimizer steps done.
         total_steps: Steps of the whole run; None until the trainer has begun.
         reports: Optimizer step to metric, all attempts.
+        bound: What the pruner would not have had the last report be worse than; None: no such number.
+        device: What the latest run of its was trained on, for people to read; None before the first.
         pruned: Whether the pruner has ended it; whatever still comes is not counted.
         leaving: Whether it has been told to write a checkpoint and stop.
         training: Whether it has begun to train.
@@ -60,6 +63,8 @@ class Assignment:
     step: int = 0
     total_steps: int | None = None
     reports: dict[int, float] = field(default_factory=dict)
+    bound: float | None = None
+    device: str | None = None
     pruned: bool = False
     leaving: bool = False
     training: bool = False
@@ -77,7 +82,7 @@ class Assignment:
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
         """Give the trainer another ticket to do."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
-        self.step, self.total_steps = 0, ticket.total_steps
+        self.step, self.total_steps, self.bound = 0, ticket.total_steps, None
         self.pruned = self.leaving = self.training = self.moving = self.waiting = False
         self.alone = ticket.alone
         self.begun = self.moved = time.monotonic()
@@ -160,7 +165,7 @@ class Assignment:
     def view(self) -> TrainerView:
         """Return what an observer may see."""
         if self.ticket is None:
-            return TrainerView(slot=self.trainer.slot)
+            return TrainerView(slot=self.trainer.slot, machine=host(), device=self.device)
         return TrainerView(
             slot=self.trainer.slot,
             kind=self.ticket.kind,
@@ -168,6 +173,9 @@ class Assignment:
             step=self.step,
             total_steps=self.total_steps,
             value=next(reversed(self.reports.values()), None),
+            bound=self.bound,
+            machine=host(),
+            device=self.device,
         )
 
     def concerns(self, ticket: int, attempt: int) -> bool:

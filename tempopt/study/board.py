@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
 from tempopt.store.rows import KINDS, OVER, SEARCHING, Kind, StudyRow, StudyState, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.arms import Arms, by_step
-from tempopt.study.confirm import winner_of
+from tempopt.study.confirm import oriented, usable, winner_of
 from tempopt.study.presence import is_dead
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import spent, to_come
@@ -62,6 +63,11 @@ class Board:
         reports = by_step(news.reports)
         for row in news.tickets:
             self.take_in(row, reports.get(row.id, {}))
+        begun = {row.id for row in news.tickets}
+        for row in list(self._within_reach()):
+            if row.state == "running" and row.id not in begun:
+                # given back, or lost: of tickets that wait there is no news
+                self.note(row.id, state="waiting", agent=None, lease=None)
 
     def take_in(self, row: TicketRow, reports: Mapping[int, float]) -> None:
         """Take note of how a ticket stands; its reports (step to value) count once it is over.
@@ -85,6 +91,19 @@ class Board:
                 self.complete += 1
                 self.complete_seconds += row.seconds
             self.arms.told(row, reports)
+
+    def baseline(self) -> float | None:
+        """Return the mean of the complete runs at τ = 1 that are known of, None if there is none."""
+        values = [t.value for t in self.of_kind("unit") if usable(t) and t.value is not None]
+        return fmean(values) if values else None
+
+    def gain(self, value: float | None) -> float | None:
+        """Return how much better a value is than the baseline, > 0 being better; None: it may yet move."""
+        baseline = self.baseline()
+        settled = self.done["unit"] == len(self._of_kind["unit"])
+        if value is None or baseline is None or not settled:
+            return None
+        return oriented(value - baseline, self._spec.study.direction)
 
     def note(self, ticket_id: int, **fields: Any) -> None:
         """Change what is known of a ticket that is not over."""

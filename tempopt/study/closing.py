@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tempopt.store.rows import Ended, Lost, Measurement, Outcome, Outcomes, Returned, TicketRow
 from tempopt.study.assignment import Assignment
+from tempopt.study.attributes import trial_attributes
 from tempopt.training.messages import Finished
 
 
@@ -20,8 +21,15 @@ def ended(
     *,
     value: float | None,
     measured: Sequence[Measurement],
+    gain: float | None,
 ) -> tuple[Ended, TicketRow]:
-    """Return what becomes of a ticket whose parameters have decided how its run ends."""
+    """Return what becomes of a ticket whose parameters have decided how its run ends.
+
+    Args:
+        value: What counts of it, if anything does.
+        measured: What was measured at its end.
+        gain: How much better than τ = 1 it is, as far as that is known.
+    """
     ticket = _ticket(work)
     outcomes = Outcomes(
         outcome=outcome,
@@ -33,6 +41,7 @@ def ended(
         checkpoint_seconds=message.checkpoint_seconds,
         gpu_seconds=message.seconds * work.cards,
         peak_memory=message.peak_memory,
+        attributes=trial_attributes(ticket, message.seconds, gain, measured),
     )
     row = dataclasses.replace(
         ticket,

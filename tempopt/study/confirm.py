@@ -28,6 +28,9 @@ ARMS: tuple[Kind, ...] = ("unit", "constant", "search")
 POSTHOC_CONSTANTS = (0.25, 0.35, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
 """Constant temperatures that models trained at tau = 1 are evaluated under; 1 itself is measured anyway."""
 
+OBSERVED = (("confirm", "unit"), ("confirm", "search"))
+"""Kinds and arms of the runs whose attention is looked at: the winner's, and those at temperature 1."""
+
 
 def over(ticket: TicketRow) -> bool:
     """Return whether nothing more will become of the ticket; one that was withdrawn is over, too."""

@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from tempopt.errors import StaleAttempt, StorageError, StudyFailed
+from tempopt.errors import StaleAttempt, StorageError, StudyFailed, StudyNotFound
 from tempopt.store import checkpoints
 from tempopt.store.rows import SEARCHING, Change, Checkpoint, Kept, StudyRow, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.arms import by_step
 from tempopt.study.assignment import first_lease
+from tempopt.study.at_work import in_work
 from tempopt.study.board import Board
 from tempopt.study.limits import ended_by
 from tempopt.study.outbox import Away, Line, Outbox, left_behind, outbox_path
 from tempopt.study.presence import agent_name, leave
-from tempopt.study.progress import Observer
+from tempopt.study.progress import Observer, TrainerView
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import next_tickets
 
@@ -74,6 +75,8 @@ class Desk:
         )
         self._useless: list[tuple[TicketRow, str]] = []
         self._asked = -math.inf
+        self._looked = -math.inf
+        self._others: list[TrainerView] = []
         self._deliver_for_the_dead()
         self.board = Board(spec, study, store)
 
@@ -91,9 +94,13 @@ class Desk:
         """Have a change delivered, now or with others; ``age``: seconds that its run has trained."""
         self._outbox.add(change, age=age)
 
-    def progressed(self, ticket: TicketRow, seconds: float) -> None:
-        """Have a lease renewed with the next delivery: its run has moved, and has so long for the next."""
-        self._outbox.renew(ticket.id, ticket.attempt, seconds)
+    def progressed(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
+        """Have a lease renewed with the next delivery: its run has moved, and has so long for the next.
+
+        Args:
+            step: Optimizer steps that it has done; None: not known yet.
+        """
+        self._outbox.renew(ticket.id, ticket.attempt, seconds, step=step)
 
     def let_go(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
@@ -151,6 +158,27 @@ class Desk:
             # what was taken a moment ago, and given to no trainer
             self._store.release(self._study.id, [self._name])
         leave(self._name)
+
+    # ---- what others do
+
+    def others(self) -> list[TrainerView]:
+        """Return what other agents do, as it was when the store was asked last.
+
+        It is asked as often as the observer wants to know, and not at all while nobody does.
+        """
+        every = self._observer.others_every
+        late = every is not None and time.monotonic() - self._looked >= every
+        # runs that have ended here are in work for the store until it has heard of it
+        if late and not self._outbox.urgent:
+            self._looked = time.monotonic()
+            # somebody looks on: no reason for the agent to give up, who will hear of it anyway
+            with contextlib.suppress(Away, StudyFailed, StudyNotFound):
+                self._others = self._line.attempt(self._look_around)
+        return self._others
+
+    def _look_around(self) -> list[TrainerView]:
+        self.board.refresh()
+        return in_work(self.board, self._store, but=self._name)
 
     # ---- what is done
 

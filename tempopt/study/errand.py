@@ -40,6 +40,7 @@ from tempopt.training.machine import Machine, this_machine
 from tempopt.training.messages import Failed, Finished, RunRequest, Started
 from tempopt.training.places import Place, count_trainers, deal
 from tempopt.training.process import TrainerProcess
+from tempopt.training.secrets import refuse_secrets
 from tempopt.training.seeds import derive
 
 
@@ -83,7 +84,7 @@ class Errand:
         name = spec.study.name
         state = None if self._study is None else store.load_study(name).state
         if state == "done" or (state == "paused" and not self._wake):
-            return load(store, name)
+            return load(store, name, whole=True)
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
         folder = _writable(Path(logs).absolute() / name)
         with terminable(), self._places() as places, trainers_of(places) as trainers:
@@ -111,7 +112,7 @@ class Errand:
                 agent.run()
             finally:
                 trainers[:] = agent.trainers
-        return load(store, name)
+        return load(store, name, whole=True)
 
     def _places(self) -> AbstractContextManager[list[Place]]:
         """Return where trainers train, on cards that are this agent's until the end of the context."""
@@ -186,6 +187,7 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> None:
             "Or give this one another name (--name)."
         )
     if spec.to_json() != stored.to_json():
+        refuse_secrets(spec.trainer.get("logger"))
         store.set_spec(study.id, spec.to_json(), spec.identity())
 
 

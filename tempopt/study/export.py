@@ -8,17 +8,16 @@ from __future__ import annotations
 import copy
 import textwrap
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import yaml
 
 from tempopt.errors import StudyFailed
 from tempopt.study.results import StudyResult
+from tempopt.study.settings import AttachSection
 from tempopt.study.verdict import headline, parameters_text, round_lines
-from tempopt.temperature import TemperatureParameters, effective
+from tempopt.temperature import ENTROPY_PARAMETERS, PLAN_PARAMETERS, EntropyParameters, effective
 
-_PLAN = frozenset(field.name for field in fields(TemperatureParameters))
 _WIDTH = 72
 
 
@@ -26,14 +25,15 @@ def to_yaml(result: StudyResult) -> str:
     """Return ``model:``, ``data:`` and ``trainer:`` with the winner's parameters, for LightningCLI.
 
     For a module that is tempered from outside, LightningCLI has no place for the temperature: the
-    header says so and names it.
+    header says so and names it. The study's loggers are left out: what they are called, and where they log
+    to, follows from the runs of a study.
 
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
     parameters = _parameters(result)
     config, plan = _merged(result, parameters)
-    notes = _header(result)
+    notes = [*_header(result), *_left_out(result)]
     if plan:
         notes += [
             "The model is not a TemperedModule, so this config holds no temperature. It needs:",
@@ -47,7 +47,8 @@ def to_yaml(result: StudyResult) -> str:
 def to_python(result: StudyResult) -> str:
     """Return a Python script that trains the winner with a plain ``lightning.Trainer``.
 
-    A study of a trained model (``study.evaluate_only``) gets a script that validates it.
+    A study of a trained model (``study.evaluate_only``) gets a script that validates it. The study's loggers
+    are left out, as by :func:`to_yaml`.
 
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
@@ -62,15 +63,17 @@ def to_python(result: StudyResult) -> str:
     trainer = dict(config.get("trainer", {}))
     callbacks = [code.expression(callback) for callback in _listed(trainer.pop("callbacks", None))]
     if plan:
-        layers = result.spec.attach.layers if result.spec.attach is not None else "auto"
+        how = result.spec.attach or AttachSection()
         body.append(
-            f"attachment = {code.name('tempopt.attach')}("
-            f"model, {code.call('tempopt.TemperatureParameters', plan)}, layers={layers!r}, "
-            "way='query_rows')"
+            f"attachment = {code.name('tempopt.attach')}(model, {plan!r}, layers={how.layers!r}, "
+            f"way={how.way!r})"
         )
         follow = code.name("tempopt.training.callbacks.TemperatureCallback")
         at = result.spec.study.validate_at
         callbacks.append(f"{follow}(validate_at={at!r}, tempered=attachment)")
+        if EntropyParameters.from_mapping(plan).has_term:
+            scaling = code.name("tempopt.training.callbacks.LossScaleCallback")
+            callbacks.append(f"{scaling}(tempered=attachment)")
     if callbacks:
         trainer["callbacks"] = _Verbatim(f"[{', '.join(callbacks)}]")
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
@@ -79,7 +82,7 @@ def to_python(result: StudyResult) -> str:
         body.append(f"data = {code.expression(data)}")
     verb = "fit" if weights is None else "validate"
     body.append(f"trainer.{verb}(model{', datamodule=data' if data is not None else ''})")
-    return _comment(_header(result)) + "\n".join([*code.imports(), "", *body, ""])
+    return _comment([*_header(result), *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
 
 
 def _parameters(result: StudyResult) -> dict[str, Any]:
@@ -107,6 +110,13 @@ def _header(result: StudyResult) -> list[str]:
     return lines
 
 
+def _left_out(result: StudyResult) -> list[str]:
+    """Return a line for the loggers, if there are any."""
+    if not result.spec.trainer.get("logger"):
+        return []
+    return ["The study's loggers (trainer.logger) are left out; give the Trainer your own."]
+
+
 def _comment(lines: list[str]) -> str:
     return "".join(f"# {line}\n" for text in lines for line in text.splitlines()) + "\n"
 
@@ -118,16 +128,21 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
     if spec.data is not None:
         config["data"] = copy.deepcopy(spec.data)
     config["trainer"] = copy.deepcopy(spec.trainer)
+    if config["trainer"].get("logger"):
+        # one that is switched off stays so
+        del config["trainer"]["logger"]
     for name in spec.fixed_temperatures:
         # What the winner does not read is not among its parameters, and may not even go with it.
         del config["model"]["init_args"][name]
     plan: dict[str, Any] = {}
+    by_interface = spec.attach is not None and spec.attach.way == "attention_interface"
+    attached = {*PLAN_PARAMETERS, *(ENTROPY_PARAMETERS if by_interface else ())}
     for name, value in parameters.items():
         section, dot, rest = name.partition(".")
         if dot and section in ("data", "trainer"):
             target = config["trainer"] if section == "trainer" else config["data"]["init_args"]
             _put(target, rest, value)
-        elif spec.attach is not None and name in _PLAN:
+        elif spec.attach is not None and name in attached:
             plan[name] = value
         else:
             config["model"]["init_args"][name] = value
@@ -191,12 +206,13 @@ class _Code:
         return f"{callee}(\n{textwrap.indent(lines, '    ')})"
 
     def expression(self, value: Any) -> str:
-        """Return the expression of plain data; ``{class_path, init_args}`` becomes the call it stands for."""
+        """Return the expression of plain data; ``{class_path, ...}`` becomes the call it stands for."""
         if isinstance(value, _Verbatim):
             return str(value)
         if isinstance(value, Mapping):
-            if "class_path" in value and value.keys() <= {"class_path", "init_args"}:
-                return self.call(value["class_path"], value.get("init_args") or {})
+            if "class_path" in value and value.keys() <= {"class_path", "init_args", "dict_kwargs"}:
+                given = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+                return self.call(value["class_path"], given)
             return self._mapping(value)
         if isinstance(value, list | tuple):
             return f"[{', '.join(self.expression(item) for item in value)}]"

@@ -219,6 +219,18 @@ class History:
         )
         return bool(pruner.prune(view.study(pruner=pruner), own))
 
+    def bound(
+        self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner
+    ) -> float | None:
+        """Return what ticket ``number`` must not be worse than at its last report, for people to see.
+
+        None: the pruner has no such number, or what the ticket may know is not known here.
+        """
+        decider = self._decider_like(pruner)
+        if decider is None or not reports or self._ready < self._end(number):
+            return None
+        return decider.bound(number, reports, self._end(number))
+
     def told(self, number: int, state: TrialState, value: float | None, reports: Mapping[int, float]) -> None:
         """Take in how ticket ``number`` ended; a diverged run comes as pruned, without reports."""
         while len(self._finished) <= number:

@@ -135,7 +135,7 @@ class Outbox:
         self._path = path
         self._changes: list[Change] = []
         self._written = 0
-        self._renew: dict[int, tuple[int, float]] = {}
+        self._renew: dict[int, tuple[int, float, int | None]] = {}
         self._due = math.inf
         self._delivered = time.monotonic()
 
@@ -155,9 +155,13 @@ class Outbox:
         if self._line.broken:
             self._spill()
 
-    def renew(self, ticket_id: int, attempt: int, seconds: float) -> None:
-        """Take note that a run has made progress, and has so many seconds for the next."""
-        self._renew[ticket_id] = (attempt, seconds)
+    def renew(self, ticket_id: int, attempt: int, seconds: float, *, step: int | None = None) -> None:
+        """Take note that a run has made progress, and has so many seconds for the next.
+
+        Args:
+            step: Optimizer steps that it has done, for others to see; None: not known yet.
+        """
+        self._renew[ticket_id] = (attempt, seconds, step)
 
     def drop(self, ticket_id: int) -> None:
         """Forget what a run has earned: it is no longer ours."""
@@ -188,9 +192,10 @@ class Outbox:
             StoreLost: The same, and there is no more waiting.
             StudyNotFound: The study has been deleted.
         """
-        renew = {ticket_id: attempt for ticket_id, (attempt, _) in self._renew.items()}
+        renew = {ticket_id: attempt for ticket_id, (attempt, _, _) in self._renew.items()}
+        steps = {ticket_id: step for ticket_id, (_, _, step) in self._renew.items() if step is not None}
         # one lease for all of them: the longest that any of them has earned
-        lease = max((seconds for _, seconds in self._renew.values()), default=self._lease)
+        lease = max((seconds for _, seconds, _ in self._renew.values()), default=self._lease)
         try:
             written = self._line.attempt(
                 lambda: self._store.write(
@@ -198,6 +203,7 @@ class Outbox:
                     self._changes,
                     agent=self._agent,
                     renew=renew,
+                    steps=steps,
                     lease=lease,
                     take=take,
                     version=version,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tempopt.store.rows import KINDS
 from tempopt.study.board import Board
-from tempopt.study.confirm import usable
 from tempopt.study.progress import Snapshot, TrainerView
 from tempopt.study.spec import StudySpec
 
@@ -17,11 +16,10 @@ def snapshot(board: Board, spec: StudySpec, trainers: Sequence[TrainerView], ela
     Args:
         board: The tickets.
         spec: The study's spec.
-        trainers: What each trainer that is known of does.
+        trainers: What each trainer that is known of does, those of other agents included.
         elapsed: Seconds since the agent, or whoever looks, began.
     """
     best = board.arms.best()
-    units = [t.value for t in board.of_kind("unit") if usable(t) and t.value is not None]
     return Snapshot(
         study=spec.study.name,
         metric=spec.study.metric,
@@ -31,10 +29,10 @@ def snapshot(board: Board, spec: StudySpec, trainers: Sequence[TrainerView], ela
         asked=board.asked(),
         best=best.value if best is not None else None,
         best_params=dict(best.parameters or {}) if best is not None else {},
-        baseline_mean=sum(units) / len(units) if units else None,
+        baseline_mean=board.baseline(),
         trainers=list(trainers),
         elapsed=elapsed,
-        remaining=_remaining(board, len(trainers)),
+        remaining=_remaining(board, sum(not each.silent for each in trainers)),
     )
 
 

@@ -66,12 +66,28 @@ class Percentiles:
         reported = [value for value in reports.values() if not math.isnan(value)]
         if not reported:
             return True
+        bound = self._bound(step, known)
+        if bound is None:
+            return False
+        return max(reported) < bound if self._maximize else min(reported) > bound
+
+    def bound(self, number: int, reports: Mapping[int, float], known: int) -> float | None:
+        """Return what the best report so far must not be worse than, at the step of the last one.
+
+        None: there is no such number yet. Between two decisions it is where the next one would fall.
+        The arguments are those of :meth:`prune`.
+        """
+        complete = bisect_left(self._complete, known)
+        if not complete or complete < self._startup or not reports or max(reports) < self._warmup:
+            return None
+        return self._bound(max(reports), known)
+
+    def _bound(self, step: int, known: int) -> float | None:
         numbers, values = self._by_step.get(step, (array("q"), array("d")))
         others = np.frombuffer(values)[: bisect_left(numbers, known)] if values else np.zeros(0)
         if len(others) < self._fewest or np.isnan(others).all():
-            return False
-        bound = float(np.nanpercentile(others, self._percentile))
-        return max(reported) < bound if self._maximize else min(reported) > bound
+            return None
+        return float(np.nanpercentile(others, self._percentile))
 
     def _first_in_interval(self, step: int, reports: Mapping[int, float]) -> bool:
         begun = (step - self._warmup) // self._interval * self._interval + self._warmup

@@ -17,11 +17,16 @@ _left: set[str] = set()
 _count = itertools.count(1)
 
 
+def host() -> str:
+    """Return what people call this machine."""
+    return socket.gethostname()
+
+
 @cache
 def machine() -> str:
     """Return what tells this machine, and this container on it, from all others: 8 hexadecimal digits."""
     # host names repeat among containers; a kernel's boot and its table of processes do not
-    parts = [socket.gethostname()]
+    parts = [host()]
     try:
         parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())
         parts.append(str((_PROC / "self/ns/pid").readlink()))
@@ -33,7 +38,7 @@ def machine() -> str:
 def agent_name() -> str:
     """Return a name for one more agent in this process: ``host:pid:machine:start.N``, unique for ever."""
     pid = os.getpid()
-    return f"{socket.gethostname()}:{pid}:{machine()}:{_started(pid) or 0}.{next(_count)}"
+    return f"{host()}:{pid}:{machine()}:{_started(pid) or 0}.{next(_count)}"
 
 
 def shown(agent: str) -> str:

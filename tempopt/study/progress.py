@@ -22,6 +22,11 @@ class TrainerView:
         step: Optimizer steps done.
         total_steps: Optimizer steps of the whole run, once they are known.
         value: Latest reported value of the metric.
+        bound: Value that the pruner would not have it be worse than at that report; None where it has none.
+        agent: Whose trainer it is, as ``host:pid``; None: that of the agent which shows this.
+        machine: Host that it trains on, once it is known.
+        device: What it trains on there, for people to read.
+        silent: Whether its lease is over: no step of its was heard of for too long.
     """
 
     slot: int
@@ -30,6 +35,11 @@ class TrainerView:
     step: int | None = None
     total_steps: int | None = None
     value: float | None = None
+    bound: float | None = None
+    agent: str | None = None
+    machine: str | None = None
+    device: str | None = None
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +56,7 @@ class Snapshot:
         best: Best value so far of the arm ``search``, on the search's own seeds.
         best_params: Parameters that reached it.
         baseline_mean: Mean so far of the arm ``unit``, on its own seeds.
-        trainers: One view per trainer, by slot.
+        trainers: One view per trainer: those of the agent that shows this by slot, then those of others.
         elapsed: Seconds since this search or resume began.
         remaining: Estimate of the seconds left; None while there is none.
     """
@@ -66,7 +76,13 @@ class Snapshot:
 
 
 class Observer(Protocol):
-    """Looks on while a study runs. The agent calls it from its own thread and waits for it: be quick."""
+    """Looks on while a study runs. The agent calls it from its own thread and waits for it: be quick.
+
+    ``others_every``: seconds after which it wants to see anew what other agents do, which the store has to be
+    asked for; None: never.
+    """
+
+    others_every: float | None
 
     def update(self, snapshot: Snapshot) -> None:
         """Take note of how things stand; called at every message from a trainer."""
@@ -80,6 +96,8 @@ class Observer(Protocol):
 
 class Unobserved:
     """The observer that looks at nothing."""
+
+    others_every: float | None = None
 
     def update(self, snapshot: Snapshot) -> None:
         """Do nothing."""

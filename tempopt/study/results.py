@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
 from tempopt.store.rows import KINDS, Kind, Measurement, Outcome, StudyRow, StudyState, TicketRow
 from tempopt.study.answers import Answer, Share, Verdict, conclude
-from tempopt.study.confirm import current_round, of_kind, oriented, usable, winner_of
+from tempopt.study.confirm import current_round, evaluations, of_kind, oriented, usable, winner_of
 from tempopt.study.paired import Direction
 from tempopt.study.presence import at_work
 from tempopt.study.spec import StudySpec
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from tempopt.store.store import Store
+
+Curve = tuple[tuple[int, float], ...]
+"""What a run measured over its training: optimizer step and value, by step."""
+
+_REPORT = "report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +105,11 @@ class StudyResult:
         round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
         lost: Tickets of which attempts were lost, those first that have failed for good.
         alone: Tickets that needed a card to themselves, having run out of its memory beside others.
+        created: When the study was begun, in UTC.
+        runs: Every ticket in the order of work.
+        curves: Ticket id to the validations during training; empty unless the whole was loaded.
+        measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
+            ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
     """
 
     spec: StudySpec
@@ -112,6 +125,10 @@ class StudyResult:
     round: int
     lost: list[TicketRow]
     alone: list[TicketRow]
+    created: datetime
+    runs: tuple[TicketRow, ...] = field(repr=False)
+    curves: Mapping[int, Curve] = field(repr=False, default_factory=dict)
+    measured: Mapping[int, Mapping[str, Curve]] = field(repr=False, default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -145,6 +162,29 @@ class StudyResult:
             "alone": [ticket.name for ticket in self.alone],
         }
 
+    def runs_frame(self) -> DataFrame:
+        """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
+        from tempopt.study import notebook
+
+        return notebook.runs_frame(self)
+
+    def curves_frame(self) -> DataFrame:
+        """Return a pandas frame of the validations during training: run, kind, arm, number, step, value."""
+        from tempopt.study import notebook
+
+        return notebook.curves_frame(self)
+
+    def measurements_frame(self) -> DataFrame:
+        """Return a pandas frame of what else was measured: as the curves, with the measurement's name."""
+        from tempopt.study import notebook
+
+        return notebook.measurements_frame(self)
+
+    def _repr_html_(self) -> str:
+        from tempopt.study import notebook
+
+        return notebook.html(self)
+
 
 def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
@@ -176,26 +216,41 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def load(store: Store, name: str) -> StudyResult:
+def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     """Return the study of that name as it stands.
+
+    Args:
+        store: Where it is.
+        name: Its name.
+        whole: Whether everything that its runs measured is read, too, which takes a while for a large study.
 
     Raises:
         StudyNotFound: No study of that name is in the store.
     """
     row = store.load_study(name)
     tickets = store.tickets(row.id)
+    if whole:
+        return assemble(row, tickets, store.measurements(row.id), whole=True)
     compared = [t.id for t in tickets if t.kind == "confirm" and t.arm == "unit"]
-    return assemble(row, tickets, store.measurements(row.id, compared))
+    spec = StudySpec.from_json(row.spec)
+    # by name: the entropies of these runs are many, and no verdict follows from them
+    names = [each.name for each in evaluations("confirm", "unit", spec, {})]
+    return assemble(row, tickets, store.measurements(row.id, compared, names))
 
 
-def assemble(row: StudyRow, tickets: Sequence[TicketRow], measurements: Iterable[Measurement]) -> StudyResult:
+def assemble(
+    row: StudyRow, tickets: Sequence[TicketRow], measurements: Iterable[Measurement], *, whole: bool = False
+) -> StudyResult:
     """Return the study as its rows tell it.
 
     Args:
         row: The study.
         tickets: All of its tickets.
-        measurements: Those of the confirm tickets of the arm ``unit``, at least.
+        measurements: Those of the confirm tickets of the arm ``unit``, at least, by step.
+        whole: Whether the measurements are part of the result.
     """
+    measurements = list(measurements)
+    curves, measured = _by_run(measurements) if whole else ({}, {})
     spec = StudySpec.from_json(row.spec)
     verdict = conclude(tickets, measurements, spec)
     agents = at_work(tickets)
@@ -215,7 +270,27 @@ def assemble(row: StudyRow, tickets: Sequence[TicketRow], measurements: Iterable
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
         alone=[ticket for ticket in tickets if ticket.alone],
+        created=row.created,
+        runs=tuple(tickets),
+        curves=curves,
+        measured=measured,
     )
+
+
+def _by_run(
+    measurements: Iterable[Measurement],
+) -> tuple[dict[int, Curve], dict[int, dict[str, Curve]]]:
+    points: dict[tuple[int, str], list[tuple[int, float]]] = {}
+    for each in measurements:
+        points.setdefault((each.ticket_id, each.name), []).append((each.step, each.value))
+    curves: dict[int, Curve] = {}
+    measured: dict[int, dict[str, Curve]] = {}
+    for (ticket, name), found in points.items():
+        if name == _REPORT:
+            curves[ticket] = tuple(found)
+        else:
+            measured.setdefault(ticket, {})[name] = tuple(found)
+    return curves, measured
 
 
 def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:

@@ -77,6 +77,21 @@ class Rungs:
         """
         return self._climb(number, reports, known)[0]
 
+    def bound(self, number: int, reports: Mapping[int, float], known: int) -> float | None:
+        """Return what the trial's value at the last rung that it reached must not be worse than.
+
+        None: it has reached none, or too few others have. The arguments are those of :meth:`prune`.
+        """
+        notes = self._climb(number, reports, known)[1]
+        ladder = self._ladder(number, known)
+        if not notes or ladder is None:
+            return None
+        _, _, bracket, resource = ladder
+        others = self._others(len(notes) - 1, bracket, resource, known)
+        if len(others) + 1 <= self._bootstrap or not len(others):
+            return None
+        return self._sign * float(np.sort(others)[self._promotable(len(others))])
+
     def _climb(self, number: int, reports: Mapping[int, float], known: int) -> tuple[bool, list[float]]:
         """Return whether the trial ends at its last report, and its value at each rung that it reached."""
         notes: list[float] = []
@@ -125,17 +140,26 @@ class Rungs:
 
     def _promoted(self, value: float, rung: int, bracket: int, resource: int, known: int) -> bool:
         """Return whether a value is among the best at a rung, with itself counted."""
+        others = self._others(rung, bracket, resource, known)
+        if len(others) + 1 <= self._bootstrap:
+            return False
+        return int(np.count_nonzero(others < self._sign * value)) <= self._promotable(len(others))
+
+    def _promotable(self, others: int) -> int:
+        """Return how many may be better than one that is promoted, itself not counted among the others."""
+        return max((others + 1) // self._factor - 1, 0)
+
+    def _others(
+        self, rung: int, bracket: int, resource: int, known: int
+    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return the values at a rung that may be known, less being better."""
         if resource != self._sorted_for:
             self._sorted_for = resource
             self._by_rung = {}
             for number in range(len(self._notes)):
                 self._sort_in(number)
         numbers, values = self._by_rung.get((bracket, rung), (array("q"), array("d")))
-        others = bisect_left(numbers, known)
-        if others + 1 <= self._bootstrap:
-            return False
-        better = np.frombuffer(values)[:others] < self._sign * value if others else np.zeros(0)
-        return int(np.count_nonzero(better)) <= max((others + 1) // self._factor - 1, 0)
+        return np.frombuffer(values)[: bisect_left(numbers, known)] if values else np.zeros(0)
 
     def _sort_in(self, number: int) -> None:
         bracket = self._bracket(number, self._sorted_for) if self._banded else 0

@@ -38,6 +38,7 @@ UNSEARCHED: dict[str, str] = {
         ("accelerator", "devices", "strategy"),
         "the processes that train are started before parameters are drawn. Give one under trainer:.",
     ),
+    "logger": "what is logged changes no run. Give it under trainer:.",
 }
 """Arguments of ``lightning.Trainer`` that cannot be searched, with the reason and what to do."""
 

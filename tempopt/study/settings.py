@@ -224,9 +224,16 @@ class StudySection(Section):
 
 
 class AttachSection(Section):
-    """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered."""
+    """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered, and how.
+
+    Args:
+        layers: Patterns of their names, or ``auto``.
+        way: ``query_rows`` fits most models; ``attention_interface``, for models of transformers, can
+            deliver length scaling, the entropy term and other normalisers too, and works behind QK-norm.
+    """
 
     layers: Literal["auto"] | list[str] = "auto"
+    way: Literal["query_rows", "attention_interface"] = "query_rows"
 
     @field_validator("layers", mode="before")
     @classmethod

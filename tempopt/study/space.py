@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tempopt.errors import SpecError, unknown
 from tempopt.study.document import FaultsError
 from tempopt.study.sections import UNSEARCHED
-from tempopt.temperature.plan import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
+from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
 from tempopt.temperature.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Arm = Literal["unit", "constant", "search"]
 
 # Twice as hot is as far as half as hot, so these are searched on a logarithmic scale unless told otherwise.
 _SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
-_STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser")
+_STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser", "entropy_schedule")
 _CONSTANTS = (0.25, 4.0)
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _KEYS = ("low", "high", "log", "step", "choices")
@@ -298,7 +298,7 @@ def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
     for chosen in itertools.product(*(search[name].probes for name in strategies)):
         for first, second in ((0, 1), (1, 0)):
             # the ends of the schedule are put apart, or every schedule would be flat
-            ends = {name: second if name == "temperature_final" else first for name in numeric}
+            ends = {name: second if name.endswith("_final") else first for name in numeric}
             values = {name: probes[ends[name] % len(probes)] for name, probes in numeric.items()}
             counted = effective({**NEUTRAL, **fixed, **values, **dict(zip(strategies, chosen, strict=True))})
             for name in searched:

@@ -54,7 +54,7 @@ from tempopt.study.space import (
     parse_sets,
 )
 from tempopt.study.translate import faults
-from tempopt.temperature.plan import TEMPERATURE_PARAMETERS, check_parameter
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
 from tempopt.training.messages import Program
 from tempopt.training.places import Need
 
@@ -68,6 +68,8 @@ _CARE = (
     *("trials", "arms", "enqueue", "limits"),
     *("max_attempts", "lease", "store_timeout", "checkpoint_every"),
 )
+# What only looks on.
+_LOGGED = ("logger", "log_every_n_steps")
 
 
 class StudySpec(Section):
@@ -167,11 +169,11 @@ class StudySpec(Section):
             return lines
         remedy = (
             "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and "
-            "layer_ratio, a length_scaling, a normaliser and top_k), set that under model.init_args, or take "
-            "the name out."
+            "layer_ratio, a length_scaling, a normaliser and top_k, an entropy_lambda, its entropy_schedule "
+            "and entropy_lambda_final), set that under model.init_args, or take the name out."
         )
         return [
-            (f"search.{name}", f"it changes nothing: no temperature in this space depends on it. {remedy}")
+            (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {remedy}")
             for name in idle(self.search, self.fixed_temperatures)
         ]
 
@@ -428,8 +430,8 @@ def load_spec(path_or_name: str | Path, overrides: Sequence[str] = ()) -> StudyS
 def diff(stored: StudySpec, given: StudySpec) -> list[str]:
     """Return a line for each thing that one study asks otherwise than another, empty if there is none.
 
-    The name, what only says how many runs there are and how they are looked after (``_CARE``), and what
-    belongs to a machine (``resources:``, ``--set data.*``) are no difference.
+    The name, what only says how many runs there are and how they are looked after (``_CARE``), the loggers,
+    and what belongs to a machine (``resources:``, ``--set data.*``) are no difference.
     """
     before, after = _flat(_identifying(stored)), _flat(_identifying(given))
     lines = []
@@ -453,10 +455,15 @@ def _is_emptied(value: object, path: str, other: Mapping[str, Any]) -> bool:
 def _identifying(spec: StudySpec) -> dict[str, Any]:
     data = spec.to_json()
     del data["resources"]
+    for name in _LOGGED:
+        data["trainer"].pop(name, None)
     # a study that compiles nothing asks what it asked before there was this key
     unsaid = ["compile"] if spec.study.compile is None else []
     for name in ("name", *unsaid, *_CARE):
         del data["study"][name]
+    # nor does one that attaches as all did before there was a choice
+    if spec.attach is not None and spec.attach.way == "query_rows":
+        del data["attach"]["way"]
     return data
 
 

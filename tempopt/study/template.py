@@ -73,6 +73,7 @@ _ATTACH = """\
 # The module is not a tempopt.TemperedModule: its temperature is set from outside.
 attach:
   layers: auto  # or patterns of the attention layers' names, as in [encoder.layers.*.self_attn]
+  # way: attention_interface  # for a model of transformers, where more can be searched
 
 """
 

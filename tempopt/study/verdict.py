@@ -192,17 +192,17 @@ def _cost(result: StudyResult) -> str:
     counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     runs = sum(count.done + count.failed for count in result.tickets.values())
     saved = result.cost.pruned_saving
-    pruning = f"; pruning saved about {_duration(saved)}" if saved > 0 else ""
+    pruning = f"; pruning saved about {duration(saved)}" if saved > 0 else ""
     kept = result.cost.checkpoint_seconds
-    writing = f", {_duration(kept)} of it to write checkpoints" if kept >= 1 else ""
-    trained = f"{_duration(result.cost.train_seconds)} of training in {runs} runs{writing}"
+    writing = f", {duration(kept)} of it to write checkpoints" if kept >= 1 else ""
+    trained = f"{duration(result.cost.train_seconds)} of training in {runs} runs{writing}"
     return f"  cost: {trained} (search trials: {counts or 'none'}){pruning}{_cards(result)}."
 
 
 def _cards(result: StudyResult) -> str:
     cost = result.cost
     peak = "" if cost.peak_memory is None else f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
-    return "" if cost.gpu_seconds is None else f"; {_duration(cost.gpu_seconds)} of GPUs{peak}"
+    return "" if cost.gpu_seconds is None else f"; {duration(cost.gpu_seconds)} of GPUs{peak}"
 
 
 def _better(result: StudyResult) -> str:
@@ -210,7 +210,7 @@ def _better(result: StudyResult) -> str:
 
 
 def _numbers(test: PairedTest) -> str:
-    interval = f"{_confidence(test)} interval {_rounded(test.ci_low, test)} to {_rounded(test.ci_high, test)}"
+    interval = f"{_confidence(test)} interval {rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
     return f"{interval}, p = {test.p_value:.2g}"
 
 
@@ -219,14 +219,14 @@ def _confidence(test: PairedTest) -> str:
 
 
 def _size(test: PairedTest) -> str:
-    return _rounded(abs(test.gain), test).lstrip("+")
+    return rounded(abs(test.gain), test).lstrip("+")
 
 
 def _signed(test: PairedTest) -> str:
-    return _rounded(test.gain, test)
+    return rounded(test.gain, test)
 
 
-def _rounded(value: float, test: PairedTest) -> str:
+def rounded(value: float, test: PairedTest) -> str:
     """Return the value with two digits of the interval's half-width, more if an end would round to 0."""
     if math.isinf(value):
         return "−∞" if value < 0 else "+∞"
@@ -243,7 +243,8 @@ def _decimals(value: float) -> int:
     return -math.floor(math.log10(abs(value))) if value else 3
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: ``1 h 12 min``, ``3 min 20 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from tempopt.errors import StudyFailed, StudyNotFound
 from tempopt.store.rows import OVER, StudyState, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.arms import by_step
+from tempopt.study.at_work import in_work
 from tempopt.study.board import Board
 from tempopt.study.errand import find
 from tempopt.study.outlook import snapshot
-from tempopt.study.progress import Observer, TrainerView
+from tempopt.study.progress import Observer
 from tempopt.study.spec import StudySpec
 
 
@@ -62,7 +62,6 @@ class Watch:
     def _open(self) -> bool:
         if self._board is None and (study := find(self._store, self._name)) is not None:
             self._spec = StudySpec.from_json(study.spec)
-            self._study_id = study.id
             self._board = Board(self._spec, study, self._store)
         return self._board is not None
 
@@ -80,7 +79,8 @@ class Watch:
                 self._failures[row.id] = row.failures
                 self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
         elapsed = time.monotonic() - self._clock
-        now = snapshot(self._board, self._spec, self._trainers(), elapsed)
+        trainers = in_work(self._board, self._store)
+        now = snapshot(self._board, self._spec, trainers, elapsed)
         new = [row for row in self._over() if row.id not in self._told]
         # an observer is told of a ticket before the snapshot that counts it
         counts = Counter(row.kind for row in new)
@@ -90,25 +90,6 @@ class Watch:
             self._told.add(row.id)
             self._observer.finished(row)
         self._observer.update(now)
-
-    def _trainers(self) -> list[TrainerView]:
-        """Return a view for each run in work, with the step of its last report."""
-        running = [row for row in self._tickets() if row.state == "running"]
-        ids = [row.id for row in running]
-        found = self._store.measurements(self._study_id, ids, names=["report"]) if ids else []
-        return [_view(slot, row, by_step(found).get(row.id, {})) for slot, row in enumerate(running)]
-
-
-def _view(slot: int, row: TicketRow, reports: dict[int, float]) -> TrainerView:
-    step = max(reports, default=None)
-    return TrainerView(
-        slot=slot,
-        kind=row.kind,
-        number=row.number,
-        step=step,
-        total_steps=row.total_steps,
-        value=None if step is None else reports[step],
-    )
 
 
 def _ended(row: TicketRow) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
 from tempopt.temperature.layers import (
     LAYER_PATTERNS,
     CosineLayers,
@@ -31,15 +32,14 @@ from tempopt.temperature.normalisers import (
     SparsemaxNormaliser,
     TopKNormaliser,
 )
-from tempopt.temperature.plan import (
+from tempopt.temperature.parameters import (
     NEUTRAL,
+    PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
-    TemperatureParameters,
-    TemperaturePlan,
     check_parameter,
     effective,
-    progress,
 )
+from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, progress
 from tempopt.temperature.schedules import (
     SCHEDULES,
     Constant,
@@ -60,10 +60,12 @@ from tempopt.temperature.schedules import (
 )
 
 __all__ = [
+    "ENTROPY_PARAMETERS",
     "LAYER_PATTERNS",
     "LENGTH_SCALINGS",
     "NEUTRAL",
     "NORMALISERS",
+    "PLAN_PARAMETERS",
     "SCHEDULES",
     "TEMPERATURE_PARAMETERS",
     "ClippedLogNScaling",
@@ -72,6 +74,7 @@ __all__ = [
     "CosineLayers",
     "Cyclic",
     "Entmax15Normaliser",
+    "EntropyParameters",
     "Exponential",
     "ExponentialLayers",
     "HoldAnneal",

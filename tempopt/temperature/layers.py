@@ -123,6 +123,7 @@ LAYER_PATTERNS: dict[str, type[LayerPattern]] = {
     pattern.name: pattern
     for pattern in (UniformLayers, LinearLayers, ULayers, ExponentialLayers, CosineLayers, InverseLayers)
 }
+"""Name of a layer pattern to its class."""
 
 
 def _line(ratio: float, along: float) -> float:

@@ -179,3 +179,4 @@ LENGTH_SCALINGS: dict[str, type[LengthScaling]] = {
         Llama4Scaling,
     )
 }
+"""Name of a length scaling to its class."""

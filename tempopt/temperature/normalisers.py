@@ -70,3 +70,4 @@ NORMALISERS: dict[str, type[Normaliser]] = {
         LinearNormaliser,
     )
 }
+"""Name of a normaliser to its class."""

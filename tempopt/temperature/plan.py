@@ -17,7 +17,7 @@ from tempopt.temperature.length import (
     NoLengthScaling,
     YarnScaling,
 )
-from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser, SoftmaxNormaliser
+from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
 from tempopt.temperature.ranges import check_number
 from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule, WarmupAnneal
 
@@ -126,7 +126,7 @@ class TemperatureParameters:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            check_parameter(each.name, getattr(self, each.name))
+            check_plan_parameter(each.name, getattr(self, each.name))
         self._check_reached()
         self._check_has_temperature()
 
@@ -142,9 +142,9 @@ class TemperatureParameters:
         """Refuse a temperature that the normaliser would not know what to do with."""
         if self.normaliser != LinearNormaliser.name:
             return
-        named = _named({each.name: getattr(self, each.name) for each in fields(self)})
+        named = plainly_named({each.name: getattr(self, each.name) for each in fields(self)})
         for name in ("temperature_init", "schedule", "layer_pattern", "length_scaling"):
-            if named[name] != NEUTRAL[name]:
+            if named[name] != _DEFAULTS[name]:
                 raise SpecError(
                     f'{name}={getattr(self, name)!r} has no effect: normaliser "{self.normaliser}" makes its '
                     "weights of no exponential of the logits, so there is nothing for a temperature to "
@@ -176,21 +176,11 @@ class TemperatureParameters:
         return kind(**values)
 
 
-NEUTRAL: dict[str, Any] = {each.name: each.default for each in fields(TemperatureParameters)} | {
-    "entropy_lambda": 0.0,
-    "output_temperature": 1.0,
-}
-"""The value of every temperature parameter at which it changes nothing, by name."""
-
-TEMPERATURE_PARAMETERS: tuple[str, ...] = tuple(NEUTRAL)
+_DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(TemperatureParameters)}
 
 
-def check_parameter(name: str, value: object) -> None:
-    """Refuse a value that the temperature parameter cannot have.
-
-    Args:
-        name: One of ``TEMPERATURE_PARAMETERS``.
-        value: What it is to be.
+def check_plan_parameter(name: str, value: object) -> None:
+    """Refuse a value that a parameter of the plan cannot have.
 
     Raises:
         SpecError: if the value is of the wrong type, out of range, or a name that is not known.
@@ -203,29 +193,21 @@ def check_parameter(name: str, value: object) -> None:
         check_number(name, value)
 
 
-def effective(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters without those that have no effect, so that equal plans compare equal.
-
-    What a strategy does not read is dropped, as ``layer_ratio`` under ``uniform``. A strategy that its
-    values make flat is named so: a schedule that stays where it starts is ``constant``, a pattern of
-    ratio 1 is ``uniform``, a length scaling that does not grow is ``none``. A parameter whose strategy is
-    not in the mapping is kept, for it is then not known whether it counts. Under the normaliser ``linear``
-    no temperature counts, and under any but ``softmax`` no entropy term. Other names are left alone.
+def unread_plan(parameters: Mapping[str, Any]) -> set[str]:
+    """Return the parameters of the plan that have no effect; a strategy must be under its plainest name.
 
     Raises:
         SpecError: if a strategy is not known.
     """
-    result = _named(parameters)
-    unread = {name for choice in _REGISTRIES if choice in result for name in _unread(choice, result[choice])}
-    normaliser = result.get("normaliser", SoftmaxNormaliser.name)
-    if normaliser != SoftmaxNormaliser.name:
-        unread.add("entropy_lambda")
-    if normaliser == LinearNormaliser.name:
+    unread = {
+        name for choice in _REGISTRIES if choice in parameters for name in _unread(choice, parameters[choice])
+    }
+    if parameters.get("normaliser") == LinearNormaliser.name:
         unread |= _field_names(TemperatureParameters) - {"normaliser"}
-    return {name: value for name, value in result.items() if name not in unread}
+    return unread
 
 
-def _named(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters with each strategy under the plainest name that it has at its values."""
     result = dict(parameters)
     if _is_flat_schedule(result):
@@ -254,13 +236,13 @@ def _read(choice: str, parameters: Mapping[str, Any]) -> set[str]:
     """Return the parameters that the chosen strategy reads, none if none is chosen."""
     if choice not in parameters:
         return set()
-    check_parameter(choice, parameters[choice])
+    check_plan_parameter(choice, parameters[choice])
     return _field_names(_REGISTRIES[choice][parameters[choice]])
 
 
 def _unread(choice: str, chosen: str) -> set[str]:
     """Return the parameters that other strategies of this choice read and the chosen one does not."""
-    check_parameter(choice, chosen)
+    check_plan_parameter(choice, chosen)
     registry = _REGISTRIES[choice]
     read = _field_names(registry[chosen])
     return {name for strategy in registry.values() for name in _field_names(strategy)} - read

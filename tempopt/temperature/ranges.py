@@ -29,9 +29,12 @@ def _is_scale(value: float) -> bool:
 
 _SCALE = Range(allowed=f"a number from {LOWEST:g} to {HIGHEST:g}", accepts=_is_scale)
 
+_FINITE = Range(allowed="a finite number", accepts=math.isfinite)
+
 _FRACTION = Range(allowed="a number between 0 and 1, both excluded", accepts=lambda value: 0 < value < 1)
 
 RANGES: dict[str, Range] = {
+    "temperature": _SCALE,
     "temperature_init": _SCALE,
     "temperature_final": _SCALE,
     "layer_ratio": _SCALE,
@@ -53,7 +56,12 @@ RANGES: dict[str, Range] = {
     "num_steps": Range(allowed="a whole number of at least 2", accepts=lambda value: value >= 2, whole=True),
     "top_k": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
     "num_layers": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
-    "entropy_lambda": Range(allowed="a finite number", accepts=math.isfinite),
+    "entropy_lambda": _FINITE,
+    "entropy_lambda_final": _FINITE,
+    "entropy_target": Range(
+        allowed="a share of ln n, the largest entropy of n keys, from 0 to 1",
+        accepts=lambda value: 0 <= value <= 1,
+    ),
     "output_temperature": _SCALE,
 }
 

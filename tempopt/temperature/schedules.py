@@ -309,6 +309,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
         Triangular,
     )
 }
+"""Name of a schedule to its class."""
 
 
 def _half_cosine(phase: float) -> float:

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature.plan import NEUTRAL, TEMPERATURE_PARAMETERS, effective
+from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.parameters import NEUTRAL, PLAN_PARAMETERS, TEMPERATURE_PARAMETERS, effective
 from tempopt.training.arguments import Arguments, parameter
 from tempopt.training.class_paths import load_class, loaders
 from tempopt.training.messages import Program
@@ -20,16 +21,19 @@ from tempopt.training.messages import Program
 if TYPE_CHECKING:
     import lightning as L
 
-# These act on the loss and on the logits: the plan does not hold them, so attaching cannot put them on.
-_BESIDE_THE_PLAN = ("entropy_lambda", "output_temperature")
-_PLAN = tuple(name for name in TEMPERATURE_PARAMETERS if name not in _BESIDE_THE_PLAN)
-# The plan decides whether there can be an entropy term.
-_COUNTED = (*_PLAN, "entropy_lambda")
-# These the plan holds, and attaching cannot put them on either.
+    from tempopt.training.loggers import GivenLogger
+
+# Attaching puts on what decides attention; these act on the loss and on its logits.
+_BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
+# What decides attention.
+_ATTENDED = (*PLAN_PARAMETERS, *ENTROPY_PARAMETERS)
+# Why the rows of the query cannot deliver some of it.
 _WHERE_ATTENDED = {
     "length_scaling": "know nothing of the number of keys",
     "normaliser": "know nothing of what makes weights of the logits",
+    **dict.fromkeys(ENTROPY_PARAMETERS, "know nothing of attention weights"),
 }
+_INTERFACE = "attention_interface"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +43,23 @@ class Built:
     Args:
         module: The module, its temperature set if it is a TemperedModule.
         datamodule: The data, or None if the module has its own loaders.
-        trainer_kwargs: Arguments of ``lightning.Trainer`` that the spec and the parameters give.
+        trainer_kwargs: Arguments of ``lightning.Trainer`` that the spec and the parameters give, but for
+            its loggers.
+        loggers: The loggers that the spec gives, which are not made yet.
         temperature: The plan's parameters that are given; for a TemperedModule they are in force already.
         tempered: Whether the module is a TemperedModule; if not, ``temperature`` is to be attached.
         layers: Layers to attach to: patterns, or ``auto``.
+        way: Way of attaching.
     """
 
     module: L.LightningModule
     datamodule: L.LightningDataModule | None
     trainer_kwargs: dict[str, Any]
+    loggers: Sequence[GivenLogger]
     temperature: dict[str, Any]
     tempered: bool
     layers: Sequence[str] | str
+    way: Literal["query_rows", "attention_interface"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,12 +85,16 @@ class Prepared:
     def __init__(self, program: Program) -> None:
         import lightning as L
 
+        from tempopt.training.loggers import loggers_given
         from tempopt.training.module import TemperedModule
 
         faults: list[str] = []
         model = _section("model", program.model, L.LightningModule, faults)
         data = _section("data", program.data, L.LightningDataModule, faults) if program.data else None
-        trainer = _section("trainer", {"init_args": program.trainer}, L.Trainer, faults)
+        others = {name: value for name, value in program.trainer.items() if name != "logger"}
+        trainer = _section("trainer", {"init_args": others}, L.Trainer, faults)
+        self.loggers, wrong = loggers_given(program.trainer.get("logger"))
+        faults += wrong
         if faults or model is None or trainer is None:
             raise SpecError("\n".join(faults))
         self._model, self._data, self._trainer = model, data, trainer
@@ -101,8 +114,8 @@ class Prepared:
         """
         values = self._model.values(self._split(parameters).model)
         if self.tempered:
-            counted = effective({name: values[name] for name in _COUNTED if name in values})
-            values = {name: each for name, each in values.items() if name not in _COUNTED} | counted
+            counted = effective({name: values[name] for name in _ATTENDED if name in values})
+            values = {name: each for name, each in values.items() if name not in _ATTENDED} | counted
         module: L.LightningModule = _made(self._model, values)
         return module
 
@@ -119,7 +132,7 @@ class Prepared:
         return module
 
     def trainer(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the Trainer's keyword arguments that are given, with fresh callbacks and loggers.
+        """Return the Trainer's keyword arguments that are given, with fresh callbacks; loggers apart.
 
         Raises:
             SpecError: A parameter is unknown or of the wrong type.
@@ -127,9 +140,23 @@ class Prepared:
         return self._trainer.values(self._split(parameters).trainer)
 
     def temperature(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plan's parameters: those given, and below them a TemperedModule's init arguments."""
+        """Return what decides attention: what is given, and below that a TemperedModule's init arguments."""
         merged = {**(self._model.given if self.tempered else {}), **parameters}
-        return effective({name: merged[name] for name in _PLAN if name in merged})
+        names = _ATTENDED if self.tempered else self._attachable
+        return effective({name: merged[name] for name in names if name in merged})
+
+    @property
+    def way(self) -> Literal["query_rows", "attention_interface"]:
+        """Way of attaching."""
+        way: Literal["query_rows", "attention_interface"] = (self._attach or {}).get("way", "query_rows")
+        return way
+
+    @property
+    def _attachable(self) -> Sequence[str]:
+        """Names that attaching takes; others are the module's own to have."""
+        if self._attach is None:
+            return ()
+        return _ATTENDED if self.way == _INTERFACE else PLAN_PARAMETERS
 
     @property
     def layers(self) -> Sequence[str] | str:
@@ -182,18 +209,8 @@ class Prepared:
         """Put a temperature parameter of a module that is not ours where it belongs, or refuse it."""
         own = name in self._model.names
         called = self._model.called
-        if name in _WHERE_ATTENDED and value != NEUTRAL[name]:
-            raise SpecError(
-                f'{name}="{value}" cannot be set from outside: attaching scales the rows of the query '
-                f"projection, which {_WHERE_ATTENDED[name]}. Derive {called} from TemperedModule, "
-                f"or take it out."
-            )
-        if name in _PLAN:
-            if self._attach is None:
-                raise SpecError(
-                    f"{name} is a temperature parameter, but {called} is not a TemperedModule. Add attach: "
-                    f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
-                )
+        if name in self._attachable or name in PLAN_PARAMETERS:
+            self._check_attachable(name, value)
             if own:
                 raise SpecError(
                     f"{name} could mean what attach: sets, or the argument {name} of {called}. "
@@ -201,19 +218,31 @@ class Prepared:
                 )
         elif own:
             parts.model[name] = value
+        elif name in ENTROPY_PARAMETERS:
+            self._check_attachable(name, value)
         elif value != NEUTRAL[name]:
-            reason = {
-                "entropy_lambda": "attaching scales queries and does not see attention weights",
-                "output_temperature": "the temperature of its logits is the module's to apply",
-            }[name]
             raise SpecError(
-                f"{name} cannot be set from outside: {reason}. Make it an init argument of {called}, or take "
-                f"it out."
+                f"{name} cannot be set from outside: the temperature of its logits is the module's to apply. "
+                f"Make it an init argument of {called}, or take it out."
+            )
+
+    def _check_attachable(self, name: str, value: Any) -> None:
+        called = self._model.called
+        if self._attach is None and name in PLAN_PARAMETERS:
+            raise SpecError(
+                f"{name} is a temperature parameter, but {called} is not a TemperedModule. Add attach: "
+                f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
+            )
+        if name in _WHERE_ATTENDED and self.way != _INTERFACE and value != NEUTRAL[name]:
+            raise SpecError(
+                f"{name}={value!r} cannot be set from outside: attaching scales the rows of the query "
+                f"projection, which {_WHERE_ATTENDED[name]}. Derive {called} from TemperedModule, write "
+                f"attach: {{way: {_INTERFACE}}} if it is a model of transformers, or take {name} out."
             )
 
     def _check_name(self, name: str) -> None:
         if name not in self._model.names:
-            known = [*self._model.names, *(() if self.tempered or self._attach is None else _PLAN)]
+            known = [*self._model.names, *self._attachable]
             remedy = "Arguments of the data and of the Trainer are written data.x and trainer.x."
             raise SpecError(unknown(f"argument of {self._model.called}", name, known, remedy))
 
@@ -278,9 +307,11 @@ def build(
         datamodule=datamodule,
         module=prepared.module(parameters),
         trainer_kwargs=prepared.trainer(parameters),
+        loggers=prepared.loggers,
         temperature=prepared.temperature(parameters),
         tempered=prepared.tempered,
         layers=prepared.layers,
+        way=prepared.way,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import lightning as L
@@ -16,8 +17,9 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.precision import MixedPrecision
 
+from tempopt.attention.observing import Observe
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature import Constant, TemperatureParameters, TemperaturePlan, progress
+from tempopt.temperature import Constant, EntropyParameters, TemperatureParameters, TemperaturePlan, progress
 from tempopt.training.ranks import ALONE, Ranks, Wishes
 from tempopt.training.seeds import derive
 
@@ -34,14 +36,28 @@ class Tempered(Protocol):
         """The plan in force."""
 
     @property
+    def entropy(self) -> EntropyParameters:
+        """The entropy term of the loss."""
+
+    @property
     def progress(self) -> float:
         """The progress whose temperature is in force."""
 
     def use(self, parameters: TemperatureParameters) -> None:
         """Put another plan in force, at the progress that training has reached."""
 
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperature of each layer in force."""
+
     def set_progress(self, progress: float) -> None:
         """Set every layer's temperature to the plan's at ``progress`` in [0, 1]."""
+
+    def set_temperatures(self, temperatures: Sequence[float]) -> None:
+        """Hold each layer at a temperature of its own until ``use``."""
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Return a context in which queries and keys are shown to an observer."""
 
 
 class TemperatureCallback(L.Callback):
@@ -66,8 +82,9 @@ class TemperatureCallback(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = -1
-        # a temperature that does not move needs no end to move towards
-        moves = not isinstance(self._of(pl_module).plan.schedule, Constant)
+        # what does not move needs no end to move towards
+        tempered = self._of(pl_module)
+        moves = not isinstance(tempered.plan.schedule, Constant) or tempered.entropy.moves
         self._total = steps_of(trainer) if moves else 1
 
     def on_train_batch_start(
@@ -108,15 +125,21 @@ class LossScaleCallback(L.Callback):
     """Tell a module by what factor Lightning scales its loss, so that an auxiliary term keeps its weight.
 
     Lightning divides the loss by ``accumulate_grad_batches`` and multiplies it by a gradient scaler's scale.
+
+    Args:
+        tempered: Whose term it is; None for the LightningModule itself, a TemperedModule.
     """
+
+    def __init__(self, *, tempered: Tempered | None = None) -> None:
+        self._tempered = tempered
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         plugin = trainer.precision_plugin
         scale = plugin.scaler.get_scale() if isinstance(plugin, MixedPrecision) and plugin.scaler else 1.0
-        auxiliary_weight: Any = pl_module.auxiliary_weight
-        auxiliary_weight.fill_(scale / trainer.accumulate_grad_batches)
+        own: Any = pl_module if self._tempered is None else self._tempered
+        own.set_loss_scale(scale / trainer.accumulate_grad_batches)
 
 
 def steps_of(trainer: L.Trainer) -> int:
@@ -183,6 +206,70 @@ class StartCallback(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started(trainer.global_step, steps_of(trainer))
+
+
+class TrackCallback(L.Callback):
+    """Log the temperature of each layer, and what is observed of its attention, to the loggers of a run.
+
+    ``temperature/<layer>`` is the plan's, before what follows from the length of a sequence; it is logged as
+    often as Lightning logs (``log_every_n_steps``), with the first step and with each validation.
+
+    Args:
+        tempered: Whose temperature it is.
+        observed: Returns what was observed at an optimizer step, by name.
+
+    Attributes:
+        next_step: Step that is logged next, as Lightning counts steps for loggers; travels in the checkpoint.
+    """
+
+    def __init__(self, *, tempered: Tempered, observed: Callable[[int], dict[str, float]]) -> None:
+        self._tempered = tempered
+        self._observed = observed
+        self._step = -1
+        self._new = False
+        self._progress = 0.0
+        self._logged = -1
+        self.next_step = 0
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._new = trainer.global_step != self._step
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._progress = self._tempered.progress
+        seen = self._observed(self._step) if self._new else {}
+        stepped = not trainer.fit_loop._should_accumulate()
+        due = stepped and (self._step == 0 or trainer._logger_connector.should_update_logs)
+        if seen or due:
+            self._log(trainer, seen)
+        self.next_step = trainer.fit_loop.epoch_loop._batches_that_stepped + stepped
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and step != self._logged:
+            self._log(trainer, {})
+
+    def _log(self, trainer: L.Trainer, seen: dict[str, float]) -> None:
+        self._logged = trainer.fit_loop.epoch_loop._batches_that_stepped
+        temperatures = self._tempered.plan.temperatures(self._progress)
+        values = {f"temperature/{layer}": value for layer, value in enumerate(temperatures)} | seen
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=self._logged)
+
+    @property
+    def last_step(self) -> int:
+        """Step that was logged last, 0 before the first."""
+        return max(self.next_step - 1, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next_step": self.next_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.next_step = state_dict["next_step"]
 
 
 class StoppedError(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tempopt.temperature.plan import TEMPERATURE_PARAMETERS
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.training.arguments import Arguments, parameter
 from tempopt.training.class_paths import load_class, loaders
 

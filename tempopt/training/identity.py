@@ -47,7 +47,8 @@ def code_identity(module: L.LightningModule, datamodule: L.LightningDataModule |
 
 def run_identity(request: RunRequest) -> str:
     """Return a hash of what a request trains: the same for all attempts at it, wherever they are made."""
-    # where it is kept and what is measured at the end may change between attempts; what is trained may not
+    # where it is kept, how it is looked at and what is measured at the end may change between attempts; what
+    # is trained may not
     trained = dataclasses.replace(
         request,
         attempt=0,
@@ -72,7 +73,8 @@ def run_identity(request: RunRequest) -> str:
         trained = dataclasses.replace(trained, program=nothing)
     fields = json.loads(encode(trained))
     # younger than the first checkpoints: where they say nothing, those are still of this run
-    del fields["memory_share"]
+    for name in ("memory_share", "observe", "label"):
+        del fields[name]
     if fields["program"]["compile"] is None:
         del fields["program"]["compile"]
     return hashlib.blake2b(json.dumps(fields).encode(), digest_size=16).hexdigest()

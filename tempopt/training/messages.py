@@ -21,7 +21,8 @@ class Program:
         model: ``{"class_path": ..., "init_args": {...}}`` of a LightningModule.
         data: The same of a LightningDataModule, or None if the module has its own loaders.
         trainer: Keyword arguments of ``lightning.Trainer``.
-        attach: ``{"layers": [patterns] | "auto"}`` for a module that is not a TemperedModule, else None.
+        attach: ``{"layers": [patterns] | "auto", "way": ...}`` for a module that is not a TemperedModule,
+            else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
         metric: Name of the logged validation metric.
         validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
         data_seed: Seed under which the data module is set up; one for the whole study, so that
@@ -78,6 +79,25 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What a run is called where people look at it: in the trackers of ``trainer.logger``.
+
+    Args:
+        study: Name of its study.
+        begun: When the study was begun, as text; tells it from one of the same name in another database.
+        run: Name of the run in its study, as in ``search-0012``.
+        kind: Kind of its ticket.
+        arm: Arm of its ticket.
+    """
+
+    study: str
+    begun: str
+    run: str
+    kind: str
+    arm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """One run: a parameter set and a seed, by value.
 
@@ -101,6 +121,8 @@ class RunRequest:
             by running; ``check``: only build what the program names.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
+        observe: Whether its attention is looked at a few times, for the curves that come with its end.
+        label: What it is called in the loggers of the program; None to log nothing.
     """
 
     ticket: int
@@ -117,6 +139,8 @@ class RunRequest:
     task: Literal["train", "rehearse", "check"] = "train"
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
+    observe: bool = False
+    label: Label | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +214,7 @@ class Finished:
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
         notes: What a person should know: a checkpoint that could not be written.
         peak_memory: Most bytes that the run had allocated on one card; None where there is none.
+        curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
     """
 
     ticket: int
@@ -203,6 +228,7 @@ class Finished:
     checkpoint_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     peak_memory: int | None = None
+    curves: dict[str, list[list[float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +280,7 @@ def decode(line: bytes) -> Message:
         fields["program"] = Program(**fields["program"])
         fields["evaluations"] = [Evaluation(**e) for e in fields["evaluations"]]
         fields["resume"] = [Saved(**saved) for saved in fields["resume"]]
+        fields["label"] = None if fields["label"] is None else Label(**fields["label"])
     elif kind is Kept:
         fields["saved"] = Saved(**fields["saved"])
     message: Message = kind(**fields)

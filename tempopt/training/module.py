@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import lightning as L
@@ -15,18 +16,26 @@ from torch import Tensor
 
 from tempopt.attention.entropy import regularised_attention
 from tempopt.attention.functional import temper_query, tempered_attention
+from tempopt.attention.observing import Observe, Observers, check_temperatures
 from tempopt.errors import SpecError
 from tempopt.temperature import (
+    EntropyParameters,
     SoftmaxNormaliser,
     TemperatureParameters,
     TemperaturePlan,
     TopKNormaliser,
-    check_parameter,
 )
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
-_HELD = ("inverse_temperature", "auxiliary_weight", "_entropy_weight", "_length_constant", "_top_k")
+_HELD = (
+    "inverse_temperature",
+    "auxiliary_weight",
+    "_entropy_weight",
+    "_entropy_target",
+    "_length_constant",
+    "_top_k",
+)
 
 
 class TemperedModule(L.LightningModule):
@@ -54,7 +63,11 @@ class TemperedModule(L.LightningModule):
         length_scaling: Name of a factor on 1/tau by the number of keys a query sees, in
             :data:`tempopt.temperature.LENGTH_SCALINGS`.
         n0: Number of keys up to, or at, which it has no effect, > 1; of ``llama4`` the distance of its steps.
-        entropy_lambda: Weight of the attention entropy in the loss: > 0 rewards entropy, < 0 punishes it.
+        entropy_lambda: Weight of the attention entropy in the loss: > 0 rewards entropy, < 0 punishes it; at
+            the start of training, if there is an ``entropy_lambda_final``.
+        entropy_lambda_final: That weight at the end; None for ``entropy_lambda``.
+        entropy_schedule: Name of the way between them, in :data:`tempopt.temperature.SCHEDULES`.
+        entropy_target: Share of ln n, in [0, 1], to which a weight > 0 draws the entropy; None for none.
         warmup_start: tau at step 0 of ``warmup_anneal``, > 0.
         warmup_fraction: Share of training that its warm-up takes, in (0, 1).
         cycles: Number of cycles of ``cyclic`` and ``triangular``, half-integer.
@@ -70,10 +83,10 @@ class TemperedModule(L.LightningModule):
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
-    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0``, ``top_k`` and
-    ``entropy_lambda``, of this module and of others of its class: what :meth:`attend` reads of them lies in
-    tensors, in float32 or better whatever the type of the weights. Compiled apart are the entropy term (on
-    or off), the kinds of length scaling and the normalisers.
+    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0``, ``top_k``,
+    weight and target of the entropy, of this module and of others of its class: what :meth:`attend` reads of
+    them lies in tensors, in float32 or better whatever the type of the weights. Compiled apart are the
+    entropy term (on or off, with a target or without), the kinds of length scaling and the normalisers.
 
     Raises:
         SpecError: A name is not known, or a value is out of its range.
@@ -82,6 +95,7 @@ class TemperedModule(L.LightningModule):
     inverse_temperature: Tensor
     auxiliary_weight: Tensor
     _entropy_weight: Tensor
+    _entropy_target: Tensor
     _length_constant: Tensor
     _top_k: Tensor
 
@@ -97,6 +111,9 @@ class TemperedModule(L.LightningModule):
         length_scaling: str = "none",
         n0: float = 16.0,
         entropy_lambda: float = 0.0,
+        entropy_lambda_final: float | None = None,
+        entropy_schedule: str = "constant",
+        entropy_target: float | None = None,
         warmup_start: float = 1.0,
         warmup_fraction: float = 0.1,
         cycles: float = 1.5,
@@ -114,17 +131,18 @@ class TemperedModule(L.LightningModule):
         self.save_hyperparameters(ignore=[] if _takes_num_layers(type(self)) else ["num_layers"])
         if validate_at not in ("final", "current"):
             raise SpecError(f'validate_at is "{validate_at}"; allowed are final and current.')
-        check_parameter("entropy_lambda", entropy_lambda)
+        # parameters are arguments of the same names
+        given = locals()
+        self.entropy = EntropyParameters.from_mapping(given)
         self.num_layers = num_layers
-        self.entropy_lambda = entropy_lambda
-        self._has_entropy_term = entropy_lambda != 0
         self.validate_at = validate_at
         self.progress = 0.0
+        self._own_temperatures: tuple[float, ...] | None = None
+        self._observers = Observers()
         for name in _HELD:
             shape = {"inverse_temperature": (num_layers,), "_length_constant": (2,)}.get(name, ())
             self.register_buffer(name, torch.ones(shape, dtype=torch.float32), persistent=False)
-        # the plan's parameters are arguments of the same names
-        self.use(TemperatureParameters.from_mapping(locals()))
+        self.use(TemperatureParameters.from_mapping(given))
 
     @property
     def plan(self) -> TemperaturePlan:
@@ -142,17 +160,19 @@ class TemperedModule(L.LightningModule):
         Raises:
             SpecError: if its normaliser is not ``softmax``, and the module has an entropy term.
         """
-        if self._has_entropy_term and parameters.normaliser != SoftmaxNormaliser.name:
+        if self.entropy.has_term and parameters.normaliser != SoftmaxNormaliser.name:
             raise SpecError(
-                f"entropy_lambda={self.entropy_lambda!r} cannot be had with normaliser="
+                f"entropy_lambda={self.entropy.entropy_lambda!r} cannot be had with normaliser="
                 f'"{parameters.normaliser}": the entropy term is that of softmax, whose weights these are '
                 'not. Give entropy_lambda=0.0, or normaliser="softmax".'
             )
         self._plan = parameters.plan(self.num_layers)
+        self._own_temperatures = None
         self._write_held()
 
     def _write_held(self) -> None:
-        self._entropy_weight.fill_(self.entropy_lambda / self.num_layers)
+        if self.entropy.entropy_target is not None:
+            self._entropy_target.fill_(self.entropy.entropy_target)
         for index, constant in enumerate(self._plan.length_scaling.constant):
             self._length_constant[index] = constant
         if isinstance(self._plan.normaliser, TopKNormaliser):
@@ -170,10 +190,39 @@ class TemperedModule(L.LightningModule):
         return self
 
     def set_progress(self, progress: float) -> None:
-        """Set every layer's temperature to the plan's at ``progress`` in [0, 1]."""
+        """Set every layer's temperature and the weight of the entropy to those at ``progress`` in [0, 1]."""
         self.progress = progress
-        temperatures = self._plan.temperatures(progress)
-        self.inverse_temperature.copy_(torch.tensor([1.0 / t for t in temperatures], dtype=torch.float32))
+        self._entropy_weight.fill_(self.entropy.weight(progress) / self.num_layers)
+        inverse = torch.tensor([1.0 / t for t in self.temperatures], dtype=torch.float32)
+        self.inverse_temperature.copy_(inverse)
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperature of each layer in force, without the length factor."""
+        own = self._own_temperatures
+        return self._plan.temperatures(self.progress) if own is None else own
+
+    def set_temperatures(self, temperatures: Sequence[float]) -> None:
+        """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
+
+        They are kept in checkpoints, and validation is under them too.
+
+        Raises:
+            SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
+        """
+        self._own_temperatures = check_temperatures(temperatures, self.num_layers)
+        self.set_progress(self.progress)
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Say by what factor the loss is multiplied before its gradient is taken, and so the entropy."""
+        self.auxiliary_weight.fill_(loss_scale)
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Return a context in which the queries and keys of each :meth:`attend` are shown to an observer.
+
+        Only softmax attention is, and what is compiled is not.
+        """
+        return self._observers.joined(observe)
 
     def attend(
         self,
@@ -218,38 +267,53 @@ class TemperedModule(L.LightningModule):
         }
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         other: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
-        if self._has_entropy_term and self.training and torch.is_grad_enabled():
-            weight = self.auxiliary_weight * self._entropy_weight
+        if self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name:
+            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **masking)
+            self._observers.show(layer, tempered_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **masking)
+        if self.entropy.has_term and self.training and torch.is_grad_enabled():
             tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **masking)
             return regularised_attention(
-                tempered_BHQD, k_BHKD, v_BHKD, weight=weight, valid_BQ=valid_BQ, **masking, **other
+                tempered_BHQD,
+                k_BHKD,
+                v_BHKD,
+                weight=self.auxiliary_weight * self._entropy_weight,
+                target=self._entropy_target if self.entropy.has_target else None,
+                valid_BQ=valid_BQ,
+                **masking,
+                **other,
             )
-        normaliser = self._plan.normaliser
-        top_k: Tensor | int | None = None
-        if isinstance(normaliser, TopKNormaliser):
-            top_k = self._top_k if torch.compiler.is_compiling() else normaliser.top_k
         return tempered_attention(
             q_BHQD,
             k_BHKD,
             v_BHKD,
-            normaliser=normaliser.name,
-            top_k=top_k,
+            normaliser=self._plan.normaliser.name,
+            top_k=self._kept_keys(),
             **tempering,
             **masking,
             **other,
         )
 
+    def _kept_keys(self) -> Tensor | int | None:
+        normaliser = self._plan.normaliser
+        if not isinstance(normaliser, TopKNormaliser):
+            return None
+        return self._top_k if torch.compiler.is_compiling() else normaliser.top_k
+
     def configure_callbacks(self) -> list[L.Callback]:
         """Add the callbacks that move the temperature and weigh the entropy term."""
         callbacks: list[L.Callback] = [TemperatureCallback(validate_at=self.validate_at)]
-        return [*callbacks, LossScaleCallback()] if self.entropy_lambda else callbacks
+        return [*callbacks, LossScaleCallback()] if self.entropy.has_term else callbacks
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the progress, so that a reloaded module has the temperature it was saved with."""
         checkpoint["tempopt_progress"] = self.progress
+        if self._own_temperatures is not None:
+            checkpoint["tempopt_temperatures"] = list(self._own_temperatures)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the progress that :meth:`on_save_checkpoint` kept."""
+        """Take up the progress and the temperatures that :meth:`on_save_checkpoint` kept."""
+        own = checkpoint.get("tempopt_temperatures")
+        self._own_temperatures = None if own is None else check_temperatures(own, self.num_layers)
         self.set_progress(checkpoint.get("tempopt_progress", 1.0))
 
 

@@ -37,7 +37,7 @@ _SHORT: dict[str, Any] = {
     "val_check_interval": 1.0,
     "check_val_every_n_epoch": 1,
     "accumulate_grad_batches": 1,
-    "logger": False,
+    "log_every_n_steps": 1,
 }
 
 
@@ -111,12 +111,16 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         _self_test(run)
     for evaluation in request.evaluations:
         run.evaluate(evaluation)
+    finished = run.finished("complete", run.trainer.global_step, {"validate": run.logged})
+    _let_go(run)
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
-    Run(eager, _OneStep(channel), ranks, logger=False).fit()
+    second = Run(eager, _OneStep(channel), ranks)
+    second.fit()
+    _let_go(second)
     if mode is not None:
         with _compilable(mode):
             Run(request, _Unheard(), ranks, **_SHORT).fit()
-    return run.finished("complete", run.trainer.global_step, {"validate": run.logged})
+    return finished
 
 
 @contextlib.contextmanager
@@ -138,6 +142,12 @@ def _compilable(mode: str | None) -> Iterator[None]:
             f"{type(error).__name__}: {reason}. Take study.compile out, or have what cannot be compiled left "
             "out by torch.compiler.disable."
         ) from error
+
+
+def _let_go(run: Run) -> None:
+    """Take the temperatures off: modules may share what the next run attaches to, as a configuration."""
+    if isinstance(run.tempered, Attachment):
+        run.tempered.detach()
 
 
 def _tests(request: RunRequest) -> bool:

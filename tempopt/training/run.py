@@ -6,6 +6,7 @@ It knows nothing of Optuna, SQL or where its reports go; serve.py gives it a cha
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +15,9 @@ from typing import Any, Literal, Protocol
 
 import lightning as L
 import torch
-from lightning.fabric.plugins import ClusterEnvironment
 
 from tempopt.attention.attach import attach
-from tempopt.attention.query_rows import query_rows
+from tempopt.attention.query_rows import QueryRows, query_rows
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training import cards
@@ -51,18 +51,12 @@ from tempopt.training.messages import (
     ValidateAt,
 )
 from tempopt.training.module import TemperedModule
+from tempopt.training.observe import ObserveCallback
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
+from tempopt.training.trackers import Trackers
+from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
 
 BEAT_SECONDS = 0.25
-# A person who wants a logger says so in the spec; the rest is the agent's business.
-LEAN: dict[str, Any] = {
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-    # the order of the data is ours, and so is the share that each rank gets of them
-    "use_distributed_sampler": False,
-}
 
 
 class Channel(Protocol):
@@ -103,8 +97,10 @@ class Run:
         )
         self.module = built.module
         self.datamodule = built.datamodule
+        self._temperature = built.temperature
         self._plan = TemperatureParameters.from_mapping(built.temperature)
         self._layers = built.layers
+        self._way = built.way
         self.tempered = self._temper()
         self._bake()
         self._notes: list[str] = []
@@ -121,18 +117,18 @@ class Run:
             wishes=self._wishes,
             kept=self._kept,
         )
+        self._observed = self._observer()
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
-        seed_data(
-            self.module,
-            self.datamodule,
-            seed=request.seed,
-            data_seed=request.program.data_seed,
-            not_resumable=self._keep_nothing,
-            not_divided=self._leave_undivided,
-            ranks=ranks,
-            pinned=lambda: self._device.type == "cuda",
+        self._trackers = Trackers(
+            built.loggers,
+            request,
+            tempered=self.tempered,
+            observed=self._observed.at if self._observed is not None else lambda step: {},
+            rank=ranks.rank,
         )
-        self.trainer = self._trainer({**LEAN, **self._compile(), **built.trainer_kwargs, **overrides})
+        self._seed_data()
+        options = {**LEAN, **self._compile(), **built.trainer_kwargs, **overrides}
+        self.trainer = self._trainer(self._trackers.options(options))
         cards.begin(self._device, request.memory_share)
         self._beat(0)
 
@@ -158,9 +154,21 @@ class Run:
             SpecError: The metric was never logged, or the training has no known end.
         """
         try:
+            finished = self._executed()
+        except BaseException:
+            self._trackers.close(None)
+            raise
+        self._trackers.close(finished, self._channel.stop(self.request))
+        return dataclasses.replace(finished, notes=[*finished.notes, *self._trackers.new_faults()])
+
+    def _executed(self) -> Finished:
+        try:
+            resume = self._newest()
+            self._trackers.open(self.module, self.datamodule, self._plan, resume=resume)
+            self._notes += self._trackers.new_faults()
             if self.request.program.weights is not None:
                 return self._evaluate_only(Path(self.request.program.weights))
-            self.fit(resume=self._newest())
+            self.fit(resume=resume)
             if self.diverged_at is not None:
                 return self.finished("diverged", self.diverged_at)
             self._wishes.exchange()
@@ -173,12 +181,13 @@ class Run:
     def fit(self, *, resume: Path | None = None) -> None:
         """Train, from a checkpoint on if one is given."""
         try:
-            self.trainer.fit(
-                self.module,
-                datamodule=self.datamodule,
-                ckpt_path=resume,
-                weights_only=None if resume is None else True,
-            )
+            with self._trackers.logging(self.trainer):
+                self.trainer.fit(
+                    self.module,
+                    datamodule=self.datamodule,
+                    ckpt_path=resume,
+                    weights_only=None if resume is None else True,
+                )
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.close()
@@ -218,8 +227,9 @@ class Run:
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
-            notes=self._compiled() + (self._checkpoints.faults[:1] if self._checkpoints is not None else []),
+            notes=self._notes_of_the_end(),
             peak_memory=self._peak_memory(),
+            curves=self._observed.curves if state == "complete" and self._observed is not None else {},
         )
 
     @property
@@ -241,6 +251,10 @@ class Run:
         compile_steps(self.module, self.request.program.compile)
         # as in the validations of a training, whose graph the evaluations at its end then share
         return {"inference_mode": False}
+
+    def _notes_of_the_end(self) -> list[str]:
+        faults = self._checkpoints.faults[:1] if self._checkpoints is not None else []
+        return [*self._compiled(), *(self._observed.notes if self._observed is not None else []), *faults]
 
     def _compiled(self) -> list[str]:
         if self.request.program.compile is None:
@@ -264,6 +278,18 @@ class Run:
         self._beat(0)
         return path
 
+    def _seed_data(self) -> None:
+        seed_data(
+            self.module,
+            self.datamodule,
+            seed=self.request.seed,
+            data_seed=self.request.program.data_seed,
+            not_resumable=self._keep_nothing,
+            not_divided=self._leave_undivided,
+            ranks=self._ranks,
+            pinned=lambda: self._device.type == "cuda",
+        )
+
     def _keep_nothing(self) -> None:
         self._keeping.checkpoints = None
         self._wishes.keeps = False
@@ -281,13 +307,23 @@ class Run:
         if isinstance(self.module, TemperedModule):
             self.module.validate_at = self.request.program.validate_at
             return self.module
-        # what bakes a temperature for the initialisation-only arm bakes it into query rows
-        return attach(self.module, self._plan, layers=self._layers, way="query_rows")
+        try:
+            return attach(self.module, self._temperature, layers=self._layers, way=self._way)
+        except AttachError as error:
+            raise AttachError(
+                f"{error} (In a study a way is given as in attach: {{way: query_rows}}.)"
+            ) from error
+
+    def _observer(self) -> ObserveCallback | None:
+        # what is compiled would have to be compiled once more, to be looked into
+        if not self.request.observe or self.request.program.compile is not None:
+            return None
+        return ObserveCallback(self.tempered, self.request.seed)
 
     def _bake(self) -> None:
         if self.request.bake is None:
             return
-        rows = query_rows(self.module, self._layers)
+        rows = self._query_rows()
         if len(rows) != len(self.tempered.layers):
             raise AttachError(
                 f"{type(self.module).__name__} has {len(self.tempered.layers)} tempered layers, but query "
@@ -297,6 +333,12 @@ class Run:
         plan = TemperatureParameters.from_mapping(self.request.bake).plan(len(rows))
         for row, temperature in zip(rows, plan.temperatures(0.0), strict=True):
             row.scale_(1.0 / temperature)
+
+    def _query_rows(self) -> list[QueryRows]:
+        if isinstance(self.module, TemperedModule) or self._way == "query_rows":
+            return query_rows(self.module, self._layers)
+        # by the interface the layers are the attention modules, which hold their projections
+        return [row for name in self.tempered.layers for row in query_rows(self.module, [name])]
 
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         ranks = self._ranks
@@ -309,18 +351,21 @@ class Run:
             callbacks.append(BuffersCallback())
         # a TemperedModule brings these itself, unless its configure_callbacks was overridden
         callbacks.append(self._follow)
-        if isinstance(self.module, TemperedModule) and self.module.entropy_lambda:
-            callbacks.append(LossScaleCallback())
+        if self.tempered.entropy.has_term:
+            callbacks.append(LossScaleCallback(tempered=self.tempered))
+        if self._observed is not None:
+            callbacks.append(self._observed)
+        callbacks += self._trackers.callbacks
         trainer = L.Trainer(
             **{
                 **options,
                 "callbacks": [
-                    *_listed(options.get("callbacks")),
+                    *callbacks_given(options.get("callbacks")),
                     *callbacks,
                     self._callback,
                     self._keeping,
                 ],
-                "plugins": [*_plugins(options.get("plugins")), RankEnvironment(ranks)],
+                "plugins": [*plugins_given(options.get("plugins")), RankEnvironment(ranks)],
                 "devices": ranks.size,
             }
         )
@@ -336,6 +381,8 @@ class Run:
 
     def _started(self, step: int, total_steps: int) -> None:
         trainer = self.trainer
+        # a module brings callbacks of its own when training begins
+        refuse_control(trainer.callbacks)  # type: ignore[attr-defined]
         self._channel.send(
             Started(
                 ticket=self.request.ticket,
@@ -436,28 +483,6 @@ class Run:
             yield
         finally:
             owner.val_dataloader = own
-
-
-def _listed(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _plugins(given: Any) -> list[Any]:
-    """Return the plugins that a spec gives.
-
-    Raises:
-        SpecError: One of them says where processes are.
-    """
-    plugins = _listed(given)
-    for plugin in plugins:
-        if isinstance(plugin, ClusterEnvironment):
-            raise SpecError(
-                f"trainer.plugins: {type(plugin).__name__} says which processes train together, and tempopt "
-                "starts those itself, as many as trainer.devices says. Take it out."
-            )
-    return plugins
 
 
 def _given(loaders: Any, owner: object) -> Any:

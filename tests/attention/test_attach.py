@@ -205,7 +205,7 @@ def test_the_temperatures_that_are_set_can_be_read() -> None:
     assert attachment.temperatures == LINEAR.plan(2).temperatures(0.0)
     attachment.set_progress(0.25)
     assert attachment.temperatures == LINEAR.plan(2).temperatures(0.25)
-    assert attachment.entropy_lambda == 0.0
+    assert attachment.entropy.entropy_lambda == 0.0
 
 
 def test_a_second_attachment_is_refused() -> None:

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from tempopt.attention.functional import temper_query, tempered_attention, visible_keys
+from tempopt.errors import UsageError
 from tempopt.temperature import (
+    NORMALISERS,
     ClippedLogNScaling,
     Llama4Scaling,
     LogNPowerScaling,
@@ -190,6 +194,53 @@ def test_log_n_depends_on_a_row_and_not_on_the_padding_beside_it() -> None:
 def test_visible_keys_are_counted_for_every_kind_of_mask(masking: dict[str, Any]) -> None:
     counts = visible_keys(Q, K, **masking).expand(B, H, Q)
     assert counts.tolist() == allowed(**masking).sum(axis=-1).tolist()
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_causal_mask_over_keys_counts_as_the_whole_matrix_does(data: st.DataObject) -> None:
+    q_len, k_len = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    shape = data.draw(
+        st.sampled_from([(), (1,), (k_len,), (1, k_len), (2, 1, 1, k_len), (2, 3, 1, k_len), (2, 1, 1, 1)])
+    )
+    seed = data.draw(st.integers(0, 99))
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) > 0.4
+    mask = mask if data.draw(st.booleans()) else additive(mask)
+    counts = visible_keys(q_len, k_len, mask, is_causal=True).expand(2, 3, q_len)
+    dense = np.tril(np.ones((q_len, k_len), dtype=bool))
+    seen = mask.numpy() if mask.dtype == torch.bool else mask.numpy() == 0
+    assert counts.tolist() == (np.broadcast_to(seen, (2, 3, q_len, k_len)) & dense).sum(axis=-1).tolist()
+
+
+def test_a_causal_mask_over_keys_is_counted_without_the_matrix() -> None:
+    length = 50_000
+    counts = visible_keys(length, length, torch.arange(length) < 40_000, is_causal=True)
+    assert counts[[0, 39_999, 40_000, -1]].tolist() == [1, 40_000, 40_000, 40_000]
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_heads_that_share_keys_attend_as_if_each_had_its_own(normaliser: str) -> None:
+    q, k, v = qkv()
+    q, k, v = q.repeat(1, 2, 1, 1)[:, :4], k[:, :2], v[:, :2]
+    how: dict[str, Any] = {"normaliser": normaliser, "top_k": 2 if normaliser == "top_k" else None}
+    shared = tempered_attention(q, k, v, inverse_temperature=1.0, **how)
+    k, v = (each[:, [0, 0, 1, 1]] for each in (k, v))
+    assert torch.equal(shared, tempered_attention(q, k, v, inverse_temperature=1.0, **how))
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_heads_of_keys_that_do_not_divide_those_of_queries_are_refused(normaliser: str) -> None:
+    q, k, v = qkv()
+    top_k = 2 if normaliser == "top_k" else None
+    with pytest.raises(UsageError, match="a number that divides theirs"):
+        tempered_attention(
+            q.repeat(1, 2, 1, 1)[:, :4],
+            k[:, :3],
+            v[:, :3],
+            inverse_temperature=1.0,
+            normaliser=normaliser,
+            top_k=top_k,
+        )
 
 
 def test_a_mask_that_is_broadcast_over_keys_counts_every_key() -> None:

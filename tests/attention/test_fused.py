@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tempopt.attention import fused
 from tempopt.attention.entropy import attention_entropy, attention_with_entropy
@@ -267,6 +268,25 @@ def test_keys_as_values_give_the_same_entropy_and_gradients(with_values: bool, i
     through_values = all_of(fused._through_values(kernel, q, k, values, 0.4, is_causal))
     in_tiles = all_of(fused.attention_and_entropy(q, k, values, None, 0.4, is_causal))
     torch.testing.assert_close(through_values, in_tiles)
+
+
+def test_the_cards_kernel_is_given_dense_aligned_rows_alone() -> None:
+    def on_card(width: int = 16, keys: int = 5, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(1, 2, keys, width, device="cuda", dtype=dtype)
+
+    with FakeTensorMode():
+        q, k, v = (on_card() for _ in range(3))
+        assert fused._kernel_takes(q, k, v)
+        assert fused._kernel_takes(q, k, None)
+        # what transposing leaves behind
+        sparse = on_card(width=5, keys=16).transpose(-2, -1)
+        assert not fused._kernel_takes(sparse, k, v)
+        assert not fused._kernel_takes(q, sparse, v)
+        assert fused._kernel_takes(q, k, sparse)
+        assert not fused._kernel_takes(q, k, on_card(dtype=torch.float32))
+        assert not fused._kernel_takes(on_card(width=12), on_card(width=12), v)
+        assert not fused._kernel_takes(q, on_card(keys=0), on_card(keys=0))
+    assert not fused._kernel_takes(*(torch.zeros(1, 2, 5, 16) for _ in range(3)))
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,29 @@ def test_the_entropy_term_follows_the_scale_of_the_loss_and_is_for_training_alon
     assert any((once[name] - plain[name]).abs().max() > 1e-4 for name in plain)
 
 
+@pytest.mark.parametrize("padded", [None, "right", "left"])
+@both_models
+def test_output_and_entropy_come_from_one_pass(make, padded, monkeypatch) -> None:
+    given = text(padded)
+    valid_BQ = given["attention_mask"].bool()
+    expected = make().train()(**given)[0][valid_BQ]
+    model = make().train()
+    attach(model, {"entropy_lambda": 0.3})
+    monkeypatch.delattr(torch.nn.functional, "scaled_dot_product_attention")
+    torch.testing.assert_close(model(**given)[0][valid_BQ], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_beside_the_entropy_term_is_the_models_own() -> None:
+    def output(*given: dict[str, float]) -> Tensor:
+        model = llama(attention_dropout=0.5).train()
+        for each in given:
+            attach(model, each)
+        torch.manual_seed(0)
+        return model(**text(None))[0]
+
+    assert torch.equal(output({"entropy_lambda": 0.3}), output())
+
+
 def test_the_entropy_term_survives_activation_checkpointing() -> None:
     model = llama().train()
     attach(model, {"entropy_lambda": 0.3})

@@ -63,6 +63,14 @@ def test_the_jacobian_metric_takes_a_temperature_for_each_head() -> None:
     torch.testing.assert_close(tempered.compute()[0], expected)
 
 
+@pytest.mark.parametrize(
+    "given", [{"num_heads": 2.0}, {"num_heads": True}, {"num_heads": 2, "num_layers": 1.5}]
+)
+def test_numbers_of_things_that_are_not_whole_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="Give a whole number of at least 1"):
+        AttentionEntropy(**given)
+
+
 def test_one_head_has_no_metric_of_similarity() -> None:
     with pytest.raises(SpecError, match="between heads"):
         HeadSimilarity(1)

@@ -19,10 +19,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from tempopt.attention.attach import attach
 from tempopt.attention.functional import tempered_attention
-from tempopt.attention.normalisers import NORMALISERS, normalised_attention
+from tempopt.attention.normalisers import ATTENTIONS, normalised_attention
 from tempopt.errors import AttachError, UsageError
-from tempopt.temperature import NORMALISERS as NAMED
-from tempopt.temperature import LogNScaling, NoLengthScaling
+from tempopt.temperature import NORMALISERS, LogNScaling, NoLengthScaling
 from tests.attention.test_functional import MASKS, B, D, E, H, K, Q, additive, allowed, qkv, random_mask
 
 TOP_K = 3
@@ -96,8 +95,8 @@ def by_definition(
 
 
 def test_each_named_normaliser_is_there_and_no_other() -> None:
-    assert list(NORMALISERS) == list(NAMED) == ["softmax", "top_k", "sparsemax", "entmax15", "linear"]
-    assert all(kind.name == name for name, kind in NAMED.items())
+    assert list(ATTENTIONS) == list(NORMALISERS) == ["softmax", "top_k", "sparsemax", "entmax15", "linear"]
+    assert all(kind.name == name for name, kind in NORMALISERS.items())
 
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)

@@ -13,15 +13,20 @@ from tempopt import __version__, cli
 from tempopt.errors import SpecError, StudyFailed
 
 STORE = {"--storage", "--storage-file"}
+LOOKING = {"--dashboard", "--no-report"}
 LAUNCH = {"--launcher", "--launch", "--address", "--detach"}
 FLAGS = {
     "search": STORE
     | LAUNCH
+    | LOOKING
     | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
-    "resume": STORE | LAUNCH | {"NAME", "--trials", "--workers", "--checkpoints"},
+    "resume": STORE | LAUNCH | LOOKING | {"NAME", "--trials", "--workers", "--checkpoints"},
     "agent": STORE | {"NAME", "--workers", "--checkpoints"},
     "list": STORE | {"--json"},
-    "show": STORE | {"NAME", "--json"},
+    "show": STORE | {"NAME", "--json", "--watch"},
+    "report": STORE | {"NAME", "-o", "--output", "--plotlyjs"},
+    "dashboard": STORE
+    | {"NAME", "--host", "--port", "--user", "--password-file", "--password", "--token-file"},
     "logs": STORE | {"NAME", "TICKET", "--attempt"},
     "export": STORE | {"NAME", "--format", "-o", "--output"},
     "pause": STORE | {"NAME"},

@@ -33,6 +33,23 @@ def test_a_file_that_is_there_is_replaced_only_where_that_was_allowed(tmp_path: 
     assert path.read_text(encoding="utf-8") == "theirs\n"
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError])
+def test_what_is_half_written_goes(
+    end: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("mine\n", encoding="utf-8")
+
+    def fail(*_: object) -> None:
+        raise end
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(UsageError if end is OSError else end):
+        write("theirs\n", str(path), overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text(encoding="utf-8") == "mine\n"
+
+
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be written: No such file or directory\. Give -o"):
         write("a\n", str(tmp_path / "nowhere" / "a.yaml"), overwrite=True)

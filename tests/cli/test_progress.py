@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tempopt.cli.progress import Lines, Screen, amount, called, duration, observing, outcome
 from tempopt.store.rows import TicketRow
-from tempopt.study.progress import Snapshot
+from tempopt.study.progress import Snapshot, TrainerView
 
 MakeTicket = Callable[..., TicketRow]
 MakeSnapshot = Callable[..., Snapshot]
@@ -114,9 +115,62 @@ def test_the_screen_shows_stages_best_trainers_and_time_left(make_snapshot: Make
     assert "choose" not in seen  # nothing of it has been asked for yet
     assert "best so far 0.69 (+0.08 against τ = 1 at 0.61, not yet confirmed)" in seen
     assert "schedule=cosine, temperature_init=2.5" in seen
-    assert "search 17" in seen
-    assert "100/500 steps" in seen
+    line = next(line for line in seen.splitlines() if "search 17" in line)
+    assert line.split() == ["here,", "0", "cpu", "search", "17", "━━", "100/500", "0.55", "≥", "0.6"]
     assert "idle" in seen
+
+
+def _elsewhere(number: int, **fields: Any) -> TrainerView:
+    host = f"node{number}.cluster"
+    place = {"agent": f"{host}:{4000 + number}", "machine": host, "device": "NVIDIA H200 (cuda:0)"}
+    return TrainerView(slot=number, kind="search", number=number, **{**place, **fields})
+
+
+def _lines_of_runs(seen: str) -> list[list[str]]:
+    lines = seen.splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.split()[:1] == ["agent"])
+    return [line.split() for line in lines[begin:]]
+
+
+def test_the_screen_has_a_line_for_each_run_of_other_agents(make_snapshot: MakeSnapshot) -> None:
+    trainers = [
+        _elsewhere(1, step=50, total_steps=100, value=0.25, bound=0.125),
+        _elsewhere(2),
+        _elsewhere(3, step=1, total_steps=100, silent=True),
+        _elsewhere(4, agent="10.0.0.7:12", device=None),
+    ]
+    seen = _picture(make_snapshot(trainers=trainers, direction="minimize"), width=120)
+    device = ["NVIDIA", "H200", "(cuda:0)"]
+    assert _lines_of_runs(seen) == [
+        ["agent", "device", "run", "steps", "value", "bound"],
+        ["node1:4001", *device, "search", "1", "━━━━━━", "50/100", "0.25", "≤", "0.125"],
+        ["node2:4002", *device, "search", "2", "starting", "–", "–"],
+        ["node3:4003", *device, "search", "3", "1/100", "silent", "–"],
+        ["10.0.0.7:12", "search", "4", "starting", "–", "–"],
+    ]
+
+
+def test_numbers_are_whole_however_narrow_and_what_there_is_no_room_for_is_left_out(
+    make_snapshot: MakeSnapshot,
+) -> None:
+    trainers = [_elsewhere(1, step=5000, total_steps=5000, value=0.12345, bound=-0.12345)]
+    for width, has in ((120, ("NVIDIA", "━")), (70, ("━",)), (54, ())):
+        (_, line) = _lines_of_runs(_picture(make_snapshot(trainers=trainers), width=width))
+        assert line[0] == "node1:4001"
+        assert line[-4:] == ["5000/5000", "0.1235", "≥", "-0.1235"]
+        assert tuple(sign for sign in ("NVIDIA", "━") if sign in " ".join(line)) == has
+
+
+def test_of_many_runs_the_first_are_shown_and_the_others_counted(make_snapshot: MakeSnapshot) -> None:
+    seen = _picture(make_snapshot(trainers=[_elsewhere(n) for n in range(400)]))
+    lines = _lines_of_runs(seen)
+    assert lines[1][0] == "node0:4000"
+    assert lines[-1] == ["and", str(400 - len(lines) + 2), "more"]
+    assert len(seen.splitlines()) <= 25
+
+
+def test_the_screen_says_that_nobody_is_at_work(make_snapshot: MakeSnapshot) -> None:
+    assert "nobody is at work on it just now" in _picture(make_snapshot(trainers=[]))
 
 
 def test_the_screen_has_something_to_say_before_the_first_run(make_snapshot: MakeSnapshot) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tempopt import cli
+from tempopt.cli import dashboard, report
 from tempopt.cli import search as command
 from tempopt.store.store import Store
 from tempopt.study import api
@@ -72,6 +73,50 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "Look again:       tempopt show pairs\n"
         "Take the winner:  tempopt export pairs\n"
     )
+
+
+def test_a_search_ends_with_the_path_of_its_report_unless_none_is_wanted(
+    carried_out: Called, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "at_end", lambda arguments, name: f"{name}.html")
+    assert cli.main(["search", "a.yaml"]) == 0
+    assert "Read the report:  pairs.html\n" in capsys.readouterr().out
+    assert cli.main(["resume", "pairs"]) == 0
+    assert "Read the report:  pairs.html\n" in capsys.readouterr().out
+    assert cli.main(["search", "a.yaml", "--no-report"]) == 0
+    assert cli.main(["agent", "pairs"]) == 0
+    assert "report" not in capsys.readouterr().out
+
+
+def test_a_search_whose_report_cannot_be_written_has_not_failed(
+    carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["search", "a.yaml"]) == 0
+    captured = capsys.readouterr()
+    assert "the verdict" in captured.out and "Read the report" not in captured.out
+    assert "the report could not be written" in captured.err
+    assert "Try again: tempopt report pairs" in captured.err
+
+
+@pytest.mark.parametrize(("best", "code"), [("the best", 0), (None, 1)])
+def test_ctrl_c_while_the_report_is_written_ends_the_report_alone(
+    best: str | None,
+    code: int,
+    carried_out: Called,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    carried_out["best"] = best
+    for module, name in ((report, "at_end"), (dashboard, "bring_up_to_date")):
+        monkeypatch.setattr(module, name, interrupt)
+        assert cli.main(["search", "a.yaml"]) == code
+        captured = capsys.readouterr()
+        assert "Look again:       tempopt show pairs\n" in captured.out and "Read the" not in captured.out
+        assert ("Take the winner:" in captured.out) == (best is not None)
+        assert "no report was written" in captured.err and "tempopt report pairs" in captured.err
 
 
 def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(

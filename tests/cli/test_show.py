@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tempopt import cli
-from tempopt.store.rows import Ended, Kind, NewTicket, Outcomes, TicketRow, Wanted
+from tempopt.errors import StoreUnreachable
+from tempopt.store.rows import Began, Ended, Kind, NewTicket, Outcomes, Reported, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.presence import machine
 from tempopt.study.spec import StudySpec
@@ -175,6 +177,7 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "cost",
         "alone",
         "jobs",
+        "agents_at_work",
     ]
     assert list(told) == keys
     assert told["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
@@ -296,3 +299,149 @@ def test_the_keys_are_the_same_before_a_study_is_begun(capsys: pytest.CaptureFix
         store.add_jobs("later", "no_such_launcher:Mine", {}, ["3"])
     assert cli.main(["show", "later", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == begun.keys()
+
+
+@pytest.mark.usefixtures("begun")
+def test_json_names_the_runs_in_work_with_where_and_how_far_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _begin("far:1:2:3", f"near:{os.getpid()}:{machine()}:no such start")
+    with Store.open(URL) as store:
+        study = store.load_study("pairs").id
+        ticket = next(t for t in store.tickets(study) if t.state == "running" and t.agent == "far:1:2:3")
+        changes = [
+            Began(ticket_id=ticket.id, attempt=1, total_steps=10, code="c", machine="far", device="cuda:0"),
+            Reported(ticket_id=ticket.id, attempt=1, step=4, value=0.5),
+        ]
+        moved = {"renew": {ticket.id: 1}, "steps": {ticket.id: 6}}
+        store.write(study, changes, agent="far:1:2:3", lease=60.0, **moved)  # type: ignore[arg-type]
+    assert cli.main(["show", "pairs", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["agents"] == 1
+    assert told["agents_at_work"] == [
+        {
+            "agent": "far:1",
+            "machine": "far",
+            "device": "cuda:0",
+            "run": ticket.name,
+            "step": 6,
+            "total_steps": 10,
+            "value": 0.5,
+        }
+    ]
+
+
+def _finish(done: threading.Event) -> None:
+    """Carry out what is left of the study, one ticket after another, and close it."""
+    with Store.open(URL) as store:
+        study = store.load_study("pairs").id
+        for value in (0.25, 0.5):
+            ticket = _take(store, study, "search")
+            store.begin(ticket.id, ticket.attempt, {"temperature_init": 0.5}, {"temperature_init": 0.5}, None)
+            outcomes = Outcomes(outcome="complete", value=value, steps=10, seconds=2.0)
+            ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+            store.write(study, [ended], agent="far:1:2:3", lease=60.0)
+        store.set_state(study, "done")
+    done.set()
+
+
+@pytest.mark.usefixtures("begun")
+def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        _finish(done)
+
+    monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
+    assert cli.main(["show", "pairs", "--watch", "3"]) == 0
+    assert (looks, done.is_set()) == ([3.0], True)
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "pairs: maximize val_accuracy; tickets: 2 unit, 3 search"
+    assert [line.partition("] ")[2].split("  ")[0] for line in lines[:2]] == [
+        "search 1: 0.25",
+        "search 2: 0.5",
+    ]
+    assert cli.main(["show", "pairs"]) == 0
+    assert lines[2:] == ["", *capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.usefixtures("begun")
+def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter(["pause", "away", "away", "back", "interrupt"])
+    news = Store.news
+
+    def sleep(seconds: float) -> None:
+        step = next(steps)
+        if step == "interrupt":
+            raise KeyboardInterrupt
+        if step == "pause":
+            with Store.open(URL) as store:
+                store.set_state(store.load_study("pairs").id, "paused")
+        monkeypatch.setattr(Store, "news", _away if step == "away" else news)
+
+    monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
+    assert cli.main(["show", "pairs", "--watch"]) == 130
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert told.out.splitlines()[1:] == [
+        "pairs was paused. To go on: tempopt resume pairs",
+        "The database failed: refused. Looking again until it answers.",
+    ]
+
+
+def _away(*arguments: object) -> None:
+    raise StoreUnreachable("The database failed: refused.")
+
+
+@pytest.mark.usefixtures("submitted")
+def test_a_study_that_waits_to_be_begun_is_watched_and_one_that_nobody_knows_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tempopt.cli.watch.time.sleep", sleep)
+    assert cli.main(["show", "pairs", "--watch"]) == 130
+    assert capsys.readouterr().out == "pairs is not begun yet: its jobs wait.\n"
+    assert cli.main(["show", "pears", "--watch"]) == 2
+    assert 'Unknown study "pears"' in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("begun")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--watch", "--json"], "--json prints once, and --watch goes on. Leave one of them out."),
+        (["--watch", "0"], '"0" is not a number of seconds of 0.1 or more'),
+        (["--watch", "nan"], '"nan" is not a number of seconds of 0.1 or more'),
+        (["--watch", "pairs"], "the name goes first, as in NAME --watch 5"),
+    ],
+)
+def test_what_cannot_be_watched_is_said(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["show", "pairs", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+_WATCH = """
+import json, sys
+from tempopt.cli import main
+code = main(["show", "pairs", "--watch"])
+print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
+"""
+
+
+@pytest.mark.usefixtures("begun")
+def test_watching_loads_neither_torch_nor_lightning() -> None:
+    _finish(threading.Event())
+    watched = subprocess.run([sys.executable, "-c", _WATCH], capture_output=True, text=True, check=True)
+    code, loaded = json.loads(watched.stderr.splitlines()[-1])
+    assert code == 0
+    assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(loaded)

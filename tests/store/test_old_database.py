@@ -5,7 +5,8 @@ three had ended, one was given back, one was never begun, and three agents had d
 the trial was made and before its ticket knew of it, and after the trial was closed and before its ticket was.
 ``data/store_0002.sql`` was written by the program of version 0002: of six search tickets one is complete, one
 was lost once and then pruned, one has failed, one was given back with checkpoints and taken again, one runs
-and one was never begun.
+and one was never begun. ``data/store_0003.sql`` was written by the program of version 0003: the same of runs
+on cards, one of which needs one to itself, begun by a launcher.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from optuna.trial import TrialState
 from sqlalchemy import Connection, MetaData, create_engine, insert, inspect, select, text
 
 from tempopt.errors import StorageError
-from tempopt.store import Store, TicketRow, schema, upgrade
+from tempopt.store import Began, Store, TicketRow, schema, upgrade
 from tempopt.store.database import Database
 from tempopt.store.urls import parse
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, reported, take, taken
@@ -92,10 +93,10 @@ def trials(store: Store) -> list[optuna.trial.FrozenTrial]:
     return found
 
 
-both = pytest.mark.parametrize("version", ["0001", "0002"])
+each = pytest.mark.parametrize("version", ["0001", "0002", "0003"])
 
 
-@both
+@each
 def test_an_old_database_is_refused_until_it_is_upgraded(old: str, version: str) -> None:
     with pytest.raises(
         StorageError, match=rf"tables {version}, this program needs .*tempopt storage upgrade"
@@ -105,7 +106,7 @@ def test_an_old_database_is_refused_until_it_is_upgraded(old: str, version: str)
     assert upgrade(old) == schema.HEAD
 
 
-@both
+@each
 def test_nothing_is_lost_in_the_upgrade(old: str) -> None:
     database = Database(parse(old))
     names = ("tempopt_study", "tempopt_ticket", "tempopt_measurement", "trials", "trial_params")
@@ -138,6 +139,7 @@ def test_a_search_ticket_knows_what_was_suggested_for_its_trial(store: Store) ->
     [
         ("0001", "ALTER TABLE tempopt_study ADD COLUMN version INTEGER NOT NULL DEFAULT 0"),
         ("0002", "ALTER TABLE tempopt_ticket ADD COLUMN gpu_seconds DOUBLE PRECISION NOT NULL DEFAULT 0"),
+        ("0003", "ALTER TABLE tempopt_ticket ADD COLUMN machine VARCHAR(255)"),
     ],
 )
 def test_an_upgrade_that_was_broken_off_is_done_again(old: str, added: str) -> None:
@@ -201,3 +203,32 @@ class TestBeforeCards:
         rows = store.tickets(1)[3:]
         assert [(t.state, t.gpu_seconds, t.peak_memory) for t in rows] == [("done", 7.0, 2**33)] * 3
         assert [trial.number for trial in trials(store)] == list(range(6))
+
+
+@pytest.mark.parametrize("version", ["0003"])
+class TestBeforePlaces:
+    """What version 0003 wrote is known of, and nothing is said of where its runs were trained."""
+
+    def test_runs_are_as_they_were(self, store: Store) -> None:
+        tickets = store.tickets(1)
+        assert [t.state for t in tickets] == ["done", "done", "failed", "running", "running", "waiting"]
+        assert [(t.machine, t.device) for t in tickets] == [(None, None)] * 6
+        assert [(t.gpu_seconds, t.peak_memory) for t in tickets[:2]] == [(1.25, 2**33), (1.5, None)]
+        assert [t.alone for t in tickets] == [False, True, *[False] * 4]
+        assert [(job.launcher, job.id) for job in store.jobs("old")] == [("slurm", "12_0")]
+
+    def test_the_study_goes_on_and_tells_where(self, store: Store) -> None:
+        agent = "far:1:2:3"
+        held = {t.number: t for t in store.tickets(1) if t.state == "running"}
+        last = taken(store, store.load_study("old"), agent, held=[t.id for t in held.values()])
+        assert (last.number, store.begin(last.id, 1, PARAMETERS, SAMPLED, TRIAL)) == (5, 5)
+        place = {"machine": "node7", "device": "NVIDIA H200 (cuda:0)"}
+        for ticket in (*held.values(), last):
+            began = Began(ticket_id=ticket.id, attempt=ticket.attempt, total_steps=100, code="c", **place)
+            changes = [began, ended(ticket, complete(0.25))]
+            assert store.write(1, changes, agent=agent, lease=HOUR).refused == {}
+        rows = store.tickets(1)[3:]
+        assert [(t.state, t.machine, t.device) for t in rows] == [("done", *place.values())] * 3
+        # those that had ended before get no picture, since their trials are closed
+        pictured = [bool(trial._system_attrs) for trial in trials(store)]
+        assert pictured == [False, False, False, True, True, True]

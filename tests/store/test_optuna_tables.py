@@ -8,10 +8,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
+from unittest import mock
+from uuid import UUID
 
 import optuna
 import pytest
+from optuna.artifacts import upload_artifact
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.models import BaseModel
@@ -20,6 +25,7 @@ from sqlalchemy import text
 
 from tempopt.errors import StorageError
 from tempopt.store import NewTicket, Outcomes, Reported, Store, StudyRow, TicketRow, TrialParam
+from tempopt.store.artifacts import curve_id
 from tempopt.store.optuna_tables import SCHEMA
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, new, only, reported, taken
 
@@ -40,6 +46,7 @@ REPORTS = {
     5: -1.7976931348623157e308,
     2**31 - 1: 0.25,
 }
+NUMBERS = {"tau_final": 0.1 + 0.2, "gain": -5e-324, "seed": 2**63 - 1}
 COLUMNS_APART = {"datetime_start", "datetime_complete", "library_version"}
 
 
@@ -60,15 +67,20 @@ def outcome(name: Any, value: float | None = None, **more: Any) -> Outcomes:
 
 SCENES = {
     "running": Scene(reports=REPORTS),
-    "complete": Scene(reports=REPORTS, outcomes=outcome("complete", 0.1 + 0.7), state=TrialState.COMPLETE),
+    "complete": Scene(
+        reports=REPORTS,
+        outcomes=outcome("complete", 0.1 + 0.7, attributes=NUMBERS),
+        state=TrialState.COMPLETE,
+        attributes=NUMBERS,
+    ),
     "without parameters": Scene(params={}, outcomes=outcome("complete", -1.0), state=TrialState.COMPLETE),
     "pruned": Scene(reports=REPORTS, outcomes=outcome("pruned", 0.25), state=TrialState.PRUNED),
     "pruned before a report": Scene(outcomes=outcome("pruned"), state=TrialState.PRUNED),
     "diverged": Scene(
         reports={3: 0.5, 7: math.nan},
-        outcomes=outcome("diverged", diverged_at=7),
+        outcomes=outcome("diverged", diverged_at=7, attributes={"tau_final": 2.0}),
         state=TrialState.PRUNED,
-        attributes={"diverged_at": 7},
+        attributes={"tau_final": 2.0, "diverged_at": 7},
     ),
     "failed": Scene(
         reports={3: 0.5},
@@ -125,6 +137,8 @@ def by_optuna(study: optuna.Study, scene: Scene, ticket_id: int) -> None:
         trial.report(value, step)
     for key, value in scene.attributes.items():
         trial.set_user_attr(key, value)
+    if scene.state not in (TrialState.RUNNING, TrialState.FAIL):
+        _picture(trial, ticket_id)
     if scene.state == TrialState.COMPLETE:
         assert scene.outcomes is not None
         study.tell(trial, scene.outcomes.value)
@@ -133,6 +147,23 @@ def by_optuna(study: optuna.Study, scene: Scene, ticket_id: int) -> None:
         study._storage.set_trial_state_values(trial._trial_id, scene.state)
     elif scene.state != TrialState.RUNNING:
         study.tell(trial, state=scene.state)
+
+
+class Nowhere:
+    """Optuna's protocol of an artifact store, without a place for what is written."""
+
+    def write(self, artifact_id: str, content_body: BinaryIO) -> None:
+        assert content_body.read() == b""
+
+    open_reader = remove = None
+
+
+def _picture(trial: optuna.Trial, ticket_id: int) -> None:
+    """Upload the picture of a run as Optuna does, under the id that is ours."""
+    with TemporaryDirectory() as folder, mock.patch("uuid.uuid4", lambda: UUID(curve_id(ticket_id))):
+        file = Path(folder) / "curve.svg"
+        file.touch()
+        upload_artifact(artifact_store=Nowhere(), file_path=str(file), study_or_trial=trial)  # type: ignore[arg-type]
 
 
 def rows(storage: RDBStorage) -> dict[str, list[list[tuple[str, Any]]]]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from optuna.artifacts import get_all_artifact_meta
 from optuna.trial import TrialState
 
 from tempopt.errors import SpecError, StudyChanged, StudyFailed, UsageError
+from tempopt.store.artifacts import ticket_of
 from tempopt.store.rows import TicketRow
 from tempopt.store.store import Store
 from tempopt.study.agent import Agent
 from tempopt.study.api import load_study, resume, search
 from tempopt.study.progress import Unobserved
+from tempopt.temperature import TemperatureParameters
 from tests.study.toy_study import (
     SMALL,
     URL,
@@ -61,6 +66,29 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
     assert result.state == "done"
 
 
+def test_each_trial_has_numbers_to_sort_it_by_and_each_run_says_where_it_was_trained(
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(undisturbed.folder)
+    baseline = undisturbed.result.baseline
+    assert baseline is not None
+    rows = tickets()
+    assert {(t.machine, t.device) for t in rows} == {(socket.gethostname(), "cpu")}
+    by_number = {t.trial_number: t for t in rows if t.kind == "search"}
+    storage = optuna.storages.get_storage(URL)
+    for trial in optuna.load_study(study_name="toy", storage=storage).trials:
+        row, numbers = by_number[trial.number], trial.user_attrs
+        temperatures = TemperatureParameters.from_mapping(row.parameters or {}).plan(3).temperatures(1.0)
+        assert numbers["tau_final"] == pytest.approx(math.prod(temperatures) ** (1 / 3))
+        assert (numbers["seed"], numbers["seconds"]) == (row.seed, pytest.approx(row.seconds))
+        # the toys' loss is minimized
+        gain = baseline.mean - row.value if row.outcome == "complete" and row.value is not None else None
+        assert numbers.get("gain") == (None if gain is None else pytest.approx(gain))
+        (picture,) = get_all_artifact_meta(trial, storage=storage)
+        assert ticket_of(picture.artifact_id) == row.id
+    storage.remove_session()
+
+
 def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
     undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +106,22 @@ def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
     for pair in range(2):
         paired = {t.seed for t in rows if t.kind in ("confirm", "init_only") and t.pair == pair}
         assert len(paired) == 1
+
+
+def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_training(
+    undisturbed: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(undisturbed.folder)
+    with Store.open(URL, create=False) as store:
+        seen = store.measurements(store.load_study("toy").id, names=["entropy/0/0"])
+    by_ticket: dict[int, list[tuple[int, float]]] = {}
+    for each in seen:
+        by_ticket.setdefault(each.ticket_id, []).append((each.step, each.value))
+    observed = {t.id for t in tickets() if t.kind == "confirm" and t.arm in ("unit", "search")}
+    assert by_ticket.keys() == observed
+    for points in by_ticket.values():
+        assert [step for step, _ in points] == list(range(24))
+        assert all(0.0 < value <= 1.0 for _, value in points)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

@@ -113,3 +113,28 @@ def test_a_study_whose_search_was_withdrawn_is_over_when_its_runs_are(board: Boa
     end(store, ticket, 0.5)
     board.refresh()
     assert board.over() and not board.startable()
+
+
+def test_what_others_have_given_back_waits_here_too(store: Store, board: Board) -> None:
+    theirs = take(store, board, "another")
+    board.refresh()
+    assert board.tickets[theirs.id].state == "running"
+    store.release(1, ["another"])
+    board.refresh()
+    assert (board.tickets[theirs.id].state, board.tickets[theirs.id].agent) == ("waiting", None)
+    assert take(store, board, "third").id == theirs.id
+
+
+def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
+    store: Store, board: Board, spec: StudySpec
+) -> None:
+    assert (board.baseline(), board.gain(0.75)) == (None, None)
+    unit = take(store, board, "another")
+    assert unit.kind == "unit"
+    end(store, unit, 0.5)
+    board.refresh()
+    better = 0.25 if board._spec.study.direction == "maximize" else -0.25
+    assert (board.baseline(), board.gain(0.75), board.gain(None)) == (0.5, better, None)
+    store.add_tickets(1, first_tickets(spec.with_overrides(["study.arms.unit=2"])))
+    board.refresh()
+    assert (board.baseline(), board.gain(0.75)) == (0.5, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +10,23 @@ from typing import Any
 
 import pytest
 
-from tempopt.store.rows import SEARCHING, Checkpoint, Ended, Outcomes, StudyRow, TicketRow, Wanted
+from tempopt.errors import StoreUnreachable
+from tempopt.store.rows import (
+    SEARCHING,
+    Began,
+    Checkpoint,
+    Ended,
+    Lost,
+    Outcomes,
+    Reported,
+    StudyRow,
+    TicketRow,
+    Wanted,
+)
 from tempopt.store.store import Store
 from tempopt.study.arms import Arms
 from tempopt.study.desk import Desk
-from tempopt.study.progress import Unobserved
+from tempopt.study.progress import Observer, Unobserved
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import first_tickets
 from tempopt.study.trials import make_study
@@ -26,8 +39,9 @@ def _desk(
     store: Store,
     folder: Path,
     abandon: Callable[[Collection[int]], None] = lambda ids: None,
+    observer: Observer | None = None,
 ) -> Desk:
-    """Return the desk of an agent with one trainer, whom nobody looks on at."""
+    """Return the desk of an agent with one trainer, whom nobody looks on at unless an observer is given."""
     return Desk(
         spec=spec,
         study=study,
@@ -35,7 +49,7 @@ def _desk(
         folder=folder,
         trainers=1,
         abandon=abandon,
-        observer=Unobserved(),
+        observer=observer or Unobserved(),
     )
 
 
@@ -138,3 +152,90 @@ def test_what_others_were_given_is_read_and_not_drawn_again(
         ticket = other.next_ticket([])
         assert ticket is not None and ticket.number == 3
         assert drawn == [3]
+
+
+def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    spec = StudySpec.parse(toy_spec(trials=1, arms={"unit": 1, "constant": 1}), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        store.add_tickets(study.id, first_tickets(spec)[:1])
+        desk = _desk(spec, study, store, tmp_path)
+        ticket = desk.next_ticket([])
+        assert ticket is not None
+        folder = tmp_path / "toy" / "unit-0000"
+        folder.mkdir(parents=True)
+        for step in range(3):
+            path = folder / f"step-{step}-1.ckpt"
+            path.write_bytes(b"x")
+            ticket = desk.keep(ticket, Checkpoint(step=step, url=str(path), digest="d", size=1), age=0.0)
+        done = Outcomes(outcome="complete", value=0.5, steps=3, seconds=1.0)
+        desk.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=done))
+        desk.discard(ticket)
+        desk.board.take_in(dataclasses.replace(ticket, state="done", outcome="complete", value=0.5), {})
+        assert len(list(folder.iterdir())) == 3  # the store names two of them yet
+        desk.speak()
+        assert not folder.exists() or not list(folder.iterdir())
+
+
+class Onlooker(Unobserved):
+    """Somebody who wants to see every five seconds what other agents do."""
+
+    others_every = 5.0
+
+
+def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_nobody_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("tempopt.study.desk.time", SimpleNamespace(monotonic=lambda: clock.now))
+    asked: list[float] = []
+    news = Store.news
+
+    def counted(self: Store, *args: Any, **kwargs: Any) -> Any:
+        asked.append(clock.now)
+        return news(self, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "news", counted)
+    spec = StudySpec.parse(toy_spec(), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        store.add_tickets(study.id, first_tickets(spec))
+        alone = _desk(spec, study, store, tmp_path)
+        watched = _desk(spec, study, store, tmp_path, observer=Onlooker())
+        other = store.take_ticket(
+            study.id, "far:7:8:9", Wanted(limits={"unit": 0}, lease=60.0, max_attempts=3)
+        )
+        assert other is not None
+        began = Began(ticket_id=other.id, attempt=1, total_steps=24, code="c", machine="far", device="cpu")
+        report = Reported(ticket_id=other.id, attempt=1, step=8, value=0.5)
+        store.write(study.id, [began, report], agent="far:7:8:9", lease=60.0)
+        mine = watched.next_ticket([])
+        assert mine is not None
+        asked.clear()
+        for clock.now in (100.0, 100.5, 104.9, 105.0, 109.9):
+            (seen,) = watched.others()
+            assert alone.others() == []
+        assert asked == [100.0, 105.0]
+        assert (seen.agent, seen.machine, seen.kind, seen.step, seen.value) == (
+            "far:7",
+            "far",
+            "unit",
+            8,
+            0.5,
+        )
+        # an end that the store has not heard of goes first, and a store that is away is no reason to stop
+        watched.tell(Lost(ticket_id=mine.id, attempt=1, error="x", max_attempts=3))
+        clock.now = 200.0
+        assert watched.others() == [seen]
+        watched.speak()
+        monkeypatch.setattr(Store, "news", _away)
+        assert watched.others() == [seen]
+        assert asked == [100.0, 105.0]
+
+
+def _away(*arguments: object) -> None:
+    raise StoreUnreachable("The database failed: refused.")

@@ -88,6 +88,27 @@ def test_classes_within_classes_and_names_that_clash_become_calls(best_of: Any) 
     assert code.endswith("trainer.fit(model)\n")
 
 
+def test_loggers_are_left_out_and_one_that_is_switched_off_stays_so(best_of: Any) -> None:
+    given = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}, "dict_kwargs": {"flush": 1}}
+    for logger in (given, [given], "CSVLogger", True):
+        result = best_of({"trainer": {"max_steps": 10, "logger": logger}})
+        code, config = to_python(result), to_yaml(result)
+        compile(code, "export", "exec")
+        assert "logger" not in yaml.safe_load(config)["trainer"]
+        for text in (code, config):
+            assert "CSVLogger" not in text and "# The study's loggers (trainer.logger) are left out" in text
+    off = best_of({"trainer": {"max_steps": 10, "logger": False}})
+    assert yaml.safe_load(to_yaml(off))["trainer"]["logger"] is False
+    assert "logger=False" in to_python(off) and "left out" not in to_python(off)
+
+
+def test_what_a_class_hands_on_unseen_is_among_its_arguments(best_of: Any) -> None:
+    callback = {"class_path": "three.Callback", "init_args": {"a": 1}, "dict_kwargs": {"b": 2}}
+    code = to_python(best_of({"trainer": {"max_steps": 10, "callbacks": [callback]}}))
+    compile(code, "export", "exec")
+    assert "callbacks=[Callback(a=1, b=2)]" in code
+
+
 def test_the_header_says_what_was_shown(
     make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
 ) -> None:

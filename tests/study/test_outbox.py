@@ -52,6 +52,7 @@ class Records:
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.renewed: list[tuple[dict[int, int], float]] = []
+        self.steps: list[dict[int, int]] = []
         self.away: StorageError | None = None
 
     def write(
@@ -61,6 +62,7 @@ class Records:
         *,
         agent: str,
         renew: Mapping[int, int],
+        steps: Mapping[int, int],
         lease: float,
         take: Wanted | None,
         version: int | None,
@@ -70,6 +72,7 @@ class Records:
             raise self.away
         self.changes += changes
         self.renewed.append((dict(renew), lease))
+        self.steps.append(dict(steps))
         return Written(refused={}, state="running", version=0)
 
 
@@ -138,6 +141,17 @@ def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(box: Outbox, clo
     box.add(reported(2), age=1e6)
     clock.now += outbox.LATEST_SECONDS
     assert box.due()
+
+
+def test_steps_go_with_the_leases_that_they_have_earned(box: Outbox, records: Records) -> None:
+    box.renew(7, 1, 300.0, step=4)
+    box.renew(7, 1, 300.0, step=9)
+    box.renew(8, 2, 300.0)
+    box.renew(9, 1, 300.0, step=1)
+    box.drop(9)
+    box.deliver()
+    box.deliver()
+    assert records.steps == [{7: 9}, {}]
 
 
 def test_leases_are_renewed_for_progress_only(box: Outbox, records: Records) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -28,6 +29,14 @@ curve = st.dictionaries(st.sampled_from([0, 5, 10, 20, 30, 45]), value, min_size
 states = st.sampled_from([TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL])
 
 
+def _agrees(bound: float | None, pruned: bool, reports: dict[int, float], direction: str) -> None:
+    """See that whoever is pruned is worse than the bound, and that without one nobody is, unless by NaN."""
+    known = [value for value in reports.values() if not math.isnan(value)]
+    if pruned and known:
+        assert bound is not None
+        assert max(known) < bound if direction == "maximize" else min(known) > bound
+
+
 @pytest.mark.parametrize("options", PRUNERS, ids=str)
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
 @given(trials=st.lists(st.tuples(curve, states), min_size=1, max_size=20))
@@ -49,6 +58,7 @@ def test_percentiles_decide_as_optuna_does_on_the_same_trials(
                 warnings.simplefilter("ignore", RuntimeWarning)
                 expected = trial.should_prune()
             assert one.prune(number, reports, pruner) == expected
+            _agrees(one.bound(number, reports, pruner), expected, reports, direction)
         study.tell(trial, 0.0 if state == TrialState.COMPLETE else None, state=state)
         one.told(number, state, 0.0, reports)
 
@@ -63,3 +73,16 @@ def test_only_what_a_ticket_may_know_counts() -> None:
     one.told(6, TrialState.COMPLETE, 0.0, {1: 0.0})
     for number, expected in ((4, False), (9, True), (4, False)):
         assert one.prune(number, {1: 0.5}, pruner) == expected
+
+
+def test_the_bound_is_the_median_of_those_that_are_known_at_that_step() -> None:
+    pruner = make_pruner(Strategy.model_validate({"name": "median", "n_startup_trials": 2}))
+    one = History(name="s/search", direction="minimize", distributions={}, parallel=1)
+    assert one.bound(0, {1: 0.5}, pruner) is None
+    for number, value in enumerate((0.25, 0.5, 1.0)):
+        one.told(number, TrialState.COMPLETE, 0.0, {1: value, 2: value / 4})
+    assert one.bound(1, {1: 0.5}, pruner) is None  # fewer than two are known to the second trial
+    assert one.bound(3, {1: 0.75}, pruner) == 0.5
+    assert one.bound(3, {1: 0.75, 2: 0.75}, pruner) == 0.125
+    assert one.bound(3, {3: 0.75}, pruner) is None
+    assert one.bound(9, {1: 0.5}, pruner) is None  # what it may know has not ended here yet

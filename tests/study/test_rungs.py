@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import optuna
@@ -54,6 +55,12 @@ def test_halving_decides_as_optuna_does_on_the_same_trials(
             study.pruner = make_pruner(strategy)
             expected = trial.should_prune()
             assert one.prune(number, reports, make_pruner(strategy)) == expected
+            bound = one.bound(number, reports, make_pruner(strategy))
+            if expected and not math.isnan(value):
+                # whoever is pruned is worse than the bound; who is among the first at a rung has none
+                assert bound is not None or "bootstrap_count" in options
+                worse = bound is None or (value < bound if direction == "maximize" else value > bound)
+                assert worse
             if expected:
                 state = TrialState.PRUNED
                 break
@@ -88,3 +95,25 @@ def test_an_agent_that_starts_late_decides_as_one_that_saw_everything(name: str)
             decisions.append(seen.prune(number, reports, make_pruner(strategy)))
             assert late.prune(number, reports, make_pruner(strategy)) == decisions[-1]
     assert {True, False} <= set(decisions)
+
+
+def test_the_bound_is_the_worst_value_that_is_promoted() -> None:
+    options = {"name": "successive_halving", "min_resource": 10, "reduction_factor": 2}
+    strategy = Strategy.model_validate(options)
+    one = History(name="s/search", direction="maximize", distributions={}, parallel=1)
+    assert one.bound(0, {10: 0.5}, make_pruner(strategy)) is None
+    for number, value in enumerate((0.1, 0.2, 0.3, 0.4, 0.5)):
+        one.told(number, TrialState.COMPLETE, value, {10: value})
+    # of six at the rung, itself included, the best three go on: two may be better
+    for value in (0.2, 0.3, 0.4):
+        assert one.bound(5, {10: value}, make_pruner(strategy)) == 0.3
+        assert one.prune(5, {10: value}, make_pruner(strategy)) == (value < 0.3)
+    assert one.bound(5, {9: 0.9}, make_pruner(strategy)) is None  # no rung is reached yet
+    assert one.bound(5, {10: 0.4, 15: 0.1}, make_pruner(strategy)) == 0.3  # the last that was
+
+
+@pytest.mark.parametrize("options", [{"name": "none"}, {"name": "threshold", "lower": 0.1}], ids=str)
+def test_a_pruner_that_compares_with_nobody_has_no_bound(options: dict[str, Any]) -> None:
+    one = History(name="s/search", direction="maximize", distributions={}, parallel=1)
+    one.told(0, TrialState.COMPLETE, 0.5, {10: 0.5})
+    assert one.bound(1, {10: 0.5}, make_pruner(Strategy.model_validate(options))) is None

@@ -23,7 +23,7 @@ from tempopt.study.space import (
     parse_search,
     parse_sets,
 )
-from tempopt.temperature.plan import NEUTRAL
+from tempopt.temperature.parameters import NEUTRAL
 
 
 def _parse(search: object, **model_args: Any) -> dict[str, Any]:
@@ -311,3 +311,18 @@ def test_constants_have_a_range_where_none_is_searched(
 
 def test_neutral_parameters_are_plain_data() -> None:
     assert json.loads(json.dumps(NEUTRAL)) == NEUTRAL
+
+
+def test_an_entropy_schedule_that_may_stay_is_worth_searching() -> None:
+    space = parse_search(
+        {
+            "entropy_lambda": {"low": 0.01, "high": 0.1},
+            "entropy_lambda_final": {"low": 0.0, "high": 0.2},
+            "entropy_schedule": ["constant", "linear"],
+            "entropy_target": [None, 0.5],
+        },
+        model_args={},
+    )
+    assert idle(space, {}) == []
+    alone = parse_search({"entropy_target": [None, 0.5]}, model_args={})
+    assert idle(alone, {}) == ["entropy_target"]

@@ -356,6 +356,12 @@ def test_what_a_later_version_stored_is_refused_with_what_to_do() -> None:
         StudySpec.from_json(later)
 
 
+def test_what_runs_are_logged_to_is_no_change() -> None:
+    logged = _spec(trainer__logger={"class_path": "CSVLogger"}, trainer__log_every_n_steps=10)
+    assert diff(_spec(), logged) == []
+    assert logged.identity() == _spec().identity()
+
+
 def test_how_a_study_is_looked_after_is_no_change() -> None:
     cared = _spec(
         study__limits={"hours": 1.5, "gpu_hours": 8},
@@ -442,7 +448,7 @@ def test_a_program_holds_what_a_trainer_needs(monkeypatch: pytest.MonkeyPatch) -
     assert program.model == {"class_path": "my_module.MyModule", "init_args": {}}
     assert program.data is not None
     assert program.data["init_args"]["batch_size"] == 8
-    assert program.attach == {"layers": ["a.*"]}
+    assert program.attach == {"layers": ["a.*"], "way": "query_rows"}
     assert (program.metric, program.validate_at, program.data_seed) == ("val_accuracy", "final", 7)
 
 
@@ -482,3 +488,10 @@ def test_what_is_compiled_is_part_of_the_question_and_nothing_compiled_is_as_bef
     assert (_spec().program().compile, compiled.program().compile) == (None, "default")
     with pytest.raises(SpecError, match=r"study\.compile: given 'fast'. Give true, false, or one of"):
         _spec(study__compile="fast")
+
+
+def test_a_study_that_attaches_as_all_did_asks_what_it_asked_before_there_was_a_choice() -> None:
+    first = "c0ea964838d1019db7992928752349aff062e651c3a79c607485d0475054644a"
+    assert _spec(attach__layers="auto").identity() == first
+    assert _spec(attach__way="query_rows").identity() == first
+    assert _spec(attach__way="attention_interface").identity() != first

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from tempopt.errors import StudyFailed
-from tempopt.store.rows import Ended, Lost, NewTicket, Outcomes, Reported, TicketRow, Wanted
+from tempopt.store.rows import Began, Ended, Lost, NewTicket, Outcomes, Reported, TicketRow, Wanted
 from tempopt.store.store import Store
 from tempopt.study.progress import Snapshot
 from tempopt.study.spec import StudySpec
@@ -102,6 +104,7 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
     watch.look()
     (view,) = seen.snapshots[-1].trainers
     assert (view.kind, view.number, view.step, view.value) == ("unit", 0, 8, 0.8)
+    assert (view.agent, view.machine, view.silent, view.bound) == ("far:1", None, False, None)
     lost = Lost(ticket_id=ticket.id, attempt=1, error="the trainer was killed by SIGKILL", max_attempts=3)
     store.write(study, [lost], agent=AGENT, lease=60.0)
     _taken(store, study)
@@ -117,3 +120,66 @@ def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Stor
     store.delete_study("pairs")
     with pytest.raises(StudyFailed, match="deleted while it was being watched"):
         watch.look()
+
+
+def test_where_a_run_is_trained_and_how_far_it_is_is_seen_between_its_reports(
+    store: Store, make_spec: Any
+) -> None:
+    study = _begun(store, make_spec)
+    seen = Seen()
+    watch = Watch(store, "pairs", seen)
+    ticket = _taken(store, study)
+    began = Began(ticket_id=1, attempt=1, total_steps=100, code="c", machine="far", device="cuda:0")
+    store.write(study, [began], agent=AGENT, renew={ticket.id: 1}, steps={ticket.id: 37}, lease=60.0)
+    watch.look()
+    (view,) = seen.snapshots[-1].trainers
+    assert (view.machine, view.device, view.step, view.total_steps) == ("far", "cuda:0", 37, 100)
+    store.write(study, [], agent=AGENT, renew={ticket.id: 1}, lease=-1.0)
+    watch.look()
+    assert seen.snapshots[-1].trainers[0].silent
+
+
+def test_a_run_that_was_given_back_is_not_in_work_any_more(store: Store, make_spec: Any) -> None:
+    study = _begun(store, make_spec)
+    seen = Seen()
+    watch = Watch(store, "pairs", seen)
+    _taken(store, study)
+    watch.look()
+    assert len(seen.snapshots[-1].trainers) == 1
+    assert store.release(study, [AGENT]) == 1
+    watch.look()
+    assert seen.snapshots[-1].trainers == []
+
+
+@pytest.mark.parametrize("over", [10, 300])
+def test_a_look_takes_as_many_statements_however_many_trials_there_are(
+    store: Store, make_spec: Any, over: int
+) -> None:
+    spec: StudySpec = make_spec(trials=400)
+    study = store.create_study("pairs", spec.to_json(), spec.identity()).id
+    tickets = [NewTicket(kind="search", arm="search", number=n, seed=n) for n in range(400)]
+    store.add_tickets(study, tickets)
+    wanted = Wanted(limits={"search": None}, lease=60.0, max_attempts=3, held=range(1, 401))
+    done = Outcomes(outcome="complete", value=0.5, steps=10, seconds=2.0)
+    for n in range(over + 4):
+        ticket = store.take_ticket(study, AGENT, wanted)
+        assert ticket is not None
+        store.begin(ticket.id, 1, {"temperature_init": 0.5}, {"temperature_init": 0.5}, None)
+        changes: list[Any] = [Reported(ticket_id=ticket.id, attempt=1, step=1, value=0.5)]
+        changes += [Ended(ticket_id=ticket.id, attempt=1, outcomes=done)] if n < over else []
+        store.write(study, changes, agent=AGENT, lease=60.0)
+    seen = Seen()
+    watch = Watch(store, "pairs", seen)
+    statements: list[str] = []
+
+    def count(*arguments: Any) -> None:
+        statements.append(arguments[2])
+
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        watch.look()
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    assert len([one for one in statements if not one.startswith("BEGIN")]) == 3
+    assert len(seen.snapshots[-1].trainers) == 4
+    assert seen.snapshots[-1].done["search"] == over

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tempopt import temperature
 from tempopt.errors import SpecError
 from tempopt.temperature import (
+    ENTROPY_PARAMETERS,
     LAYER_PATTERNS,
     LENGTH_SCALINGS,
     NEUTRAL,
@@ -83,10 +84,8 @@ def test_the_neutral_parameters_are_temperature_one_to_the_last_bit() -> None:
 
 def test_every_parameter_has_a_neutral_value_that_it_may_have() -> None:
     assert tuple(NEUTRAL) == TEMPERATURE_PARAMETERS
-    assert {each.name for each in fields(TemperatureParameters)} == set(TEMPERATURE_PARAMETERS) - {
-        "entropy_lambda",
-        "output_temperature",
-    }
+    plan = {each.name for each in fields(TemperatureParameters)}
+    assert set(TEMPERATURE_PARAMETERS) == {*plan, *ENTROPY_PARAMETERS, "output_temperature"}
     for name, value in NEUTRAL.items():
         check_parameter(name, value)
 

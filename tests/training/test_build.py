@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tempopt.errors import SpecError
+from tempopt.study.space import arm_parameters
 from tempopt.training import build as room
 from tempopt.training.build import build, check_space, prepare
 from tempopt.training.messages import Program
@@ -329,7 +330,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"temperature_init": 2.0},
         "Add attach: {layers: auto} to the spec to set it from outside",
     ),
-    ({"model": STOCK, "attach": AUTO}, {"entropy_lambda": 0.1}, "entropy_lambda cannot be set from outside"),
+    ({"model": STOCK, "attach": AUTO}, {"entropy_lambda": 0.1}, "entropy_lambda=0.1 cannot be set from"),
     ({"model": STOCK, "attach": AUTO}, {"length_scaling": "log_n"}, "know nothing of the number of keys"),
     ({"model": STOCK, "attach": AUTO}, {"normaliser": "top_k"}, "know nothing of what makes weights"),
     (
@@ -434,8 +435,8 @@ CHECKS: list[tuple[dict[str, Any], dict[str, list[Any]], bool, list[str]]] = [
         {"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1], "temperature_init": [1.0, 2.0]},
         False,
         [
-            'search.length_scaling: length_scaling="log_n" cannot be set',
-            "search.entropy_lambda: entropy_lambda cannot",
+            "search.length_scaling: length_scaling='log_n' cannot be set",
+            "search.entropy_lambda: entropy_lambda=-0.1 cannot",
         ],
     ),
     (
@@ -468,3 +469,25 @@ def test_a_space_that_does_not_fit_is_refused(
 
 def test_evaluation_only_needs_no_training_data(program: Make) -> None:
     check_space(program(STOCK, attach=AUTO, weights="x.ckpt"), {"temperature_init": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize(
+    ("init_args", "searched"),
+    [
+        ({"entropy_lambda": 0.1, "entropy_lambda_final": 0.3, "entropy_schedule": "linear"}, {}),
+        ({"entropy_lambda_final": 0.3, "entropy_schedule": "linear"}, {}),
+        ({"entropy_lambda": 0.1, "entropy_lambda_final": 0.3}, {"entropy_schedule": ["linear", "cosine"]}),
+        ({"entropy_lambda": 0.1, "entropy_target": 0.5}, {"entropy_lambda_final": [0.1, 0.2]}),
+    ],
+)
+def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixes(
+    program: Make, init_args: dict[str, Any], searched: dict[str, list[Any]]
+) -> None:
+    model = {"class_path": "their_module.Tempered", "init_args": init_args}
+    prepared = prepare(program(model=model))
+    space = {"temperature_init": [0.5, 2.0], **searched}
+    for arm, sampled in (("unit", {}), ("constant", {"temperature_init": 2.0})):
+        parameters = arm_parameters(arm, sampled, searched=space, fixed=init_args)  # type: ignore[arg-type]
+        module: Any = prepared.module(parameters)
+        assert not module.entropy.has_term, (arm, parameters)
+        assert module.temperatures == (sampled.get("temperature_init", 1.0),) * 2

@@ -322,11 +322,11 @@ def test_what_a_drawn_normaliser_has_no_use_for_is_left_out_of_the_module() -> N
     )
     prepared = prepare(program)
     hot = prepared.module({"normaliser": "softmax"})
-    assert (hot.entropy_lambda, hot.plan.temperatures(0.0)) == (0.1, (4.0, 4.0))
+    assert (hot.entropy.entropy_lambda, hot.plan.temperatures(0.0)) == (0.1, (4.0, 4.0))
     sparse = prepared.module({"normaliser": "entmax15"})
-    assert (sparse.entropy_lambda, sparse.plan.temperatures(0.0)) == (0.0, (4.0, 4.0))
+    assert (sparse.entropy.entropy_lambda, sparse.plan.temperatures(0.0)) == (0.0, (4.0, 4.0))
     linear = prepared.module({"normaliser": "linear", "length_scaling": "log_n"})
-    assert (linear.entropy_lambda, linear.plan.temperatures(0.0)) == (0.0, (1.0, 1.0))
+    assert (linear.entropy.entropy_lambda, linear.plan.temperatures(0.0)) == (0.0, (1.0, 1.0))
     assert prepared.temperature({"normaliser": "linear"}) == {"normaliser": "linear"}
 
 

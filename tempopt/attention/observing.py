@@ -1,0 +1,158 @@
+"""Queries and keys as attention sees them, shown to whoever wants to measure; and temperatures from outside.
+
+What is measured of them is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tempopt.errors import SpecError
+from tempopt.temperature.ranges import check_number
+
+
+class Observe(Protocol):
+    """What is called at each attention of a tempered layer; it changes nothing."""
+
+    def __call__(
+        self,
+        layer: int,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        *,
+        scale: float | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        valid_BQ: Tensor | None,
+    ) -> None:
+        """Look at one attention.
+
+        Args:
+            layer: Depth of the layer.
+            q_BHQD: Queries, tempered already.
+            k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
+            scale: Factor on the logits; None is 1 / sqrt(D).
+            attn_mask: Boolean or floating mask, or None.
+            is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+            valid_BQ: True where a query is not padding; None if none is, or if that is not known.
+        """
+
+
+class Observers:
+    """Who looks on at the moment."""
+
+    def __init__(self) -> None:
+        self._all: list[Observe] = []
+
+    @property
+    def present(self) -> bool:
+        """Whether anybody looks on; what is compiled is shown to nobody, and not compiled anew for them."""
+        return not torch.compiler.is_compiling() and bool(self._all)
+
+    @contextmanager
+    def joined(self, observe: Observe) -> Iterator[None]:
+        """Have an observer look on for a while, beside others."""
+        self._all.append(observe)
+        try:
+            yield
+        finally:
+            self._all.remove(observe)
+
+    def show(self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, **masking: Any) -> None:
+        """Show one attention to all of them."""
+        for observe in self._all:
+            observe(layer, q_BHQD, k_BHKD, **masking)
+
+
+@contextmanager
+def fused_attention_observed(model: nn.Module, names: Sequence[str], observe: Observe) -> Iterator[None]:
+    """Show the arguments of ``torch.nn.functional.scaled_dot_product_attention`` in some layers, for a while.
+
+    A call is shown if just one of the projections was used since the attention modules that hold them were
+    last left: it is that layer's. What a model computes by matrix products of its own is not seen, nor are
+    modules in eval mode, which may go by fast paths that looking on would close.
+
+    Args:
+        model: What the projections are in.
+        names: Names of what makes the queries, one for each layer, first layer first; of a module that
+            attends itself, as ``nn.MultiheadAttention`` does, too.
+        observe: What is called.
+    """
+    seen = _FusedAttention(observe)
+    with ExitStack() as stack:
+        for layer, name in enumerate(names):
+            module = model.get_submodule(name)
+            if not module.training:
+                continue
+            attends = isinstance(module, nn.MultiheadAttention)
+            around = module if attends else model.get_submodule(name.rpartition(".")[0])
+            enter = module.register_forward_pre_hook(lambda *_, layer=layer: seen.follow(layer))
+            leave = around.register_forward_hook(lambda *_: seen.forget(), always_call=True)
+            stack.callback(enter.remove)
+            stack.callback(leave.remove)
+        stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", seen.attend))
+        yield
+
+
+class _FusedAttention:
+    def __init__(self, observe: Observe) -> None:
+        self._observe = observe
+        self._attention = F.scaled_dot_product_attention
+        self._layers: list[int] = []
+
+    def follow(self, layer: int) -> None:
+        self._layers.append(layer)
+
+    def forget(self) -> None:
+        self._layers.clear()
+
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
+        if len(self._layers) == 1 and not torch.compiler.is_compiling():
+            self._show(self._layers.pop(), *args, **kwargs)
+        return self._attention(*args, **kwargs)
+
+    def _show(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        if query.ndim == 4:
+            self._observe(
+                layer,
+                query,
+                key,
+                scale=scale,
+                attn_mask=attn_mask,
+                is_causal=is_causal,
+                valid_BQ=None,
+            )
+
+
+def check_temperatures(temperatures: Sequence[float], num_layers: int) -> tuple[float, ...]:
+    """Return the temperatures of all layers.
+
+    Raises:
+        SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
+    """
+    given = tuple(temperatures)
+    if len(given) != num_layers:
+        raise SpecError(
+            f"Given {len(given)} temperatures, {given!r}, for {num_layers} layers. Give one for each."
+        )
+    for each in given:
+        check_number("temperature", each)
+    return tuple(float(each) for each in given)

@@ -1,0 +1,363 @@
+"""Every command that can be typed, with its arguments: names, what they take, and their help.
+
+A table and what reads its values; carries nothing out, and imports nothing that takes time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+
+class Argument(NamedTuple):
+    """One argument of a command: its names and what argparse is to know of it."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+class Command(NamedTuple):
+    """One command: its help, the function that carries it out (``module:function``) and its arguments."""
+
+    summary: str
+    run: str
+    arguments: tuple[Argument, ...]
+
+
+def _argument(*names: str, **settings: Any) -> Argument:
+    return Argument(names, settings)
+
+
+class Trials(NamedTuple):
+    """How many search trials were asked for: ``whole`` in all (None: as the spec says), or ``more``."""
+
+    whole: int | None = None
+    more: int = 0
+
+
+def _count(text: str) -> int:
+    """Return a positive integer."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of 1 or more')
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Return a number of seconds of 0.1 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    # not so either for NaN
+    if not 0.1 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not a number of seconds of 0.1 or more; the name goes first, as in NAME --watch 5'
+        )
+    return seconds
+
+
+def _option(text: str) -> tuple[str, str]:
+    """Return the name and the value of what ``KEY=VALUE`` says."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, as in partition=gpu')
+    return key, value
+
+
+def _workers(text: str) -> int | str:
+    """Return a positive integer, or ``auto``."""
+    try:
+        return text if text == "auto" else _count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or auto") from None
+
+
+def _trials(text: str) -> Trials:
+    """Return what ``N`` or ``+N`` asks for."""
+    if text.startswith("+"):
+        return Trials(more=_count(text[1:]))
+    return Trials(whole=_count(text))
+
+
+def _more_trials(text: str) -> Trials:
+    """Return what ``+N`` asks for."""
+    if not text.startswith("+"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a study that goes on can only get more trials')
+    return _trials(text)
+
+
+_SPEC = _argument("spec", metavar="SPEC", help="study spec: a YAML file, or the name of a bundled study")
+_NAME = _argument("name", metavar="NAME", help="name of a study in the store")
+_STORE = (
+    _argument(
+        "--storage", metavar="URL", help="database URL (default: TEMPOPT_STORAGE, else sqlite:///tempopt.db)"
+    ),
+    _argument(
+        "--storage-file",
+        metavar="FILE",
+        help="file whose only line is the database URL, to keep a password out of lists of processes",
+    ),
+)
+_WORKERS = _argument(
+    "--workers",
+    metavar="N",
+    type=_workers,
+    help="trials side by side; auto: as many as there is room for (default: the spec's, else auto)",
+)
+_LAUNCH = (
+    _argument(
+        "--launcher",
+        metavar="NAME",
+        help="what starts the agents: local, ray, slurm, or package.module:Class (default: none; this "
+        "command is itself the one agent)",
+    ),
+    _argument(
+        "--launch",
+        metavar="KEY=VALUE",
+        type=_option,
+        action="append",
+        default=[],
+        help="an option of the launcher, as in partition=gpu; may be given more than once",
+    ),
+    _argument("--address", metavar="URL", help="where the cluster is; short for --launch address=URL"),
+    _argument(
+        "--detach",
+        action="store_true",
+        help="start the agents and return; the study goes on, and `tempopt show` sees it",
+    ),
+)
+_CHECKPOINTS = _argument(
+    "--checkpoints",
+    metavar="URL",
+    help="where runs keep checkpoints: a folder, or a URL as in s3://bucket/folder (default: the study's, "
+    "else tempopt-runs)",
+)
+_SET = _argument(
+    "--set",
+    metavar="KEY=VALUE",
+    action="append",
+    default=[],
+    help="set a key of the spec, as in data.root=/data or study.seed=1; may be given more than once",
+)
+_DASHBOARD = _argument(
+    "--dashboard",
+    action="store_true",
+    help="show the study in a dashboard as long as this runs",
+)
+_OUTPUT = _argument("-o", "--output", metavar="FILE", help="file to write to (default: the screen)")
+_NO_REPORT = _argument("--no-report", action="store_false", dest="report", help="write no report at the end")
+_JSON = _argument("--json", action="store_true", help="print JSON, for programs")
+
+COMMANDS = {
+    "search": Command(
+        "search a temperature schedule, prove it on fresh seeds and say what was found",
+        "tempopt.cli.search:search",
+        (
+            _SPEC,
+            *_STORE,
+            _argument(
+                "--trials",
+                metavar="N",
+                type=_trials,
+                default=Trials(),
+                help="search trials (default: the spec's); +N: so many more than the study has",
+            ),
+            _argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
+            _WORKERS,
+            _SET,
+            _argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
+            _CHECKPOINTS,
+            _DASHBOARD,
+            _NO_REPORT,
+            *_LAUNCH,
+        ),
+    ),
+    "resume": Command(
+        "go on with a study, from the database alone",
+        "tempopt.cli.search:resume",
+        (
+            _NAME,
+            *_STORE,
+            _argument(
+                "--trials",
+                metavar="+N",
+                type=_more_trials,
+                default=Trials(),
+                help="so many more search trials than the study has",
+            ),
+            _WORKERS,
+            _CHECKPOINTS,
+            _DASHBOARD,
+            _NO_REPORT,
+            *_LAUNCH,
+        ),
+    ),
+    "agent": Command(
+        "join a running study with one more agent, from any machine",
+        "tempopt.cli.search:agent",
+        (_NAME, *_STORE, _WORKERS, _CHECKPOINTS),
+    ),
+    "list": Command("list the studies in the store", "tempopt.cli.show:list_studies", (*_STORE, _JSON)),
+    "show": Command(
+        "show what a study found so far",
+        "tempopt.cli.show:show",
+        (
+            _NAME,
+            *_STORE,
+            _JSON,
+            _argument(
+                "--watch",
+                metavar="SECONDS",
+                nargs="?",
+                type=_seconds,
+                const=2.0,
+                help="look on until the study is done, with so many seconds between two looks (default: 2)",
+            ),
+        ),
+    ),
+    "report": Command(
+        "write a study as one HTML page, which opens offline",
+        "tempopt.cli.report:report",
+        (
+            _NAME,
+            *_STORE,
+            _argument(
+                "-o",
+                "--output",
+                metavar="FILE",
+                help="file to write to; - for the screen (default: NAME.html in the current folder)",
+            ),
+            _argument(
+                "--plotlyjs",
+                choices=("inline", "cdn"),
+                default="inline",
+                help="where the page has plotly.js from: itself, or the network, for a small file "
+                "(default: inline)",
+            ),
+        ),
+    ),
+    "dashboard": Command(
+        "look at the studies in Optuna's dashboard, with tempopt's plots and notes inside it",
+        "tempopt.cli.dashboard:dashboard",
+        (
+            _argument(
+                "name", metavar="NAME", nargs="?", help="the study whose page is named and kept fresh first"
+            ),
+            *_STORE,
+            _argument(
+                "--host",
+                metavar="ADDRESS",
+                default="127.0.0.1",
+                help="address to listen at; any but this machine's own needs a secret (default: 127.0.0.1)",
+            ),
+            _argument(
+                "--port",
+                metavar="N",
+                type=int,
+                default=8080,
+                help="port to listen at; 0 takes one that is free (default: 8080)",
+            ),
+            _argument("--user", metavar="NAME", help="ask visitors for this user and the password"),
+            _argument(
+                "--password-file",
+                metavar="FILE",
+                help="file whose only line is the password, with --user (or set TEMPOPT_DASHBOARD_PASSWORD)",
+            ),
+            _argument(
+                "--password", metavar="TEXT", help="the password itself; whoever lists processes sees it"
+            ),
+            _argument(
+                "--token-file",
+                metavar="FILE",
+                help="ask visitors for the token that is this file's only line (or set "
+                "TEMPOPT_DASHBOARD_TOKEN); they add ?token=... to the address once",
+            ),
+        ),
+    ),
+    "logs": Command(
+        "show what the runs of a study printed",
+        "tempopt.cli.logs:logs",
+        (
+            _NAME,
+            _argument(
+                "ticket",
+                metavar="TICKET",
+                nargs="*",
+                default=[],
+                help="the run, as in search-12 (default: a line for each run)",
+            ),
+            _argument("--attempt", metavar="N", type=_count, help="of this attempt alone"),
+            *_STORE,
+        ),
+    ),
+    "export": Command(
+        "write the winner as YAML for LightningCLI or as a Python call",
+        "tempopt.cli.show:export",
+        (
+            _NAME,
+            *_STORE,
+            _argument("--format", choices=("yaml", "python"), default="yaml", help="default: yaml"),
+            _OUTPUT,
+        ),
+    ),
+    "pause": Command(
+        "have every agent of a study checkpoint and leave, until it is resumed",
+        "tempopt.cli.care:pause",
+        (_NAME, *_STORE),
+    ),
+    "stop": Command(
+        "end the searching of a study; what was found so far is confirmed",
+        "tempopt.cli.care:stop",
+        (_NAME, *_STORE),
+    ),
+    "delete": Command(
+        "delete a study with its trials, checkpoints and logs",
+        "tempopt.cli.care:delete",
+        (
+            _NAME,
+            *_STORE,
+            _argument("--yes", action="store_true", help="do not ask"),
+            _argument("--force", action="store_true", help="even while agents are at work on it"),
+        ),
+    ),
+    "gc": Command(
+        "remove the checkpoints that no run needs any more",
+        "tempopt.cli.care:gc",
+        (
+            _argument("name", metavar="NAME", nargs="?", help="name of a study (default: all in the store)"),
+            *_STORE,
+            _argument("--dry-run", action="store_true", help="only list them"),
+        ),
+    ),
+    "storage": Command(
+        "bring a database that an older tempopt wrote to this version",
+        "tempopt.cli.care:storage",
+        (
+            _argument("action", metavar="upgrade", choices=("upgrade",), help="the only thing to do with it"),
+            *_STORE,
+        ),
+    ),
+    "check": Command(
+        "check a spec without searching",
+        "tempopt.cli.check:check",
+        (
+            _SPEC,
+            _SET,
+            _argument(
+                "--dry-run",
+                action="store_true",
+                help="also train two steps and name the attention layers that would be tempered",
+            ),
+        ),
+    ),
+    "init": Command(
+        "write a commented spec for a LightningModule of your own",
+        "tempopt.cli.check:init",
+        (
+            _argument(
+                "module", metavar="IMPORT_PATH", help="where it is, as in my_package.my_module.MyModule"
+            ),
+            _OUTPUT,
+        ),
+    ),
+}

@@ -1,0 +1,88 @@
+"""``tempopt report``, and the same page at the end of a search: one HTML file to look at and to send on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from tempopt.cli import DONE
+from tempopt.cli.output import replace, write
+from tempopt.cli.storage import storage_option
+from tempopt.errors import TempoptError, masked
+from tempopt.report.html import PlotlyJs, file_name, render
+from tempopt.store.store import Store
+from tempopt.study.results import load
+
+_SCREEN = "-"
+_OURS = b'<meta name="generator" content="tempopt'
+# The head of a page is at its beginning.
+_HEAD_BYTES = 4096
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write a study as one HTML page."""
+    text = _page(arguments.url, arguments.name, arguments.plotlyjs)
+    if arguments.output == _SCREEN:
+        sys.stdout.write(text)
+    else:
+        write(text, arguments.output or file_name(arguments.name), overwrite=True)
+    return DONE
+
+
+def at_end(arguments: argparse.Namespace, name: str) -> str | None:
+    """Write the report of a study that is over into the current folder, and return its path.
+
+    An earlier report is replaced. Any other file of that name is left as it is, which is told.
+    A report that cannot be written is told, and is no reason for a search to fail: None is returned.
+    """
+    wanted = Path(file_name(name))
+    try:
+        page = _page(arguments.url, name, "inline")
+        path = next(each for each in _names(wanted) if _is_free(each))
+        replace(path, page)
+    except Exception as error:
+        what = f"{error}" if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
+        again = f"tempopt report {shlex.quote(name)}{storage_option(arguments)}"
+        print(
+            masked(
+                f"tempopt: warning: the report could not be written: {what}\n"
+                f"The study is whole. Try again: {again}"
+            ),
+            file=sys.stderr,
+        )
+        return None
+    if path != wanted:
+        print(
+            f"tempopt: warning: {wanted} is there already and is no report of tempopt, so it is left as it "
+            f"is. The report is in {path}.",
+            file=sys.stderr,
+        )
+    return str(path)
+
+
+def _names(wanted: Path) -> Iterator[Path]:
+    """Yield what a report may be called, best first."""
+    yield wanted
+    yield wanted.with_stem(f"{wanted.stem}-tempopt")
+    yield from (wanted.with_stem(f"{wanted.stem}-tempopt-{number}") for number in count(2))
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether a path is nobody's, or holds a report of tempopt."""
+    try:
+        with path.open("rb") as file:
+            return _OURS in file.read(_HEAD_BYTES)
+    except FileNotFoundError:
+        return not path.is_symlink()
+    except OSError:
+        # a folder, or what may not be read
+        return False
+
+
+def _page(url: str, name: str, plotlyjs: PlotlyJs) -> str:
+    with Store.open(url, create=False) as store:
+        return render(load(store, name, whole=True), plotlyjs=plotlyjs, storage=store.url_shown)

@@ -1,0 +1,49 @@
+"""``tempopt show NAME --watch``: look on until a study is done, wherever its agents are."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+
+from tempopt.cli.progress import observing
+from tempopt.cli.storage import storage_option
+from tempopt.errors import StoreUnreachable
+from tempopt.store.rows import StudyState
+from tempopt.store.store import Store
+from tempopt.study.watch import Watch
+
+
+def look_on(arguments: argparse.Namespace) -> None:
+    """Show a study while others carry it out, until it is done.
+
+    Raises:
+        StudyNotFound: There is no study of that name, and no job that would begin it.
+        StudyFailed: It was deleted.
+    """
+    name = arguments.name
+    where = f"{shlex.quote(name)}{storage_option(arguments)}"
+    notes: dict[StudyState | None, str] = {
+        None: f"{name} is not begun yet: its jobs wait.",
+        "paused": f"{name} was paused. To go on: tempopt resume {where}",
+    }
+    with Store.open(arguments.url, create=False) as store:
+        if not store.jobs(name):
+            store.load_study(name)
+        with observing(sys.stdout) as observer:
+            watch = Watch(store, name, observer)
+            state: StudyState | None = "running"
+            reachable = True
+            while state != "done":
+                before = state
+                try:
+                    state, reachable = watch.look(), True
+                except StoreUnreachable as error:
+                    if reachable:
+                        observer.note(f"{error} Looking again until it answers.")
+                    reachable = False
+                if state != before and state in notes:
+                    observer.note(notes[state])
+                if state != "done":
+                    time.sleep(arguments.watch)

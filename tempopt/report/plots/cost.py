@@ -1,0 +1,135 @@
+"""Where the time went: training hours by machine and by kind of run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from tempopt.errors import NothingToPlot
+from tempopt.report.plots.base import Table
+from tempopt.report.plots.style import CONSTANT, FAINT, OTHER, SEQUENTIAL, UNIT, WINNER, figure, number, plain
+from tempopt.store.rows import KINDS, TicketRow
+from tempopt.study.results import StudyResult
+
+_COLOURS = dict(zip(KINDS, (UNIT, CONSTANT, WINNER, OTHER, SEQUENTIAL[2], FAINT), strict=True))
+_MOST_BARS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the runs of one machine took: training seconds by kind, and seconds of cards."""
+
+    name: str
+    devices: tuple[str, ...]
+    runs: int
+    seconds: Mapping[str, float]
+    gpu_seconds: float
+
+    @property
+    def total(self) -> float:
+        """Training seconds of all its runs."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostShown:
+    """What a study took, by machine, the busiest first."""
+
+    machines: tuple[Machine, ...]
+    gpu_seconds: float | None
+    saved: float
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        total = sum(machine.total for machine in self.machines)
+        count = "one machine" if len(self.machines) == 1 else f"{len(self.machines)} machines"
+        text = f"{number(total / 3600)} hours of training on {count}"
+        if self.gpu_seconds is not None:
+            text += f", {number(self.gpu_seconds / 3600)} GPU-hours, a share of a card counting as that share"
+        text += ". A run that was tried on several machines counts for the last."
+        return text
+
+    def table(self) -> Table:
+        """Return a row for each machine."""
+        rows = tuple(
+            (
+                each.name,
+                ", ".join(each.devices) or None,
+                each.runs,
+                each.total / 3600,
+                each.gpu_seconds / 3600,
+            )
+            for each in self.machines
+        )
+        return Table(columns=("machine", "devices", "runs", "hours of training", "GPU-hours"), rows=rows)
+
+
+def cost_data(result: StudyResult) -> CostShown:
+    """Return what each machine spent.
+
+    Raises:
+        NothingToPlot: Nothing was trained.
+    """
+    spent: dict[str, list[TicketRow]] = {}
+    for run in result.runs:
+        if run.seconds > 0:
+            spent.setdefault(machine_of(run), []).append(run)
+    if not spent:
+        raise NothingToPlot("Nothing has been trained yet.")
+    machines = [_machine(name, runs) for name, runs in spent.items()]
+    return CostShown(
+        machines=tuple(sorted(machines, key=lambda each: each.total, reverse=True)),
+        gpu_seconds=result.cost.gpu_seconds,
+        saved=result.cost.pruned_saving,
+    )
+
+
+def machine_of(run: TicketRow) -> str:
+    """Return the machine of a run's latest attempt, as far as it is known."""
+    if run.machine is not None:
+        return run.machine
+    # what an older tempopt trained: agents are named after their machine
+    return run.agent.partition(":")[0] if run.agent else "not known"
+
+
+def _machine(name: str, runs: list[TicketRow]) -> Machine:
+    return Machine(
+        name=name,
+        devices=tuple(sorted({run.device for run in runs if run.device is not None})),
+        runs=len(runs),
+        seconds={kind: sum(r.seconds for r in runs if r.kind == kind) for kind in KINDS},
+        gpu_seconds=sum(run.gpu_seconds for run in runs),
+    )
+
+
+def plot_cost(data: CostShown) -> go.Figure:
+    """Return a bar for each machine, parted by kind of run."""
+    shown = data.machines[:_MOST_BARS]
+    names = [plain(machine.name, 24) for machine in shown]
+    unit, size = ("hours", 3600.0) if max(machine.total for machine in shown) >= 5400 else ("minutes", 60.0)
+    made = figure(x=f"{unit} of training", height=140 + 36 * len(shown), barmode="stack")
+    for kind, colour in _COLOURS.items():
+        values = [machine.seconds[kind] / size for machine in shown]
+        if any(values):
+            made.add_trace(
+                go.Bar(
+                    y=list(range(len(shown))),
+                    x=values,
+                    orientation="h",
+                    name=kind.replace("_", " "),
+                    marker={"color": colour, "line": {"width": 0}},
+                    customdata=names,
+                    hovertemplate=f"%{{customdata}}, {kind}: %{{x:.3g}} {unit}<extra></extra>",
+                )
+            )
+    made.update_yaxes(
+        autorange="reversed",
+        showgrid=False,
+        tickvals=list(range(len(shown))),
+        ticktext=names,
+        ticklabelstandoff=8,
+        ticks="",
+    )
+    return made

@@ -1,0 +1,250 @@
+"""How spread out attention was while it was trained: entropy by layer and head, winner beside τ = 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from tempopt.errors import NothingToPlot
+from tempopt.report.plots.base import Table
+from tempopt.report.plots.style import (
+    QUIET,
+    SEQUENTIAL,
+    TEMPLATE,
+    UNIT,
+    WINNER,
+    evenly,
+    figure,
+    scale,
+)
+from tempopt.study.results import StudyResult
+
+Head = tuple[int, int]
+_ARMS = ("search", "unit")
+_NAMED = {"search": "winner", "unit": "τ = 1"}
+_MOST_LAYERS = 8
+_MOST_HEADS = 64
+_ROWS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entropies:
+    """Mean attention entropy over the confirmation's runs, as a share of ln n in [0, 1].
+
+    Args:
+        steps: Optimizer steps.
+        heads: Arm (``search``, ``unit``) to layer and head to the share at each step, NaN where it was not
+            measured; what was never measured is not in it.
+        runs: Arm to number of runs that were measured.
+    """
+
+    steps: tuple[int, ...]
+    heads: Mapping[str, Mapping[Head, tuple[float, ...]]]
+    runs: Mapping[str, int]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that were measured."""
+        return tuple(sorted({layer for heads in self.heads.values() for layer, _ in heads}))
+
+    def layer(self, arm: str, layer: int) -> tuple[float, ...]:
+        """Return the mean over the heads of a layer at each step."""
+        rows = [row for (of, _), row in self.heads[arm].items() if of == layer]
+        return tuple(_mean(column) for column in zip(*rows, strict=True)) if rows else ()
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        text = "Mean over the heads of a layer and over the confirmation's runs; 100 % is attention spread "
+        text += "evenly over all keys, 0 % attention on one. Solid is the winner, dashed τ = 1;"
+        text += " the thicker a line, the deeper its layer."
+        ends = {arm: self._end(arm) for arm in self.heads}
+        if len(ends) == 2:
+            text += f" At the end the winner is at {100 * ends['search']:.0f} % and τ = 1 at "
+            text += f"{100 * ends['unit']:.0f} %."
+        return text
+
+    def _end(self, arm: str) -> float:
+        return _mean([next(v for v in reversed(row) if v == v) for row in self.heads[arm].values()])
+
+    def table(self) -> Table:
+        """Return each layer at a few steps."""
+        rows = tuple(
+            (_NAMED[arm], layer, self.steps[place], values[place] if values[place] == values[place] else None)
+            for arm in self.heads
+            for layer in self.layers
+            if (values := self.layer(arm, layer))
+            for place in evenly(len(self.steps), 5)
+        )
+        return Table(columns=("arm", "layer", "step", "entropy / ln n"), rows=rows[:_ROWS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadEntropies:
+    """The same, head by head."""
+
+    entropies: Entropies
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        heads = len({head for arm in self.entropies.heads.values() for head in arm})
+        text = "A row is a head (layer.head), training runs from left to right; the darker (on dark ground: "
+        text += "the lighter), the more evenly it attends. "
+        ends = {arm: self._most_even(arm) for arm in self.entropies.heads}
+        told = [
+            f"{layer}.{head} of {_NAMED[arm]} at {100 * v:.0f} %" for arm, ((layer, head), v) in ends.items()
+        ]
+        text += f"Most even at the end: {', '.join(told)}."
+        if heads > _MOST_HEADS:
+            text += f" {_MOST_HEADS} of {heads} heads are drawn."
+        return text
+
+    def _most_even(self, arm: str) -> tuple[Head, float]:
+        ends = {
+            head: next(value for value in reversed(row) if value == value)
+            for head, row in self.entropies.heads[arm].items()
+        }
+        head = max(ends, key=lambda each: ends[each])
+        return head, ends[head]
+
+    def table(self) -> Table:
+        """Return each head's entropy at first and at last."""
+        rows = tuple(
+            (
+                _NAMED[arm],
+                f"{layer}.{head}",
+                *(value if value == value else None for value in (row[0], row[-1])),
+            )
+            for arm, heads in self.entropies.heads.items()
+            for (layer, head), row in sorted(heads.items())
+        )
+        return Table(columns=("arm", "head", "at first", "at last"), rows=rows[:_ROWS])
+
+
+def _mean(values: tuple[float, ...] | list[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return fmean(finite) if finite else math.nan
+
+
+def entropy_data(result: StudyResult) -> Entropies:
+    """Return the entropies that the confirmation's runs measured.
+
+    Raises:
+        NothingToPlot: None did.
+    """
+    found: dict[str, dict[Head, dict[int, list[float]]]] = {}
+    measured_runs = dict.fromkeys(_ARMS, 0)
+    of_round = result.verdict.round if result.verdict is not None else result.round
+    for run in result.runs:
+        if run.kind != "confirm" or run.arm not in _ARMS or run.round != of_round:
+            continue
+        measured = {n: c for n, c in result.measured.get(run.id, {}).items() if n.startswith("entropy/")}
+        # a head of which every number is lost has nothing to show, and no end to tell of
+        curves = {n: c for n, c in measured.items() if any(math.isfinite(value) for _, value in c)}
+        measured_runs[run.arm] += bool(curves)
+        for name, curve in curves.items():
+            _, layer, head = name.split("/")
+            own = found.setdefault(run.arm, {}).setdefault((int(layer), int(head)), {})
+            for step, value in curve:
+                own.setdefault(step, []).append(value)
+    if not found:
+        raise NothingToPlot(
+            "No entropy was measured: the confirmation has not begun, its attention was no number, or the "
+            "way in which this model is tempered cannot see its attention weights."
+        )
+    steps = sorted({step for arm in found.values() for head in arm.values() for step in head})
+    return Entropies(
+        steps=tuple(steps),
+        heads={
+            arm: {
+                head: tuple(_mean(points.get(step, [])) for step in steps)
+                for head, points in sorted(found[arm].items())
+            }
+            for arm in _ARMS
+            if arm in found
+        },
+        runs={arm: count for arm, count in measured_runs.items() if count},
+    )
+
+
+def heads_data(result: StudyResult) -> HeadEntropies:
+    """Return the entropies head by head; raises as :func:`entropy_data`."""
+    return HeadEntropies(entropies=entropy_data(result))
+
+
+def plot_entropy(data: Entropies) -> go.Figure:
+    """Return a line for each layer and arm."""
+    made = figure(x="optimizer step", y="entropy, share of ln n", height=380)
+    layers = [data.layers[place] for place in evenly(len(data.layers), _MOST_LAYERS)]
+    for arm, colour, dash in (("search", WINNER, "solid"), ("unit", UNIT, "dash")):
+        if arm not in data.heads:
+            continue
+        for place, layer in enumerate(layers):
+            if not (values := data.layer(arm, layer)):
+                continue
+            made.add_trace(
+                go.Scatter(
+                    x=np.array(data.steps, dtype=np.int32),
+                    y=np.array(values, dtype=np.float32),
+                    mode="lines+markers",
+                    # the first layer thin, the last thick: colour and dash say which arm
+                    line={
+                        "color": colour,
+                        "dash": dash,
+                        "width": 1.2 + 2.3 * place / max(1, len(layers) - 1),
+                    },
+                    marker={"color": colour, "size": 3},
+                    name=_NAMED[arm],
+                    showlegend=layer == layers[-1],
+                    hovertemplate=f"{_NAMED[arm]}, layer {layer}, step %{{x}}: %{{y:.1%}}<extra></extra>",
+                    connectgaps=True,
+                )
+            )
+    made.update_yaxes(tickformat=".0%", rangemode="tozero")
+    return made
+
+
+def plot_heads(data: HeadEntropies) -> go.Figure:
+    """Return a map of head and step for each arm, one above the other."""
+    arms = list(data.entropies.heads)
+    heads = sorted({head for arm in arms for head in data.entropies.heads[arm]})
+    shown = [heads[place] for place in evenly(len(heads), _MOST_HEADS)]
+    titles = [_NAMED[arm] for arm in arms]
+    made = make_subplots(
+        rows=len(arms), cols=1, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.12
+    )
+    empty = (math.nan,) * len(data.entropies.steps)
+    for row, arm in enumerate(arms, start=1):
+        of = data.entropies.heads[arm]
+        made.add_trace(
+            go.Heatmap(
+                x=np.array(data.entropies.steps, dtype=np.int32),
+                y=[f"{layer}.{head}" for layer, head in shown],
+                z=np.array([of.get(head, empty) for head in shown], dtype=np.float32).round(4),
+                coloraxis="coloraxis",
+                hovertemplate=f"{_NAMED[arm]}, head %{{y}}, step %{{x}}: %{{z:.1%}}<extra></extra>",
+            ),
+            row=row,
+            col=1,
+        )
+    made.update_layout(
+        template=TEMPLATE,
+        height=120 + len(arms) * (70 + 16 * min(len(shown), 24)),
+        margin={"t": 36},
+        coloraxis={
+            "cmin": 0,
+            "cmax": 1,
+            "colorscale": scale(SEQUENTIAL),
+            "colorbar": {"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
+        },
+    )
+    made.update_annotations(font={"size": 13, "color": QUIET})
+    made.update_yaxes(type="category", autorange="reversed", showgrid=False, title={"text": "head"})
+    made.update_xaxes(showgrid=False)
+    made.update_xaxes(title={"text": "optimizer step"}, row=len(arms), col=1)
+    return made

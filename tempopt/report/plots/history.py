@@ -1,0 +1,258 @@
+"""The search trials in their order, against the baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tempopt.errors import NothingToPlot
+from tempopt.report.plots.base import Table
+from tempopt.report.plots.style import (
+    CONSTANT,
+    INK,
+    MOST_LABELS,
+    MOST_MARKS,
+    OTHER,
+    UNIT,
+    UNIT_BAND,
+    WINNER,
+    evenly,
+    figure,
+    label,
+    mark_size,
+    number,
+)
+from tempopt.store.rows import TicketRow
+from tempopt.study.confirm import oriented, usable
+from tempopt.study.results import Baseline, StudyResult
+from tempopt.study.verdict import parameters_text
+
+_FEWEST = 8
+_LISTED = 30
+_SYMBOLS = {
+    "complete": "circle",
+    "pruned": "triangle-down-open",
+    "diverged": "x-thin-open",
+    "constant": "square",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A search trial that is over: how it ended, its value (None if it has none) and its parameters."""
+
+    number: int
+    outcome: str
+    value: float | None
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryShown:
+    """The search trials in their order.
+
+    Args:
+        metric: Name of the metric.
+        direction: Which values are better.
+        trials: Those shown, by number.
+        best: Number and value of each trial that was better than all before it.
+        baseline: The runs at τ = 1 during the search, if any is complete.
+        constant: Best value of a constant temperature, if any is complete.
+        out_of: Number of trials that are over; more than are shown where that is many.
+    """
+
+    metric: str
+    direction: str
+    trials: tuple[Trial, ...]
+    best: tuple[tuple[int, float], ...]
+    baseline: Baseline | None
+    constant: float | None
+    out_of: int
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        text = "One mark a trial, the line follows the best so far"
+        if self.baseline is not None:
+            spread = "" if self.baseline.sd is None else " with the band one standard deviation of its seeds"
+            text += f"; the dashed line is τ = 1 on the search's seeds ({number(self.baseline.mean)}){spread}"
+        text += ". "
+        if self.best:
+            text += f"The best, {number(self.best[-1][1])}, came with trial {self.best[-1][0]}; being picked "
+            text += "for its luck too, it is not the gain to expect."
+        if len(self.trials) < self.out_of:
+            text += f" {len(self.trials)} of {self.out_of} trials are drawn."
+        return text
+
+    def table(self) -> Table:
+        """Return the trials, the best first."""
+        rows = tuple(
+            (each.number, each.outcome, each.value, parameters_text(each.parameters))
+            for each in self.ranked()[:_LISTED]
+        )
+        return Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
+
+    def ranked(self) -> list[Trial]:
+        """Return the trials shown, the best first: complete before pruned, those without a value last."""
+        sign = 1 if self.direction == "maximize" else -1
+        return sorted(
+            self.trials,
+            key=lambda each: (
+                each.value is None,
+                each.outcome != "complete",
+                0.0 if each.value is None else -sign * each.value,
+            ),
+        )
+
+
+def history_data(result: StudyResult) -> HistoryShown:
+    """Return the search trials that are over, at most some thousands of them.
+
+    Raises:
+        NothingToPlot: None is over.
+    """
+    over = [run for run in result.runs if run.kind == "search" and run.outcome is not None]
+    if not over:
+        raise NothingToPlot("No search trial is over yet.")
+    best: list[tuple[int, float]] = []
+    for run in over:
+        if usable(run) and run.value is not None:
+            if not best or oriented(run.value, result.direction) > oriented(best[-1][1], result.direction):
+                best.append((run.number, run.value))
+    steps = {trial for trial, _ in best}
+    places = {*evenly(len(over), MOST_MARKS), *(i for i, run in enumerate(over) if run.number in steps)}
+    constants = [r.value for r in result.runs if r.kind == "constant" and usable(r) and r.value is not None]
+    pick = max if result.direction == "maximize" else min
+    return HistoryShown(
+        metric=result.metric,
+        direction=result.direction,
+        trials=tuple(_trial(over[place]) for place in sorted(places)),
+        best=tuple(best),
+        baseline=result.baseline,
+        constant=pick(constants, default=None),
+        out_of=len(over),
+    )
+
+
+def _trial(run: TicketRow) -> Trial:
+    finite = run.value is not None and math.isfinite(run.value)
+    return Trial(
+        number=run.number,
+        outcome=run.outcome or "failed",
+        value=run.value if finite else None,
+        parameters=run.parameters or {},
+    )
+
+
+def plot_history(data: HistoryShown) -> go.Figure:
+    """Return the trials' values by number, the best so far, and the baseline."""
+    made = figure(x="trial", y=data.metric, height=400)
+    ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
+    labels = {each.number: label(each.parameters) for each in data.ranked()[:MOST_LABELS]}
+    for outcome, colour in (("pruned", OTHER), ("complete", WINNER)):
+        shown = [each for each in data.trials if each.outcome == outcome and each.value is not None]
+        if shown:
+            made.add_trace(_marks(shown, outcome, colour, labels))
+    lost = [each for each in data.trials if each.value is None]
+    values = [each.value for each in data.trials if each.value is not None]
+    if lost:
+        worst = (min if data.direction == "maximize" else max)(values, default=0.0)
+        made.add_trace(_lost(lost, worst))
+    # over the marks, which may be many
+    if data.baseline is not None:
+        _draw_baseline(made, data.baseline, ends)
+    if data.constant is not None:
+        made.add_trace(_level(ends, data.constant, "best constant τ", CONSTANT, "dot"))
+    if data.best:
+        last = max(ends[1], data.best[-1][0])
+        made.add_trace(
+            go.Scatter(
+                x=[*(trial for trial, _ in data.best), last],
+                y=[*(value for _, value in data.best), data.best[-1][1]],
+                mode="lines",
+                line={"color": WINNER, "width": 2, "shape": "hv"},
+                name="best so far",
+                hoverinfo="skip",
+            )
+        )
+    _focus(made, data)
+    return made
+
+
+def _focus(made: go.Figure, data: HistoryShown) -> None:
+    """Keep one runaway loss from squeezing all others into a line."""
+    values = [each.value for each in data.trials if each.value is not None and each.outcome == "complete"]
+    if len(values) < _FEWEST:
+        return
+    low, high = min(values), max(values)
+    middle = sorted(values)[len(values) // 2]
+    # half of the complete trials decide what is far
+    spread = float(np.percentile(np.abs(np.array(values) - middle), 75)) or (high - low)
+    shown = [v for v in values if abs(v - middle) <= 8 * spread]
+    kept = [*shown, *_levels(data)]
+    if len(shown) < len(values) or any(
+        each.value is not None and abs(each.value - middle) > 8 * spread for each in data.trials
+    ):
+        margin = 0.06 * (max(kept) - min(kept))
+        made.update_yaxes(range=[min(kept) - margin, max(kept) + margin])
+
+
+def _levels(data: HistoryShown) -> list[float]:
+    """Return what the trials are held against, which is to be seen whatever they do."""
+    found = [] if data.constant is None else [data.constant]
+    if data.baseline is not None:
+        spread = data.baseline.sd or 0.0
+        found += [data.baseline.mean - spread, data.baseline.mean + spread]
+    return found
+
+
+def _draw_baseline(made: go.Figure, baseline: Baseline, ends: Sequence[int]) -> None:
+    if baseline.sd is not None:
+        low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
+        made.add_hrect(y0=low, y1=high, fillcolor=UNIT_BAND, line={"width": 0}, layer="below")
+    made.add_trace(_level(ends, baseline.mean, "τ = 1", UNIT, "dash"))
+
+
+def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str) -> go.Scatter:
+    return go.Scatter(
+        x=list(ends),
+        y=[value, value],
+        mode="lines",
+        line={"color": colour, "width": 2, "dash": dash},
+        name=name,
+        hovertemplate=f"{name}: %{{y:.4g}}<extra></extra>",
+    )
+
+
+def _marks(trials: Sequence[Trial], outcome: str, colour: str, labels: Mapping[int, str]) -> go.Scatter:
+    return go.Scatter(
+        x=np.array([each.number for each in trials], dtype=np.int32),
+        y=np.array([each.value for each in trials], dtype=np.float32),
+        text=[labels.get(each.number, "") for each in trials],
+        mode="markers",
+        marker={
+            "color": colour,
+            "size": mark_size(len(trials)),
+            "symbol": _SYMBOLS[outcome],
+            "line": {"color": colour, "width": 1},
+        },
+        name=outcome,
+        hovertemplate="trial %{x}: %{y:.4g}<br>%{text}<extra>" + outcome + "</extra>",
+    )
+
+
+def _lost(trials: Sequence[Trial], worst: float) -> go.Scatter:
+    """Return the trials without a value, at the worst that there is: they have to be somewhere."""
+    return go.Scatter(
+        x=np.array([each.number for each in trials], dtype=np.int32),
+        y=np.full(len(trials), worst, dtype=np.float32),
+        text=[each.outcome for each in trials],
+        mode="markers",
+        marker={"color": INK, "size": 7, "symbol": _SYMBOLS["diverged"], "line": {"color": INK, "width": 1}},
+        name="diverged or lost",
+        hovertemplate="trial %{x}: %{text}<extra></extra>",
+    )

@@ -1,0 +1,168 @@
+"""How much each searched parameter mattered: Optuna's own measure, on trials rebuilt in memory."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+import plotly.graph_objects as go
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from tempopt.errors import NothingToPlot
+from tempopt.report.plots.base import Table
+from tempopt.report.plots.style import WINNER, figure, plain
+from tempopt.study.confirm import usable
+from tempopt.study.history import View, frozen
+from tempopt.study.results import StudyResult
+from tempopt.temperature import LinearNormaliser
+
+_FEWEST = 8
+_MOST_BARS = 20
+_FEWEST_BEST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importances:
+    """The searched parameters by how much they mattered.
+
+    Args:
+        shares: Name and share in [0, 1], the largest first; shares add up to 1.
+        trials: Number of complete trials that they follow from.
+        unread: Names of the parameters that are left out, since most of the trials do not read them.
+    """
+
+    shares: tuple[tuple[str, float], ...]
+    trials: int
+    unread: tuple[str, ...]
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        name, share = self.shares[0]
+        text = (
+            f"How much each parameter decided whether one of {self.trials} complete trials was among the "
+            f"best tenth (PED-ANOVA; shares add up to 100 %). {plain_name(name)} has {100 * share:.0f} %. "
+            "A small share may also mean that the search kept to one region."
+        )
+        if self.unread:
+            names = ", ".join(plain_name(each) for each in self.unread[:_MOST_BARS])
+            text += f" Left out, since most of the trials do not read them: {names}."
+        best = math.ceil(self.trials / 10)
+        if best < _FEWEST_BEST:
+            few = "is one trial" if best == 1 else f"are {best} trials"
+            text += f" The best tenth {few} here: a hint at most."
+        return text
+
+    def table(self) -> Table:
+        """Return the shares."""
+        return Table(columns=("parameter", "share"), rows=self.shares[:_MOST_BARS])
+
+
+def plain_name(name: str, longest: int = 60) -> str:
+    """Return a name as it is, its end left out if it is long."""
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+
+
+def importance_data(result: StudyResult) -> Importances:
+    """Return what Optuna says of the complete search trials.
+
+    A trial counts with what its plan reads: the sampler draws a last temperature for a constant schedule too.
+
+    Raises:
+        NothingToPlot: They are too few, all alike, or there is only one parameter.
+    """
+    space = result.spec.space("search")
+    runs = [run for run in result.runs if run.kind == "search" and usable(run)]
+    if len(space) < 2:
+        raise NothingToPlot("One parameter is searched, so there is nothing that it could be compared with.")
+    if len(runs) < _FEWEST:
+        raise NothingToPlot(f"{len(runs)} search trials are complete; {_FEWEST} at least can be compared.")
+    if len({run.value for run in runs}) == 1:
+        raise NothingToPlot("All complete trials have the same value, so no parameter made a difference.")
+    read = [_read(run.parameters or {}, space) for run in runs]
+    counts = {name: sum(name in each for each in read) for name in space}
+    compared = {name: domain for name, domain in space.items() if 2 * counts[name] >= len(runs)}
+    if len(compared) < 2:
+        raise NothingToPlot(
+            "Most trials read fewer than two of the parameters, so there is nothing to compare."
+        )
+    domains = _reaching(compared, read)
+    trials = [
+        frozen(run.number, state=TrialState.COMPLETE, distributions=domains, params=params, value=run.value)
+        for run, params in zip(runs, read, strict=True)
+    ]
+    way = StudyDirection.MAXIMIZE if result.direction == "maximize" else StudyDirection.MINIMIZE
+    view = View(name=result.name, direction=way, trials=trials, own=None, number=len(trials))
+    with warnings.catch_warnings():
+        # a single trial that does not read a parameter is left out of its share, which changes little
+        warnings.filterwarnings("ignore", "Some regimes for parameter")
+        shares = optuna.importance.get_param_importances(view.study(), params=list(domains))
+    if not shares or sum(shares.values()) <= 0:
+        raise NothingToPlot("No parameter made a difference that could be measured.")
+    unread = tuple(name for name in space if name not in compared)
+    return Importances(shares=tuple(shares.items()), trials=len(trials), unread=unread)
+
+
+def _read(parameters: Mapping[str, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Return the searched parameters that a plan reads, with the values that act."""
+    read = dict(parameters)
+    # a constant schedule ends where it begins
+    if parameters.get("normaliser") != LinearNormaliser.name and "temperature_init" in parameters:
+        read.setdefault("temperature_final", parameters["temperature_init"])
+    return {name: value for name, value in read.items() if name in space and _has(space[name], value)}
+
+
+def _has(domain: BaseDistribution, value: object) -> bool:
+    """Return whether a value is one of a domain: a flat schedule is ``constant`` though it is no choice."""
+    return not isinstance(domain, CategoricalDistribution) or value in domain.choices
+
+
+def _reaching(
+    space: Mapping[str, BaseDistribution], read: Sequence[Mapping[str, Any]]
+) -> dict[str, BaseDistribution]:
+    """Return the domains, that of the last temperature as wide as the values that it takes."""
+    domains = dict(space)
+    last = domains.get("temperature_final")
+    if isinstance(last, FloatDistribution):
+        values = [each["temperature_final"] for each in read if "temperature_final" in each]
+        low, high = min(last.low, *values), max(last.high, *values)
+        if (low, high) != (last.low, last.high) or last.step is not None:
+            domains["temperature_final"] = FloatDistribution(low, high, log=last.log)
+    return domains
+
+
+def plot_importance(data: Importances) -> go.Figure:
+    """Return a bar for each parameter."""
+    shown = data.shares[:_MOST_BARS]
+    names = [plain(name, 22) for name, _ in shown]
+    made = figure(x="share", height=110 + 30 * len(shown), margin={"t": 12})
+    made.add_trace(
+        go.Bar(
+            # by place: names that were shortened may be the same
+            y=list(range(len(shown))),
+            x=[share for _, share in shown],
+            text=[f"{100 * share:.0f} %" for _, share in shown],
+            textposition="outside",
+            textangle=0,
+            cliponaxis=False,
+            orientation="h",
+            marker={"color": WINNER},
+            customdata=[plain(name, 200) for name, _ in shown],
+            hovertemplate="%{customdata}: %{x:.1%}<extra></extra>",
+        )
+    )
+    made.update_yaxes(
+        autorange="reversed",
+        showgrid=False,
+        tickvals=list(range(len(shown))),
+        ticktext=names,
+        ticklabelstandoff=8,
+        ticks="",
+    )
+    made.update_xaxes(tickformat=".0%", range=[0, 1.18 * max(share for _, share in shown)])
+    return made

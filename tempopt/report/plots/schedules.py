@@ -1,0 +1,392 @@
+"""Temperature over progress and depth: the winner's plan beside τ = 1, and the schedule of every trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tempopt.errors import NothingToPlot
+from tempopt.report.plots.base import Table
+from tempopt.report.plots.style import (
+    DIVERGING,
+    MOST_CURVES,
+    SEQUENTIAL,
+    UNIT,
+    WINNER,
+    WINNER_BAND,
+    bounds,
+    evenly,
+    figure,
+    number,
+    plain,
+    scale,
+    temperature_axis,
+    temperature_ticks,
+)
+from tempopt.study.confirm import oriented, usable
+from tempopt.study.results import StudyResult
+from tempopt.study.verdict import parameters_text
+from tempopt.temperature import (
+    NEUTRAL,
+    SCHEDULES,
+    TEMPERATURE_PARAMETERS,
+    LinearNormaliser,
+    TemperatureParameters,
+    effective,
+)
+
+_FINE = 201
+_COARSE = 33
+_SHOWN = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanShown:
+    """A winner's temperature at every progress and, where that is known, in every layer.
+
+    Args:
+        progress: Training progress, from 0 to 1.
+        temperatures: One tuple for each layer, first layer first, a value for each progress. One layer
+            stands for the level of all where it is not known how many there are.
+        layers_known: Whether it is.
+        pattern: Name of the layer pattern.
+        beside: What acts on attention beside the temperature that is shown, by name.
+        confirmed: Whether this is the plan that the verdict is about.
+    """
+
+    progress: tuple[float, ...]
+    temperatures: tuple[tuple[float, ...], ...]
+    layers_known: bool
+    pattern: str
+    beside: Mapping[str, Any]
+    confirmed: bool
+
+    @property
+    def level(self) -> tuple[float, ...]:
+        """The schedule itself: the geometric mean over the layers at each progress."""
+        return tuple(
+            math.exp(sum(map(math.log, column)) / len(column))
+            for column in zip(*self.temperatures, strict=True)
+        )
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        level = self.level
+        first, last = level[0], level[-1]
+        course = f"stays at {number(first)}" if min(level) == max(level) else f"goes from {number(first)} to"
+        if min(level) != max(level):
+            course += f" {number(last)}"
+        text = f"The winner's temperature {course}; the dashed line is τ = 1, where softmax is as usual. "
+        text += "Above it attention is softer, below it sharper."
+        if len(self.temperatures) > 1 and self.varies:
+            text += f' The band is the spread over the layers, whose pattern is "{self.pattern}".'
+        if self.beside:
+            text += f" The winner has more than this curve shows: {parameters_text(self.beside)}."
+        return text if self.confirmed else f"{text} This plan is not confirmed."
+
+    @property
+    def varies(self) -> bool:
+        """Whether layers differ in temperature."""
+        return any(len(set(column)) > 1 for column in zip(*self.temperatures, strict=True))
+
+    def table(self) -> Table:
+        """Return the temperature at eleven moments."""
+        names = [f"layer {index}" for index in range(len(self.temperatures))]
+        if len(names) == 1:
+            names = ["τ"]
+        rows = tuple(
+            (round(self.progress[place], 3), *(layer[place] for layer in self.temperatures))
+            for place in evenly(len(self.progress), _SHOWN)
+        )
+        return Table(columns=("progress", *names), rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthShown:
+    """The same plan as a map of progress and layer."""
+
+    plan: PlanShown
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        text = "Training runs from left to right, depth from top to bottom; blue is sharper than τ = 1, "
+        text += "orange softer, pale is τ = 1."
+        if not self.plan.layers_known:
+            return f"{text} How many layers the model has was not measured, so one row stands for all."
+        if not self.plan.varies:
+            return f"{text} All layers have the same temperature."
+        ends = [number(self.plan.temperatures[place][-1]) for place in (0, -1)]
+        return f"{text} At the end the first layer is at {ends[0]} and the last at {ends[1]}."
+
+    def table(self) -> Table:
+        """Return the temperature at eleven moments."""
+        return self.plan.table()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedules:
+    """The schedules of the search trials that came to their end.
+
+    Args:
+        metric: Name of the metric.
+        direction: Which values are better.
+        progress: Training progress, from 0 to 1.
+        curves: Trial number, value and temperature at each progress, the worst trial first.
+        out_of: Number of trials that have a schedule and a value; more than are shown where that is many.
+    """
+
+    metric: str
+    direction: str
+    progress: tuple[float, ...]
+    curves: tuple[tuple[int, float, tuple[float, ...]], ...]
+    out_of: int
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        number_, value, best = self.curves[-1]
+        text = f"One line a complete trial, the darker the better its {self.metric} (on dark ground: the "
+        text += f"lighter). The best, trial {number_} with {number(value)}, goes from {number(best[0])} to "
+        text += f"{number(best[-1])}."
+        if len(self.curves) < self.out_of:
+            text += f" {len(self.curves)} of {self.out_of} are drawn: the best, and others evenly by rank."
+        return text
+
+    def table(self) -> Table:
+        """Return the ends of the best 30."""
+        rows = tuple(
+            (trial, value, levels[0], levels[len(levels) // 2], levels[-1])
+            for trial, value, levels in reversed(self.curves[-30:])
+        )
+        return Table(columns=("trial", self.metric, "τ at first", "τ halfway", "τ at last"), rows=rows)
+
+
+def num_layers(result: StudyResult) -> int | None:
+    """Return the number of attention layers, as far as measured entropies tell; None: they do not."""
+    found = {
+        name.split("/")[1]
+        for measured in result.measured.values()
+        for name in measured
+        if name.startswith("entropy/")
+    }
+    return len(found) or None
+
+
+def schedule_data(result: StudyResult) -> PlanShown:
+    """Return the plan of the winner; before there is one, that of the best trial.
+
+    Raises:
+        NothingToPlot: No search trial is complete, or the winner's attention has no temperature.
+    """
+    parameters = result.winner
+    if parameters is None and result.best is not None:
+        parameters = result.best.params
+    if parameters is None:
+        raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
+    values = TemperatureParameters.from_mapping(parameters)
+    if values.normaliser == LinearNormaliser.name:
+        raise NothingToPlot("The winner's attention is linear: it has no temperature.")
+    layers = num_layers(result)
+    plan = values.plan(layers or 1)
+    progress = tuple(place / (_FINE - 1) for place in range(_FINE))
+    columns = [plan.temperatures(each) for each in progress]
+    return PlanShown(
+        progress=progress,
+        temperatures=tuple(zip(*columns, strict=True)),
+        layers_known=layers is not None,
+        pattern=values.layer_pattern,
+        beside=_beside(parameters),
+        confirmed=result.verdict is not None,
+    )
+
+
+def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a plan says beside the temperature over progress and depth."""
+    read = effective(parameters)
+    shown = {"temperature_init", "temperature_final", "schedule", "layer_pattern", "layer_ratio"}
+    shown |= {each.name for kind in SCHEDULES.values() for each in fields(kind)}
+    own = {
+        name: value for name, value in read.items() if name in TEMPERATURE_PARAMETERS and name not in shown
+    }
+    # n0 counts at any value, where it is read at all
+    return {name: value for name, value in own.items() if value != NEUTRAL[name] or name == "n0"}
+
+
+def depth_data(result: StudyResult) -> DepthShown:
+    """Return the winner's plan by progress and layer; raises as :func:`schedule_data`."""
+    return DepthShown(plan=schedule_data(result))
+
+
+def schedules_data(result: StudyResult) -> Schedules:
+    """Return the schedules of the complete search trials.
+
+    Raises:
+        NothingToPlot: No trial that has a temperature is complete.
+    """
+    direction = result.direction
+    found = [
+        (run.number, run.value, run.parameters)
+        for run in result.runs
+        if run.kind == "search" and usable(run) and run.value is not None and run.parameters is not None
+    ]
+    ranked = sorted(
+        (each for each in found if each[2].get("normaliser") != LinearNormaliser.name),
+        key=lambda each: oriented(each[1], direction),
+    )
+    if not ranked:
+        raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
+    best, rest = ranked[-MOST_CURVES // 2 :], ranked[: -MOST_CURVES // 2]
+    shown = [rest[place] for place in evenly(len(rest), MOST_CURVES // 2)] + best
+    progress = tuple(place / (_COARSE - 1) for place in range(_COARSE))
+    return Schedules(
+        metric=result.metric,
+        direction=direction,
+        progress=progress,
+        curves=tuple((trial, value, levels(parameters, progress)) for trial, value, parameters in shown),
+        out_of=len(ranked),
+    )
+
+
+def levels(parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the level of a plan, the geometric mean over its layers, at each progress."""
+    schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
+    return tuple(schedule(each) for each in progress)
+
+
+def plot_schedule(data: PlanShown) -> go.Figure:
+    """Return the winner's temperature over progress beside τ = 1."""
+    made = figure(x="training progress", y="temperature τ", height=340)
+    if data.varies:
+        edges = [(min(column), max(column)) for column in zip(*data.temperatures, strict=True)]
+        made.add_trace(
+            go.Scatter(
+                x=[*data.progress, *reversed(data.progress)],
+                y=[high for _, high in edges] + [low for low, _ in reversed(edges)],
+                fill="toself",
+                fillcolor=WINNER_BAND,
+                line={"width": 0, "color": WINNER},
+                hoverinfo="skip",
+                name="layers",
+            )
+        )
+    made.add_trace(
+        go.Scatter(
+            x=data.progress,
+            y=data.level,
+            mode="lines",
+            line={"color": WINNER, "width": 3},
+            name="winner",
+            hovertemplate="progress %{x:.2f}: τ = %{y:.4g}<extra>winner</extra>",
+        )
+    )
+    made.add_trace(
+        go.Scatter(
+            x=[0, 1],
+            y=[1, 1],
+            mode="lines",
+            line={"color": UNIT, "width": 2, "dash": "dash"},
+            name="τ = 1",
+            hovertemplate="τ = 1<extra></extra>",
+        )
+    )
+    made.update_yaxes(temperature_axis([1.0, *(each for layer in data.temperatures for each in layer)]))
+    made.update_xaxes(range=[0, 1], tickformat=".0%")
+    return made
+
+
+def plot_depth(data: DepthShown) -> go.Figure:
+    """Return the winner's temperature as a map of progress and layer."""
+    rows = data.plan.temperatures
+    logs = np.log2(np.array(rows, dtype=np.float32)).round(4)
+    widest = max(1.0, float(np.abs(logs).max()))
+    ticks = temperature_ticks(2**-widest, 2**widest)
+    made = figure(x="training progress", height=170 + 22 * min(len(rows), 20), margin={"t": 12})
+    made.add_trace(
+        go.Heatmap(
+            x=np.array(data.plan.progress, dtype=np.float32),
+            y=[f"layer {index}" for index in range(len(rows))] if data.plan.layers_known else ["all layers"],
+            z=logs,
+            customdata=np.array(rows, dtype=np.float32).round(4),
+            zmin=-widest,
+            zmax=widest,
+            colorscale=scale(DIVERGING),
+            colorbar={
+                "title": {"text": "τ"},
+                "tickvals": [math.log2(tick) for tick in ticks],
+                "ticktext": [f"{tick:g}" for tick in ticks],
+                "thickness": 12,
+                "outlinewidth": 0,
+            },
+            hovertemplate="%{y}, progress %{x:.2f}: τ = %{customdata:.4g}<extra></extra>",
+        )
+    )
+    made.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    made.update_xaxes(tickformat=".0%", showgrid=False)
+    return made
+
+
+def plot_schedules(data: Schedules) -> go.Figure:
+    """Return every schedule as a line coloured by its trial's value."""
+    made = figure(x="training progress", y="temperature τ", height=400, showlegend=False, margin={"t": 12})
+    worst, best = bounds([value for _, value, _ in data.curves], data.direction)
+    groups: list[list[tuple[int, float, tuple[float, ...]]]] = [[] for _ in SEQUENTIAL]
+    for curve in data.curves:
+        place = 0.0 if worst == best else (curve[1] - worst) / (best - worst)
+        groups[round(min(max(place, 0.0), 1.0) * (len(groups) - 1))].append(curve)
+    for colour, group in zip(SEQUENTIAL, groups, strict=True):
+        if group:
+            made.add_trace(_lines(group, data, colour))
+    made.add_trace(_key(worst, best, data.metric))
+    made.update_yaxes(temperature_axis([1.0, *(level for _, _, levels in data.curves for level in levels)]))
+    made.add_hline(y=1, line={"color": UNIT, "width": 1.5, "dash": "dash"})
+    made.update_xaxes(range=[0, 1], tickformat=".0%")
+    return made
+
+
+def _lines(group: list[tuple[int, float, tuple[float, ...]]], data: Schedules, colour: str) -> go.Scatter:
+    """Return many curves as one trace, a gap between each two: a trace each would be slow to draw."""
+    gap = [math.nan]
+    said = np.array(
+        [pair for trial, value, levels in group for pair in [(trial, value)] * (len(levels) + 1)],
+        dtype=np.float32,
+    )
+    return go.Scatter(
+        x=np.array([each for _ in group for each in [*data.progress, *gap]], dtype=np.float32),
+        y=np.array([each for _, _, levels in group for each in [*levels, *gap]], dtype=np.float32),
+        customdata=said,
+        mode="lines",
+        line={"color": colour, "width": 1.4},
+        hovertemplate="trial %{customdata[0]}: %{customdata[1]:.4g}<br>τ = %{y:.4g}<extra></extra>",
+    )
+
+
+def _key(worst: float, best: float, metric: str) -> go.Scatter:
+    """Return no marks, but the scale of colours beside the lines."""
+    low, high = min(worst, best), max(worst, best)
+    return go.Scatter(
+        x=[None],
+        y=[None],
+        mode="markers",
+        hoverinfo="skip",
+        marker={
+            "color": [low],
+            "cmin": low,
+            "cmax": high if high > low else low + 1,
+            "colorscale": scale(SEQUENTIAL if best >= worst else SEQUENTIAL[::-1]),
+            "colorbar": colorbar(metric),
+        },
+    )
+
+
+def colorbar(metric: str) -> dict[str, Any]:
+    """Return a scale of colours for a metric, beside the plot."""
+    return {
+        "title": {"text": plain(metric, 24), "side": "right"},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "tickformat": ".3~g",
+    }

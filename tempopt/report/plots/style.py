@@ -1,0 +1,187 @@
+"""How every plot looks: colours that the colour-blind tell apart, one template, and text made harmless.
+
+Figures are drawn on light ground. ``DARK`` says what each of their colours becomes on dark ground, so that a
+page can follow its reader's choice; every colour of a figure is therefore one of these.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+WINNER = "#0b62a4"
+UNIT = "#c2500a"
+CONSTANT = "#0f7b5f"
+OTHER = "#69727d"
+FAINT = "#c3c9d0"
+INK = "#1d2329"
+QUIET = "#565e68"
+GRID = "#e4e7eb"
+GROUND = "#ffffff"
+WINNER_BAND = "rgba(11,98,164,0.14)"
+UNIT_BAND = "rgba(194,80,10,0.14)"
+SEQUENTIAL = ("#d5e8c4", "#95d0ba", "#4fb3c4", "#2b87b8", "#265a9b", "#15306f")
+"""From the worst value to the best; and from little to much."""
+DIVERGING = ("#0c4f93", "#7fb0d8", "#efeeeb", "#efb182", "#a9490d")
+"""From sharper than τ = 1 to softer."""
+
+DARK: Mapping[str, str] = {
+    WINNER: "#6cb6f5",
+    UNIT: "#ff9a5c",
+    CONSTANT: "#46c9a2",
+    OTHER: "#9aa5b1",
+    FAINT: "#4d5661",
+    INK: "#e7eaee",
+    QUIET: "#a9b3be",
+    GRID: "#2d343c",
+    GROUND: "#15191e",
+    WINNER_BAND: "rgba(108,182,245,0.18)",
+    UNIT_BAND: "rgba(255,154,92,0.18)",
+    **dict(zip(SEQUENTIAL, ("#2b3f5c", "#2c5f88", "#2f86ac", "#55adbd", "#9dd2b5", "#f0f3b8"), strict=True)),
+    **dict(zip(DIVERGING, ("#8cc6ff", "#3f77a9", "#2b2f35", "#a9672f", "#ffb474"), strict=True)),
+}
+"""Colour on light ground to the same on dark ground."""
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+MOST_MARKS = 2000
+MOST_CURVES = 240
+MOST_LABELS = 300
+"""So many of the best marks say their parameters when they are pointed at; all would fill a page."""
+_LONGEST = 40
+_MOST_LINES = 12
+
+
+def scale(colours: Sequence[str]) -> list[list[Any]]:
+    """Return colours at even distances, as plotly takes a scale."""
+    return [[place / (len(colours) - 1), colour] for place, colour in enumerate(colours)]
+
+
+def _axis() -> dict[str, Any]:
+    return {
+        "gridcolor": GRID,
+        "linecolor": FAINT,
+        "zerolinecolor": FAINT,
+        "zerolinewidth": 1,
+        "ticks": "outside",
+        "tickcolor": FAINT,
+        "ticklen": 4,
+        "automargin": True,
+        "title": {"standoff": 10},
+    }
+
+
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "colorway": [WINNER, UNIT, CONSTANT, OTHER],
+        "margin": {"l": 12, "r": 26, "t": 40, "b": 12},
+        "xaxis": _axis(),
+        "yaxis": _axis(),
+        "legend": {
+            "orientation": "h",
+            "traceorder": "normal",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+        },
+        "hoverlabel": {
+            "bgcolor": GROUND,
+            "bordercolor": FAINT,
+            "align": "left",
+            "font": {"color": INK, "family": FONT, "size": 12},
+        },
+        "hovermode": "closest",
+    }
+)
+
+
+def figure(*, x: str | None = None, y: str | None = None, height: int = 380, **layout: Any) -> go.Figure:
+    """Return an empty figure in the house's style with titles on its axes; the titles are plain text."""
+    axes = {
+        "xaxis": {"title": {"text": plain(x)}} if x else {},
+        "yaxis": {"title": {"text": plain(y)}} if y else {},
+    }
+    made = go.Figure(layout={"template": TEMPLATE, "height": height, **axes})
+    made.update_layout(**layout)
+    return made
+
+
+def plain(text: str, longest: int = _LONGEST) -> str:
+    """Return a text so that plotly shows it as it is written, shortened in the middle if it is long."""
+    if len(text) > longest:
+        text = f"{text[: longest - 10]}…{text[-9:]}"
+    return html.escape(text, quote=False)
+
+
+def number(value: float) -> str:
+    """Return a number with four digits, and what is no number in words."""
+    return f"{value:.4g}".replace("-", "−") if math.isfinite(value) else "not finite"
+
+
+def label(parameters: Mapping[str, Any]) -> str:
+    """Return parameters as the lines of a label, made harmless, at most twelve."""
+    lines = [
+        f"{plain(name)} = {number(value) if isinstance(value, float) else plain(str(value))}"
+        for name, value in parameters.items()
+    ]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES - 1 :] = [f"and {len(lines) - _MOST_LINES + 1} more"]
+    return "<br>".join(lines)
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Return at most ``most`` places out of ``count``, evenly spread, first and last among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
+
+
+def bounds(values: Sequence[float], direction: str) -> tuple[float, float]:
+    """Return the worst and the best value that colours tell apart: the worst tenth is one colour."""
+    ordered = sorted(values, reverse=direction == "minimize")
+    worst = ordered[len(ordered) // 10]
+    best = ordered[-1]
+    return (worst, best) if worst != best else (ordered[0], best)
+
+
+def temperature_axis(shown: Sequence[float], *, few: bool = False) -> dict[str, Any]:
+    """Return an axis on which twice as hot is as far as half as hot, with ticks that say τ itself.
+
+    Args:
+        shown: Temperatures that have to be on it.
+        few: Whether there is room for a few ticks only, as below a plot on a phone.
+    """
+    low, high = math.log10(min(shown)), math.log10(max(shown))
+    margin = max(0.05, 0.06 * (high - low))
+    ticks = temperature_ticks(10 ** (low - margin), 10 ** (high + margin), fewest=3 if few else 4)
+    return {
+        "type": "log",
+        "range": [low - margin, high + margin],
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g}" for tick in ticks],
+    }
+
+
+def temperature_ticks(low: float, high: float, *, fewest: int = 4) -> list[float]:
+    """Return round temperatures between two, by ratio if they are far apart and by difference if not."""
+    for steps in ((1, 2, 5), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7)):
+        every = [float(f"{step * 10.0**power:g}") for power in range(-6, 7) for step in steps]
+        found = [tick for tick in every if low <= tick <= high]
+        if len(found) >= fewest:
+            return found
+    size = 10 ** math.floor(math.log10((high - low) / 4))
+    step = next(size * times for times in (1, 2, 5, 10) if (high - low) / (size * times) <= 6)
+    places = range(math.ceil(low / step), math.floor(high / step) + 1)
+    return [float(f"{place * step:.6g}") for place in places]
+
+
+def mark_size(count: int) -> int:
+    """Return how large marks are in pixels: many have to be small."""
+    return 8 if count <= 200 else 6 if count <= 800 else 4

@@ -1,0 +1,76 @@
+"""What Optuna's dashboard shows of a study as a whole: plots and a note, in Optuna's table of attributes.
+
+Written in one transaction for all of a page, where Optuna's public calls make one of every 2,045 characters.
+What the attributes mean is known to those who give them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, Text, delete, insert, or_, select
+
+from tempopt.store.optuna_tables import STUDIES, require_known
+
+Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+_ATTRIBUTES = Table(
+    "study_system_attributes",
+    MetaData(),
+    Column("study_id", Integer),
+    Column("key", String(512)),
+    Column("value_json", Text),
+)
+
+
+def read(connection: Connection, study_name: str, prefixes: Collection[str]) -> dict[str, Any] | None:
+    """Return the attributes of Optuna's study that begin so; None if there is no study of that name.
+
+    Raises:
+        StorageError: Optuna's tables are of another version.
+    """
+    require_known(connection)
+    study_id = connection.scalar(select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name))
+    return None if study_id is None else _attributes(connection, study_id, prefixes)
+
+
+def change(connection: Connection, study_name: str, prefixes: Collection[str], decide: Change) -> int:
+    """Change attributes of Optuna's study, and return how many rows were written; 0 if there is none.
+
+    Args:
+        prefixes: With which the attributes begin that are looked at.
+        decide: Given those that there are, returns the new value of each that is to have one; None has it
+            deleted. May be called again, when a lock was met.
+
+    Raises:
+        StorageError: Optuna's tables are of another version.
+    """
+    require_known(connection)
+    # locked: of two dashboards at once, the second sees what the first has written
+    query = select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name).with_for_update()
+    study_id = connection.scalar(query)
+    if study_id is None:
+        return 0
+    there = _attributes(connection, study_id, prefixes)
+    wanted = decide(there)
+    new = {key: value for key, value in wanted.items() if value is not None and there.get(key) != value}
+    gone = {key for key in there if key in new or (key in wanted and wanted[key] is None)}
+    if gone:
+        of_study = (_ATTRIBUTES.c.study_id == study_id, _ATTRIBUTES.c.key.in_(sorted(gone)))
+        connection.execute(delete(_ATTRIBUTES).where(*of_study))
+    if new:
+        rows = [{"study_id": study_id, "key": key, "value_json": json.dumps(new[key])} for key in sorted(new)]
+        connection.execute(insert(_ATTRIBUTES), rows)
+    return len(gone | new.keys())
+
+
+def _attributes(connection: Connection, study_id: int, prefixes: Collection[str]) -> dict[str, Any]:
+    begins = or_(*(_ATTRIBUTES.c.key.startswith(prefix, autoescape=True) for prefix in prefixes))
+    query = select(_ATTRIBUTES.c.key, _ATTRIBUTES.c.value_json).where(
+        _ATTRIBUTES.c.study_id == study_id, begins
+    )
+    # SQLite's LIKE does not tell letters apart by their case
+    found = {row.key: json.loads(row.value_json) for row in connection.execute(query)}
+    return {key: value for key, value in found.items() if key.startswith(tuple(prefixes))}

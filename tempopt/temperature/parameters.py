@@ -1,0 +1,73 @@
+"""All temperature parameters together: their neutral values, what they may be, and which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from tempopt.temperature.entropy import (
+    ENTROPY_PARAMETERS,
+    EntropyParameters,
+    check_entropy_parameter,
+    plainly_scheduled,
+    unread_entropy,
+)
+from tempopt.temperature.normalisers import SoftmaxNormaliser
+from tempopt.temperature.plan import (
+    TemperatureParameters,
+    check_plan_parameter,
+    plainly_named,
+    unread_plan,
+)
+from tempopt.temperature.ranges import check_number
+
+PLAN_PARAMETERS: tuple[str, ...] = tuple(each.name for each in fields(TemperatureParameters))
+"""Names of the parameters that decide the plan."""
+
+NEUTRAL: dict[str, Any] = {
+    each.name: each.default
+    for each in (*fields(TemperatureParameters), *fields(EntropyParameters))
+    if each.init
+} | {"output_temperature": 1.0}
+"""The value of every temperature parameter at which it changes nothing, by name."""
+
+TEMPERATURE_PARAMETERS: tuple[str, ...] = tuple(NEUTRAL)
+"""Names of all temperature parameters."""
+
+
+def check_parameter(name: str, value: object) -> None:
+    """Refuse a value that the temperature parameter cannot have.
+
+    Args:
+        name: One of ``TEMPERATURE_PARAMETERS``.
+        value: What it is to be.
+
+    Raises:
+        SpecError: if the value is of the wrong type, out of range, or a name that is not known.
+    """
+    if name in PLAN_PARAMETERS:
+        check_plan_parameter(name, value)
+    elif name in ENTROPY_PARAMETERS:
+        check_entropy_parameter(name, value)
+    else:
+        check_number(name, value)
+
+
+def effective(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without those that have no effect, so that equal plans compare equal.
+
+    What a strategy does not read is dropped, as ``layer_ratio`` under ``uniform``. A strategy that its
+    values make flat is named so: a schedule that stays where it starts is ``constant``, a pattern of
+    ratio 1 is ``uniform``, a length scaling that does not grow is ``none``. A parameter whose strategy is
+    not in the mapping is kept, for it is then not known whether it counts. Under the normaliser ``linear``
+    no temperature counts, and under any but ``softmax`` no entropy term. Other names are left alone.
+
+    Raises:
+        SpecError: if a strategy is not known.
+    """
+    result = plainly_scheduled(plainly_named(parameters))
+    unread = unread_plan(result) | unread_entropy(result)
+    if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:
+        unread |= set(ENTROPY_PARAMETERS)
+    return {name: value for name, value in result.items() if name not in unread}

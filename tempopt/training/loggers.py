@@ -1,0 +1,324 @@
+"""The loggers that a spec's ``trainer.logger`` names: checked, and made for a run under its name.
+
+They are Lightning's own; what is particular to each kind of them is said here. When a run opens and closes
+them is trackers.py's affair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from tempopt.errors import SpecError, unknown
+from tempopt.training.arguments import Arguments
+from tempopt.training.class_paths import load_class
+from tempopt.training.messages import Label
+from tempopt.training.secrets import refuse_secrets
+
+State = Literal["complete", "pruned", "diverged", "interrupted", "failed"]
+
+OUTCOME = "tempopt.outcome"
+_ID = "tempopt.id"
+_KEYS = ("class_path", "init_args", "dict_kwargs")
+_EXAMPLE = "{class_path: lightning.pytorch.loggers.TensorBoardLogger, init_args: {save_dir: logs}}"
+# A server that is away, or accepts and says nothing, is not worth a run's lease, of which MLflow's own
+# patience of eight times two minutes takes more than there is; whoever wants more sets these.
+_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "WANDB_FINISH_TIMEOUT": "120",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an attempt at a run ended.
+
+    Args:
+        state: ``complete``, ``pruned`` or ``diverged`` for good; ``interrupted``, to be gone on with;
+            ``failed``: it raised.
+        step: Step that was logged last.
+        value: The metric that counts, as validated last; NaN if it never was.
+        hyperparameters: Those that it was begun with.
+    """
+
+    state: State
+    step: int
+    value: float
+    hyperparameters: Mapping[str, Any]
+
+    @property
+    def status(self) -> str:
+        """Lightning's word for it: to be pruned, or to diverge, is no failure."""
+        return "failed" if self.state == "failed" else "success"
+
+
+class Kind(ABC):
+    """What is particular to one kind of logger.
+
+    Attributes:
+        package: What it needs; empty if nothing.
+        own: Arguments that tell one run from another, and so are not the spec's to give.
+    """
+
+    package: ClassVar[str] = ""
+    own: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        """Return the arguments that a run's name and group follow from, whatever else is given."""
+
+    @abstractmethod
+    def open(self, logger: Any, label: Label, *, start: int, again: bool) -> None:
+        """Open the run.
+
+        Args:
+            logger: The logger.
+            label: What the run is called.
+            start: Step that is logged next.
+            again: Whether it may be there from an earlier attempt.
+        """
+
+    @abstractmethod
+    def close(self, logger: Any, ended: Ended) -> None:
+        """Say how the run ended; the logger is finalized after that."""
+
+
+def _versioned(given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+    if "name" in given:
+        return {"version": f"{label.study}-{label.run}"}
+    return {"name": label.study, "version": label.run}
+
+
+class _TensorBoard(Kind):
+    package = "tensorboard"
+    own = ("version",)
+
+    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        # the placeholder would be shown as the run's value until its end
+        return {"default_hp_metric": False, **_versioned(given, label)}
+
+    def open(self, logger: TensorBoardLogger, label: Label, *, start: int, again: bool) -> None:
+        # what was written beyond the checkpoint is taken back
+        logger._kwargs.setdefault("purge_step", start)
+        _ = logger.experiment
+
+    def close(self, logger: TensorBoardLogger, ended: Ended) -> None:
+        parameters = {**ended.hyperparameters, OUTCOME: ended.state}
+        logger.log_hyperparams(parameters, {"hp_metric": ended.value}, step=ended.step)
+
+
+class _Csv(Kind):
+    own = ("version",)
+
+    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        return _versioned(given, label)
+
+    def open(self, logger: CSVLogger, label: Label, *, start: int, again: bool) -> None:
+        rows = [row for row in _rows(logger.log_dir) if int(row["step"]) < start]
+        with warnings.catch_warnings():
+            # Lightning deletes what is there, and says so
+            warnings.filterwarnings("ignore", "Experiment logs directory .* exists", UserWarning)
+            experiment = logger.experiment
+        for row in rows:
+            known: Any = {name: value for name, value in row.items() if name != "step" and value != ""}
+            experiment.log_metrics(known, step=int(row["step"]))
+        experiment.save()
+
+    def close(self, logger: CSVLogger, ended: Ended) -> None:
+        logger.log_hyperparams({OUTCOME: ended.state})
+
+
+class _Wandb(Kind):
+    package = "wandb"
+    own = ("version", "id", "experiment")
+
+    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        return {"name": label.run, "group": label.study, "job_type": label.kind, "id": _id(label)}
+
+    def open(self, logger: WandbLogger, label: Label, *, start: int, again: bool) -> None:
+        import wandb
+
+        # one that got lost, to which this run would be logged
+        if wandb.run is not None:
+            wandb.finish(exit_code=1)
+        _ = logger.experiment
+
+    def close(self, logger: WandbLogger, ended: Ended) -> None:
+        experiment: Any = logger.experiment
+        experiment.summary.update({OUTCOME: ended.state})
+        experiment.finish(exit_code=int(ended.state == "failed"))
+
+
+class _MLFlow(Kind):
+    package = "mlflow"
+    own = ("run_id",)
+
+    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        tags = {**(given.get("tags") or {}), _ID: _id(label), "tempopt.study": label.study}
+        return {"experiment_name": label.study, "run_name": label.run, "tags": tags}
+
+    def open(self, logger: MLFlowLogger, label: Label, *, start: int, again: bool) -> None:
+        client = logger._mlflow_client
+        name = logger._experiment_name
+        if client.get_experiment_by_name(name) is None:
+            # other trainers are about to do the same
+            with contextlib.suppress(Exception):
+                client.create_experiment(name, artifact_location=logger._artifact_location)
+        experiment = client.get_experiment_by_name(name)
+        if again and experiment is not None:
+            found = client.search_runs([experiment.experiment_id], f"tags.`{_ID}` = '{_id(label)}'")
+            if found:
+                logger._run_id = found[0].info.run_id
+                client.update_run(logger._run_id, status="RUNNING")
+        _ = logger.experiment
+
+    def close(self, logger: MLFlowLogger, ended: Ended) -> None:
+        logger.experiment.set_tag(logger.run_id, OUTCOME, ended.state)
+
+
+class _Other(Kind):
+    """A logger of which only Lightning's interface is known; what its runs are called is the person's."""
+
+    def named(self, given: Mapping[str, Any], label: Label) -> dict[str, Any]:
+        return {}
+
+    def open(self, logger: Logger, label: Label, *, start: int, again: bool) -> None:
+        # as Lightning would
+        if hasattr(logger, "experiment"):
+            _ = logger.experiment
+
+    def close(self, logger: Logger, ended: Ended) -> None:
+        logger.log_hyperparams({OUTCOME: ended.state})
+
+
+_KINDS: dict[type[Logger], Kind] = {
+    TensorBoardLogger: _TensorBoard(),
+    CSVLogger: _Csv(),
+    WandbLogger: _Wandb(),
+    MLFlowLogger: _MLFlow(),
+}
+_OTHER = _Other()
+
+
+def _id(label: Label) -> str:
+    """Return a name for the run that no other run of any study has, the same for all attempts at it."""
+    text = "\n".join((label.study, label.begun, label.run))
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def _rows(folder: str) -> list[dict[str, str]]:
+    """Return what a CSVLogger has written into a folder, none if nothing."""
+    path = f"{folder}/metrics.csv"
+    fs = get_filesystem(path)
+    if not fs.isfile(path):
+        return []
+    with fs.open(path, "r", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenLogger:
+    """A logger that a spec gives, checked and not made yet.
+
+    Args:
+        path: Where in the spec.
+        cls: Its class.
+        arguments: Its ``init_args``.
+        more: Its ``dict_kwargs``: what it hands on to the tracker unseen.
+    """
+
+    path: str
+    cls: type[Logger]
+    arguments: Arguments
+    more: Mapping[str, Any]
+
+    @property
+    def tracker(self) -> str:
+        """What tells it from others: the same class with the same arguments reaches the same server."""
+        return repr((self.path, self.cls, self.arguments.given, dict(self.more)))
+
+    @property
+    def kind(self) -> Kind:
+        """What is particular to it."""
+        return next((kind for cls, kind in _KINDS.items() if issubclass(self.cls, cls)), _OTHER)
+
+    def make(self, label: Label) -> Logger:
+        """Return a new logger for the run of that name.
+
+        Raises:
+            SpecError: The package that it needs is not installed.
+        """
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
+        given = {**self.arguments.values({}), **self.more}
+        named = self.kind.named(given, label)
+        # tags are added to, all else is left as it was given
+        kept = {name: value for name, value in given.items() if name != "tags"}
+        try:
+            return self.cls(**{**given, **named, **kept})
+        except ImportError as error:
+            package = self.kind.package
+            missing = f"{package}, which is not installed here (pip install {package})"
+            if not package:
+                missing = f"what is not installed here ({' '.join(str(error).split())})"
+            raise SpecError(
+                f"{self.path}: {self.cls.__name__} needs {missing}. Install it on every machine that trains, "
+                "or take the logger out."
+            ) from error
+
+
+def loggers_given(given: object) -> tuple[list[GivenLogger], list[str]]:
+    """Return the loggers that ``trainer.logger`` gives, and a line for each thing that is wrong with it."""
+    if given is None or given is False:
+        return [], []
+    found, faults = [], []
+    for number, each in enumerate(given if isinstance(given, list) else [given]):
+        path = f"trainer.logger.{number}" if isinstance(given, list) else "trainer.logger"
+        try:
+            found.append(_given(each, path))
+        except SpecError as error:
+            faults.append(str(error))
+    return found, faults
+
+
+def _given(given: object, path: str) -> GivenLogger:
+    # before all that repeats what is given
+    refuse_secrets(given, path)
+    if given is True:
+        raise SpecError(
+            f"{path}: given true, which is one logger or another by what is installed on a machine. "
+            f"Say which: logger: {_EXAMPLE}. A study that was begun with it goes on by tempopt search SPEC "
+            "with the logger changed: that is no change of its question."
+        )
+    written: object = {"class_path": given} if isinstance(given, str) else given
+    if not isinstance(written, Mapping) or not isinstance(written.get("class_path"), str):
+        raise SpecError(
+            f"{path}: given {given!r}. Give a logger, as in logger: {_EXAMPLE}, or a list of them."
+        )
+    for key in written:
+        if key not in _KEYS:
+            raise SpecError(f"{path}: {unknown('key', key, _KEYS, 'Arguments go under init_args.')}")
+    class_path = written["class_path"]
+    if "." not in class_path:
+        class_path = f"lightning.pytorch.loggers.{class_path}"
+    cls = load_class(class_path, base=Logger, where=f"{path}.class_path")
+    init_args, more = written.get("init_args") or {}, written.get("dict_kwargs") or {}
+    logger = GivenLogger(path=path, cls=cls, arguments=Arguments(path, cls, init_args), more=more)
+    for name in logger.kind.own:
+        if init_args.get(name, more.get(name)) is not None:
+            raise SpecError(
+                f"{path}: {name} is not the spec's to give: it tells one run from another, and those of the "
+                "study would be written over each other. Take it out; it follows from the study and the run."
+            )
+    return logger

@@ -1,0 +1,46 @@
+"""Passwords and keys in the arguments of a spec's loggers: refused, since a spec is stored and shown.
+
+Reads plain data and imports no logger, so that a spec is refused before anything is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from tempopt.errors import SpecError, without_passwords
+
+_SECRET = re.compile(r"(?:\w+_)?(?:api_?key|access_key|passw(?:or)?d|secret|token)", re.IGNORECASE)
+
+
+def refuse_secrets(logger: object, path: str = "trainer.logger") -> None:
+    """Refuse loggers of which an argument is a password or a key, or a URL with one.
+
+    Args:
+        logger: What ``trainer.logger`` is, or one logger of it; plain data.
+        path: Where that is in the spec.
+
+    Raises:
+        SpecError: There is one; the message says where, and does not repeat it.
+    """
+    for where in _secrets(logger, path):
+        raise SpecError(
+            f"{where}: holds a password or a key, which would be stored with the study and shown with it. "
+            "Take it out, and give it to the tracker by environment variables, on every machine that trains: "
+            "MLFLOW_TRACKING_URI, MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, WANDB_API_KEY."
+        )
+
+
+def _secrets(given: object, path: str) -> Iterator[str]:
+    if isinstance(given, Mapping):
+        for name, value in given.items():
+            below = f"{path}.{name}"
+            if value and isinstance(value, str) and _SECRET.fullmatch(str(name)):
+                yield below
+            else:
+                yield from _secrets(value, below)
+    elif isinstance(given, list | tuple):
+        for number, each in enumerate(given):
+            yield from _secrets(each, f"{path}.{number}")
+    elif isinstance(given, str) and without_passwords(given) != given:
+        yield path

@@ -1,0 +1,285 @@
+"""The loggers of one run, from where an earlier attempt left off to how it ends; none of them can end a run.
+
+What is logged while it trains is Lightning's affair and TrackCallback's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from tempopt.errors import SpecError, masked
+from tempopt.temperature import TemperatureParameters
+from tempopt.training.callbacks import Tempered, TrackCallback
+from tempopt.training.loggers import Ended, GivenLogger, State
+from tempopt.training.messages import Finished, Label, RunRequest, Stop
+
+_LONGEST = 300
+# A tracker that had a run wait so long before it failed is not asked again by the runs of the next while, or
+# each of them would wait; one that fails at once costs nothing, and is asked by each run.
+_WAITED_SECONDS = 5.0
+_AWAY_SECONDS = 600.0
+_away: dict[str, float] = {}
+"""When each tracker that is away may be asked again, by this process's monotonic clock; kept between runs."""
+_GUARDED = ("log_metrics", "log_hyperparams", "log_graph", "save")
+# What a logger is called that is made only to see whether it can be.
+_NOBODY = Label(study="study", begun="", run="run", kind="search", arm="search")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tracker:
+    """A logger of one run, which may get lost; ``finalize`` is there once it is open."""
+
+    given: GivenLogger
+    logger: Logger
+    finalize: Callable[[str], None] | None = None
+    lost: bool = False
+
+
+class Trackers:
+    """The loggers of one run.
+
+    Lightning would log each evaluation at the end of a run into its curves, and declare it finished after
+    each; so it is given the loggers for the training alone, and their end is said here. A logger that raises
+    is left out from then on.
+
+    Args:
+        given: The loggers of the spec.
+        request: The run. One without a label is not logged; its loggers are made to see that they can be.
+        tempered: What has the temperature that is logged.
+        observed: Returns what was observed of its attention at an optimizer step, by name.
+        rank: Which of the ranks this is; only the first one logs.
+
+    Raises:
+        SpecError: A logger cannot be made, in a run without a label; or its package is not installed.
+    """
+
+    def __init__(
+        self,
+        given: Sequence[GivenLogger],
+        request: RunRequest,
+        *,
+        tempered: Tempered,
+        observed: Callable[[int], dict[str, float]],
+        rank: int = 0,
+    ) -> None:
+        self._request = request
+        self._tempered = tempered
+        self._autolog = True
+        self._hyperparameters: Mapping[str, Any] = {}
+        self._faults: list[str] = []
+        self._silent: list[Logger] = [DummyLogger() for _ in given]
+        self._track = TrackCallback(tempered=tempered, observed=observed)
+        self._trackers: list[_Tracker] = []
+        for each in given if rank == 0 else ():
+            logger = None if self._is_away(each) else self._made(each)
+            if logger is not None and request.label is not None:
+                self._trackers.append(_Tracker(given=each, logger=logger))
+
+    def __bool__(self) -> bool:
+        return bool(self._trackers)
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the Trainer's arguments, with loggers that log nothing where there are to be some."""
+        if not self._silent:
+            return dict(given)
+        self._autolog = given.get("enable_autolog_hparams", True)
+        return {**given, "logger": self._silent, "enable_autolog_hparams": False}
+
+    @property
+    def callbacks(self) -> list[L.Callback]:
+        """What the Trainer has to call."""
+        return [self._track] if self._trackers else []
+
+    def new_faults(self) -> list[str]:
+        """Return a sentence for each logger that was lost since this was asked last."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def open(
+        self,
+        module: L.LightningModule,
+        datamodule: L.LightningDataModule | None,
+        plan: TemperatureParameters,
+        *,
+        resume: Path | None,
+    ) -> None:
+        """Open the run in each of them, where the checkpoint that it goes on from left off."""
+        if not self._trackers:
+            return
+        start = 0 if resume is None else _next_step(resume)
+        own = (datamodule, module) if self._autolog else ()
+        self._hyperparameters = hyperparameters(self._request, self._tempered, plan, own=own)
+        for tracker in self._trackers:
+            with self._carefully(tracker):
+                self._open(tracker, start)
+                tracker.logger.log_hyperparams(dict(self._hyperparameters))
+                tracker.logger.log_graph(module)
+                tracker.logger.save()
+
+    @contextlib.contextmanager
+    def logging(self, trainer: L.Trainer) -> Iterator[None]:
+        """Return a context in which the Trainer has the loggers."""
+        if not self._trackers:
+            yield
+            return
+        silent = DummyLogger()
+        trainer.loggers = [silent if each.lost else each.logger for each in self._trackers]
+        try:
+            yield
+        finally:
+            trainer.loggers = self._silent
+
+    def close(self, finished: Finished | None, stop: Stop | None = None) -> None:
+        """Say in each of them how the run ended, and what was measured at its end.
+
+        Args:
+            finished: How it did; None if it raised.
+            stop: The agent's wish that it end, if there was one.
+        """
+        measured = {} if finished is None else finished.measurements
+        ended = Ended(
+            state=_state(finished, stop),
+            step=self._track.last_step,
+            value=math.nan if finished is None or not finished.reports else finished.reports[-1][1],
+            hyperparameters=self._hyperparameters,
+        )
+        values = {f"measured/{name}": value for name, value in measured.items()}
+        for tracker in self._trackers:
+            if tracker.lost or tracker.finalize is None:
+                continue
+            with self._carefully(tracker):
+                if values:
+                    tracker.logger.log_metrics(values, step=ended.step)
+                tracker.given.kind.close(tracker.logger, ended)
+                tracker.finalize(ended.status)
+
+    def _is_away(self, given: GivenLogger) -> bool:
+        if self._request.label is None or _away.get(given.tracker, 0.0) <= time.monotonic():
+            return False
+        self._tell(
+            f"{given.path}: {given.cls.__name__} kept an earlier run waiting, and is asked again after "
+            f"{_AWAY_SECONDS / 60:.0f} minutes. The run goes on without it."
+        )
+        return True
+
+    def _made(self, given: GivenLogger) -> Logger | None:
+        label = self._request.label
+        begun = time.monotonic()
+        try:
+            return given.make(label or _NOBODY)
+        except SpecError:
+            raise
+        except Exception as error:
+            if label is None:
+                raise SpecError(
+                    f"{given.path}: {given.cls.__name__} cannot be made: {masked(str(error))}"
+                ) from error
+            self._fault(given, error, begun)
+            return None
+
+    def _open(self, tracker: _Tracker, start: int) -> None:
+        label, logger = self._request.label, tracker.logger
+        assert label is not None
+        tracker.given.kind.open(logger, label, start=start, again=self._request.attempt > 1)
+        tracker.finalize = logger.finalize
+        for name in _GUARDED:
+            vars(logger)[name] = self._guarded(tracker, getattr(logger, name))
+        # Lightning would say it when the training is over, and evaluations are still to come
+        vars(logger)["finalize"] = lambda status: None
+
+    def _guarded(self, tracker: _Tracker, log: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(log)
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            if not tracker.lost:
+                with self._carefully(tracker):
+                    log(*args, **kwargs)
+
+        return guarded
+
+    @contextlib.contextmanager
+    def _carefully(self, tracker: _Tracker) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            tracker.lost = True
+            self._fault(tracker.given, error, begun)
+
+    def _fault(self, given: GivenLogger, error: Exception, begun: float) -> None:
+        now = time.monotonic()
+        if now - begun >= _WAITED_SECONDS:
+            _away[given.tracker] = now + _AWAY_SECONDS
+        # of what a library tells over a page, the beginning; an address that it was told by its own
+        # environment may have a password in it
+        reason = textwrap.shorten(masked(str(error)), _LONGEST, placeholder=" ...")
+        self._tell(
+            f"{given.path}: {given.cls.__name__} failed ({type(error).__name__}: {reason}). "
+            "The run goes on without it."
+        )
+
+    def _tell(self, fault: str) -> None:
+        print(fault, flush=True)
+        self._faults.append(fault)
+
+
+def hyperparameters(
+    request: RunRequest,
+    tempered: Tempered,
+    plan: TemperatureParameters,
+    *,
+    own: Sequence[L.LightningModule | L.LightningDataModule | None] = (),
+) -> dict[str, Any]:
+    """Return what a run is logged to have been trained with.
+
+    Args:
+        request: The run: its parameters, by the names that the study has for them, its seed and its ticket.
+        tempered: What has the entropy term.
+        plan: What decides the temperature; a module that is attached to knows nothing of it.
+        own: Objects whose own hyperparameters are logged besides, as Lightning logs them.
+    """
+    found: dict[str, Any] = {}
+    for each in own:
+        if each is not None and each._log_hyperparams:
+            found |= {name: value for name, value in each.hparams_initial.items() if name != "_class_path"}
+    label = request.label
+    final = plan.temperature_init if plan.temperature_final is None else plan.temperature_final
+    return {
+        **found,
+        **request.parameters,
+        "temperature_init": plan.temperature_init,
+        "temperature_final": final,
+        "schedule": plan.schedule,
+        "layer_pattern": plan.layer_pattern,
+        "entropy_lambda": tempered.entropy.entropy_lambda,
+        "seed": request.seed,
+        **({} if label is None else {"kind": label.kind, "arm": label.arm}),
+    }
+
+
+def _state(finished: Finished | None, stop: Stop | None) -> State:
+    if finished is None:
+        return "failed"
+    if finished.state != "stopped":
+        return finished.state
+    return "pruned" if stop is not None and not stop.keep else "interrupted"
+
+
+def _next_step(checkpoint: Path) -> int:
+    """Return the step that is logged next by a run that goes on from a checkpoint."""
+    content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    # one that was written before the study had a logger knows only the optimizer's steps
+    state = content["callbacks"].get(TrackCallback.__qualname__, {"next_step": content["global_step"]})
+    return int(state["next_step"])

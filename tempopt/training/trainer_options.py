@@ -1,0 +1,75 @@
+"""What a run's Trainer is given: tempopt's own defaults, and a spec's callbacks and plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lightning.fabric.plugins import ClusterEnvironment
+
+from tempopt.errors import SpecError
+from tempopt.training.callbacks import TemperatureCallback
+from tempopt.training.control import EntropyControl
+
+# A person who wants a logger says so in the spec; the rest is the agent's business.
+LEAN: dict[str, Any] = {
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    # the order of the data is ours, and so is the share that each rank gets of them
+    "use_distributed_sampler": False,
+}
+
+
+def _listed(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def callbacks_given(given: Any) -> list[Any]:
+    """Return the callbacks that a spec gives.
+
+    Raises:
+        SpecError: One of them sets temperatures.
+    """
+    callbacks = _listed(given)
+    for callback in callbacks:
+        if isinstance(callback, TemperatureCallback):
+            raise SpecError(
+                "trainer.callbacks: tempopt adds a TemperatureCallback to every run itself. Take it out; the "
+                "temperature that validation runs under is said by study.validate_at."
+            )
+    refuse_control(callbacks)
+    return callbacks
+
+
+def refuse_control(callbacks: Iterable[Any]) -> None:
+    """Refuse what would set the temperature of the runs at temperature 1, too.
+
+    Raises:
+        SpecError: One of the callbacks does.
+    """
+    if any(isinstance(callback, EntropyControl) for callback in callbacks):
+        raise SpecError(
+            "EntropyControl sets the temperature of every run, those at temperature 1 that the others are "
+            "measured against too. Take it out of trainer.callbacks, or of the module's "
+            "configure_callbacks; to search for temperatures, search the temperature parameters."
+        )
+
+
+def plugins_given(given: Any) -> list[Any]:
+    """Return the plugins that a spec gives.
+
+    Raises:
+        SpecError: One of them says where processes are.
+    """
+    plugins = _listed(given)
+    for plugin in plugins:
+        if isinstance(plugin, ClusterEnvironment):
+            raise SpecError(
+                f"trainer.plugins: {type(plugin).__name__} says which processes train together, and tempopt "
+                "starts those itself, as many as trainer.devices says. Take it out."
+            )
+    return plugins

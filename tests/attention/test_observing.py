@@ -1,0 +1,126 @@
+"""Queries and keys are shown as attention sees them, under the right layer, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tempopt import attach
+from tempopt.attention.observing import Observers, fused_attention_observed
+
+X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Seen:
+    """Notes down the layers that it is shown, and their heads."""
+
+    def __init__(self) -> None:
+        self.layers: list[tuple[int, int]] = []
+
+    def __call__(self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, **masking: Any) -> None:
+        self.layers.append((layer, q_BHQD.shape[1]))
+
+
+def attention(heads: int) -> nn.MultiheadAttention:
+    return nn.MultiheadAttention(8, heads, batch_first=True)
+
+
+def test_a_layer_that_multiplies_matrices_itself_is_not_taken_for_the_next_one() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.other = attention(2), attention(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.own(x, x, x, need_weights=True)[0]
+            return self.other(x, x, x, need_weights=False)[0]
+
+    seen, model = Seen(), Two().train()
+    with fused_attention_observed(model, ["own"], seen):
+        model(X)
+    assert seen.layers == []
+    with fused_attention_observed(model, ["own", "other"], seen):
+        model(X)
+    assert seen.layers == [(1, 4)]
+
+
+class Projected(nn.Module):
+    """Attention over one projection of the query; the keys are the input."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.q_proj(x), x))
+        return F.scaled_dot_product_attention(q, k, k).transpose(1, 2).flatten(2)
+
+
+def test_calls_belong_to_the_projections_that_they_follow() -> None:
+    model, seen = nn.Sequential(Projected(2), Projected(4)).train(), Seen()
+    with fused_attention_observed(model, ["0.q_proj", "1.q_proj"], seen):
+        model(X)
+    assert seen.layers == [(0, 2), (1, 4)]
+    with fused_attention_observed(model, ["1.q_proj"], seen):
+        model(X)
+    assert seen.layers[2:] == [(0, 4)]
+
+
+def test_what_cannot_be_told_apart_is_not_shown() -> None:
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second = self.one(x)[:, None], self.two(x)[:, None]
+            y = F.scaled_dot_product_attention(second, x[:, None], x[:, None])
+            return y + F.scaled_dot_product_attention(first, x[:, None], x[:, None])
+
+    model, seen = Crossed().train(), Seen()
+    with fused_attention_observed(model, ["one", "two"], seen):
+        model(X)
+    assert seen.layers == []
+
+
+def test_looking_on_changes_no_bit_of_a_frozen_encoder_on_its_fast_path() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    attachment, seen = attach(encoder, {}), Seen()
+    with torch.no_grad():
+        before = encoder(X)
+        with attachment.observed(seen):
+            during = encoder(X)
+    assert torch.equal(before, during)
+    assert seen.layers == []
+    encoder.train()
+    with attachment.observed(seen):
+        encoder(X)
+    assert seen.layers == [(0, 2), (1, 2)]
+
+
+def test_after_looking_nothing_is_left_behind() -> None:
+    own, model = F.scaled_dot_product_attention, Projected(2).train()
+    with pytest.raises(RuntimeError, match="in between"), fused_attention_observed(model, ["q_proj"], Seen()):
+        raise RuntimeError("in between")
+    assert F.scaled_dot_product_attention is own
+    assert not model.q_proj._forward_pre_hooks and not model._forward_hooks
+
+
+def test_several_may_look_on_and_leave_in_any_order() -> None:
+    observers, first, second = Observers(), Seen(), Seen()
+    one, other = observers.joined(first), observers.joined(second)
+    q = X[:, None]
+    one.__enter__()
+    other.__enter__()
+    observers.show(0, q, q)
+    one.__exit__(None, None, None)
+    observers.show(1, q, q)
+    other.__exit__(None, None, None)
+    assert not observers.present
+    assert (first.layers, second.layers) == ([(0, 1)], [(0, 1), (1, 1)])

@@ -1,0 +1,122 @@
+"""``tempopt report``, and the report at the end of a search."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tempopt import cli
+from tempopt.cli import report
+from tempopt.cli.report import at_end
+from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
+from tests.report.made_study import World, make, write
+
+URL = "sqlite:///tempopt.db"
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(URL, make(World(trials=10, layers=1, heads=2)))
+    return tmp_path
+
+
+def test_the_report_is_written_under_the_studys_name(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", "pairs"]) == 0
+    assert capsys.readouterr().out == "Written to pairs.html.\n"
+    assert (study / "pairs.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert cli.main(["report", "pairs"]) == 0
+    assert {path.name for path in study.iterdir()} == {"pairs.html", "tempopt.db"}
+
+
+def test_the_report_goes_where_it_is_told(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", "pairs", "-o", "mine.html", "--plotlyjs", "cdn"]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", "pairs", "-o", "-", "--plotlyjs", "cdn"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
+    assert not (study / "-").exists()
+    assert (study / "mine.html").stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pears"], "pears"),
+        (["pairs", "-o", "no/such/folder.html"], "cannot be written"),
+        (["pairs", "--plotlyjs", "both"], "choose from 'inline', 'cdn'"),
+    ],
+)
+def test_what_cannot_be_reported_is_told(
+    study: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_report_loads_neither_torch_nor_lightning(study: Path) -> None:
+    program = (
+        "import sys; from tempopt.cli import main; main(['report', 'pairs']);"
+        "assert not {'torch', 'lightning'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=study, check=True)
+
+
+def test_the_report_at_the_end_is_written_into_the_current_folder(study: Path) -> None:
+    assert at_end(_arguments(URL), "pairs") == "pairs.html"
+    assert (study / "pairs.html").exists()
+
+
+def test_the_report_at_the_end_replaces_reports_alone(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert at_end(_arguments(URL), "pairs") == "pairs.html"
+    page = (study / "pairs.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(report, "_page", lambda *_: page)
+    assert at_end(_arguments(URL), "pairs") == "pairs.html"
+    assert capsys.readouterr().err == ""
+    (study / "pairs.html").write_text("<title>mine</title>\n", encoding="utf-8")
+    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt.html"
+    assert "pairs.html is there already and is no report of tempopt" in capsys.readouterr().err
+    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt.html"
+    (study / "pairs-tempopt.html").write_bytes(b"\xff")
+    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
+    assert (study / "pairs.html").read_text(encoding="utf-8") == "<title>mine</title>\n"
+    assert (study / "pairs-tempopt.html").read_bytes() == b"\xff"
+    (study / "pairs.html").unlink()
+    (study / "pairs.html").mkdir()
+    assert at_end(_arguments(URL), "pairs") == "pairs-tempopt-2.html"
+
+
+def test_a_report_that_fails_is_told_and_fails_nothing(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> str:
+        raise ZeroDivisionError(f"at postgresql://me:{SECRET}@host/db")
+
+    monkeypatch.setattr(report, "_page", fail)
+    assert at_end(_arguments(URL), "pairs") is None
+    told = capsys.readouterr().err
+    assert "could not be written: ZeroDivisionError" in told
+    assert "Try again: tempopt report pairs" in told
+    holds_no_password(told)
+
+
+def test_no_password_is_on_the_page(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tempopt.store.store import Store
+
+    opened = Store.open(URL, create=False)
+    monkeypatch.setattr(Store, "open", lambda *_, **__: opened)
+    secret = f"postgresql://me:{WRITTEN}@host/db"
+    assert cli.main(["report", "pairs", "--storage", secret]) == 0
+    page = (study / "pairs.html").read_text(encoding="utf-8")
+    assert "sqlite:///" in page
+    assert SECRET not in page and WRITTEN not in page
+
+
+def _arguments(url: str) -> argparse.Namespace:
+    return argparse.Namespace(url=url, storage=None, storage_file=None)

@@ -1,0 +1,112 @@
+"""Finished studies with Optuna's half of them, for tests of the dashboard; written without any training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, distribution_to_json
+from sqlalchemy import Connection, MetaData, create_engine, insert, select
+
+from tempopt.store.artifacts import curve_id
+from tempopt.store.optuna_tables import TICKET, End
+from tempopt.store.rows import Measurement, TicketRow
+from tempopt.store.store import Store
+from tempopt.study.spec import StudySpec
+from tempopt.study.trials import make_study
+from tests.report.made_study import Made, World, make, write
+
+_TABLES = (
+    "trials",
+    "trial_params",
+    "trial_user_attributes",
+    "trial_system_attributes",
+    "trial_values",
+    "trial_intermediate_values",
+)
+_STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "diverged": "PRUNED", "failed": "FAIL"}
+
+
+def write_whole(url: str, world: World) -> Made:
+    """Write a study into a store that has none, with Optuna's study of the same name, and return its rows."""
+    made = make(world)
+    write(url, made)
+    with Store.open(url) as store:
+        spec = StudySpec.from_json(made.row.spec)
+        make_study(store.url, name=spec.study.name, direction=spec.study.direction, metric=spec.study.metric)
+        engine = create_engine(store.url)
+    with engine.begin() as connection:
+        tables = MetaData()
+        tables.reflect(connection)
+        for name, rows in _rows(connection, tables, made, spec).items():
+            if rows:
+                connection.execute(insert(tables.tables[name]), rows)
+    engine.dispose()
+    return made
+
+
+def _rows(
+    connection: Connection, tables: MetaData, made: Made, spec: StudySpec
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of Optuna's tables, one trial a search ticket, as its public calls write them."""
+    studies = tables.tables["studies"]
+    study_id = connection.scalar(select(studies.c.study_id).where(studies.c.study_name == made.row.name))
+    reports: dict[int, list[Measurement]] = {}
+    for each in made.measurements:
+        if each.name == "report":
+            reports.setdefault(each.ticket_id, []).append(each)
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
+    for ticket in (t for t in made.tickets if t.kind == "search"):
+        of_trial = {"trial_id": ticket.id}
+        trial = {
+            "number": ticket.number,
+            "study_id": study_id,
+            "state": _STATES.get(ticket.outcome or "", "RUNNING"),
+        }
+        times = {"datetime_start": ticket.started, "datetime_complete": ticket.finished}
+        rows["trials"].append(
+            of_trial | trial | {name: when and when.replace(tzinfo=None) for name, when in times.items()}
+        )
+        rows["trial_params"] += [of_trial | each for each in _params(ticket, spec)]
+        end = End(
+            outcome=ticket.outcome or "complete",
+            numbers={TICKET: ticket.id, "tau_final": 0.5 + ticket.number},
+            curve=curve_id(ticket.id) if ticket.outcome else None,
+        )
+        for table, attributes in (
+            ("trial_user_attributes", end.attributes()),
+            ("trial_system_attributes", end.artifacts()),
+        ):
+            rows[table] += [of_trial | {"key": k, "value_json": json.dumps(v)} for k, v in attributes.items()]
+        if ticket.value is not None:
+            finite = {"objective": 0, "value": ticket.value, "value_type": "FINITE"}
+            rows["trial_values"].append(of_trial | finite)
+        rows["trial_intermediate_values"] += [of_trial | each for each in _values(reports.get(ticket.id, ()))]
+    return rows
+
+
+def _params(ticket: TicketRow, spec: StudySpec) -> Iterator[dict[str, Any]]:
+    for name, value in (ticket.sampled or {}).items():
+        domain: Any = spec.search[name]
+        if hasattr(domain, "choices"):
+            distribution: Any = CategoricalDistribution(tuple(domain.choices))
+        else:
+            distribution = FloatDistribution(domain.low, domain.high, log=domain.log)
+        inside = float(distribution.to_internal_repr(value))
+        yield {
+            "param_name": name,
+            "param_value": inside,
+            "distribution_json": distribution_to_json(distribution),
+        }
+
+
+def _values(reports: Sequence[Measurement]) -> Iterator[dict[str, Any]]:
+    for each in reports:
+        finite = math.isfinite(each.value)
+        yield {
+            "step": each.step,
+            "intermediate_value": each.value if finite else None,
+            "intermediate_value_type": "FINITE" if finite else "NAN",
+        }

@@ -1,0 +1,298 @@
+"""Finished studies for tests and benchmarks of the report: rows as agents write them, without any training.
+
+The runs follow a small made-up world in which sharp attention late in training is good, so that plots have
+something to show and what they should show is known.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import create_engine, insert
+
+from tempopt.store.models import MEASUREMENT, TICKET
+from tempopt.store.reading import STAGES
+from tempopt.store.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
+from tempopt.store.store import Store
+from tempopt.study.confirm import choose_tickets, confirm_tickets, evaluations
+from tempopt.study.results import StudyResult, assemble
+from tempopt.study.spec import StudySpec
+from tempopt.temperature import TemperatureParameters
+
+BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+MACHINES = (("node-a", "NVIDIA H200 (cuda:0)"), ("node-b", "NVIDIA H200 (cuda:1)"), ("laptop", "cpu"))
+STEPS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a study is to look like.
+
+    Args:
+        trials: Search trials.
+        ends: How trials end, again and again in this order; None: as the world has it.
+        reports: Validations of a whole run.
+        layers: Layers whose entropy the confirmation measures; 0: it measures none.
+        heads: Heads of each.
+        gain: What the winner's temperature is worth.
+        confirmed: Whether it was confirmed.
+        study: Keys of the ``study:`` section.
+        search: Names that are searched beside the temperatures.
+        nan: Whether every second report is no number.
+        cards: Whether runs were trained on cards.
+    """
+
+    trials: int = 40
+    ends: Sequence[str] | None = None
+    reports: int = 10
+    layers: int = 3
+    heads: int = 4
+    gain: float = 0.12
+    confirmed: bool = True
+    study: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] = field(default_factory=dict)
+    nan: bool = False
+    cards: bool = True
+
+    def spec(self) -> StudySpec:
+        """Return the study's spec."""
+        return StudySpec.parse(
+            {
+                "study": {
+                    "name": "pairs",
+                    "metric": "val_accuracy",
+                    "direction": "maximize",
+                    "trials": self.trials,
+                    **self.study,
+                },
+                "model": {"class_path": "package.module.Model", "init_args": {"d_model": 8}},
+                "data": {"class_path": "package.module.Data", "init_args": {"batch_size": 4}},
+                "trainer": {"max_steps": STEPS},
+                "search": {
+                    "temperature_init": {"low": 0.25, "high": 4.0, "log": True},
+                    "temperature_final": {"low": 0.25, "high": 4.0, "log": True},
+                    "schedule": ["constant", "linear", "cosine", "exponential"],
+                    "layer_pattern": ["uniform", "linear"],
+                    "layer_ratio": {"low": 0.5, "high": 2.0},
+                    **self.search,
+                },
+            },
+            source="the test",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A study as rows."""
+
+    row: StudyRow
+    tickets: list[TicketRow]
+    measurements: list[Measurement]
+
+    def result(self) -> StudyResult:
+        """Return the study as it is read."""
+        return assemble(self.row, self.tickets, self.measurements, whole=True)
+
+
+def make(world: World) -> Made:
+    """Return the rows of a study."""
+    spec, draw = world.spec(), random.Random(3)
+    rows = [_ended(world, spec, draw, "unit", i, {}) for i in range(spec.num_unit)]
+    rows += [
+        _ended(world, spec, draw, "constant", i, {"temperature_init": tau})
+        for i, tau in enumerate(spec.constants())
+    ]
+    rows += [_ended(world, spec, draw, "search", i, _sampled(spec, draw)) for i in range(world.trials)]
+    if world.confirmed:
+        for tickets in (choose_tickets, confirm_tickets):
+            rows += [_judged(world, spec, draw, ticket) for ticket in tickets(rows, spec)]
+    # as the store's keys: rising in the order of work
+    rows = [replace(row, id=index) for index, row in enumerate(rows, start=1)]
+    state = "done" if world.confirmed else "running"
+    study = StudyRow(
+        id=1,
+        name=spec.study.name,
+        spec=spec.to_json(),
+        spec_hash=spec.identity(),
+        state=state,
+        created=BEGUN,
+    )
+    return Made(row=study, tickets=rows, measurements=list(_measurements(world, spec, draw, rows)))
+
+
+def write(url: str, made: Made) -> None:
+    """Write a study's rows into a store that has no study yet."""
+    with Store.open(url) as store:
+        study = store.create_study(made.row.name, made.row.spec, made.row.spec_hash)
+        store.set_state(study.id, made.row.state)
+        engine = create_engine(store.url)
+    columns = {column.name for column in TICKET.columns} & {each.name for each in fields(TicketRow)}
+    columns -= {"lease"}
+    with engine.begin() as connection:
+        tickets = [
+            {
+                **{name: getattr(ticket, name) for name in columns},
+                "checkpoints": [],
+                "study_id": study.id,
+                "stage": STAGES[ticket.kind],
+            }
+            for ticket in made.tickets
+        ]
+        connection.execute(insert(TICKET), tickets)
+        measured = [
+            {
+                "ticket_id": each.ticket_id,
+                "name": each.name,
+                "step": each.step,
+                "value": each.value if math.isfinite(each.value) else None,
+            }
+            for each in made.measurements
+        ]
+        if measured:
+            connection.execute(insert(MEASUREMENT), measured)
+    engine.dispose()
+
+
+def _sampled(spec: StudySpec, draw: random.Random) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, domain in spec.search.items():
+        if hasattr(domain, "choices"):
+            found[name] = draw.choice(domain.choices)
+        elif domain.log:
+            found[name] = round(domain.low * (domain.high / domain.low) ** draw.random(), 6)
+        else:
+            found[name] = round(domain.low + (domain.high - domain.low) * draw.random(), 6)
+    return found
+
+
+def _worth(world: World, parameters: Mapping[str, Any]) -> float:
+    """Return the value that parameters reach without luck: best at τ = 0.5 late and 1.5 early."""
+    schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
+    late, early = math.log2(schedule(1.0) / 0.5), math.log2(schedule(0.0) / 1.5)
+    return 0.6 + world.gain * (math.exp(-(late**2)) + 0.3 * math.exp(-(early**2)) - 0.5)
+
+
+def _ended(
+    world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, sampled: Mapping[str, Any]
+) -> TicketRow:
+    parameters = spec.parameters(arm, sampled)  # type: ignore[arg-type]
+    value = _worth(world, parameters) + draw.gauss(0, 0.012)
+    outcome = "complete"
+    if arm == "search" and world.ends is not None:
+        outcome = world.ends[number % len(world.ends)]
+    elif arm == "search":
+        doomed = value < 0.58 and draw.random() < 0.7 and number > 5
+        outcome = "pruned" if doomed else "diverged" if draw.random() < 0.03 else "complete"
+    return _row(
+        world,
+        draw,
+        kind=arm,
+        arm=arm,
+        number=number,
+        seed=number,
+        parameters=parameters,
+        sampled=dict(sampled),
+        outcome=outcome,
+        value=value,
+    )
+
+
+def _judged(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicket) -> TicketRow:
+    parameters = dict(ticket.parameters or {})
+    # seeds are easy or hard for all arms alike
+    luck = random.Random(ticket.seed).gauss(0, 0.02)
+    worth = _worth(world, parameters) + (0.01 if ticket.kind == "init_only" else 0.0)
+    return _row(
+        world,
+        draw,
+        kind=ticket.kind,
+        arm=ticket.arm,
+        number=ticket.number,
+        seed=ticket.seed,
+        candidate=ticket.candidate,
+        pair=ticket.pair,
+        parameters=parameters,
+        outcome="complete",
+        value=worth + luck + draw.gauss(0, 0.01),
+    )
+
+
+def _row(
+    world: World, draw: random.Random, *, outcome: str, value: float, kind: Kind, number: int, **given: Any
+) -> TicketRow:
+    whole = outcome == "complete"
+    steps = STEPS if whole else STEPS * draw.randrange(2, 6) // 10
+    machine, device = MACHINES[number % len(MACHINES)] if world.cards else MACHINES[-1]
+    seconds = 0.03 * steps * (1 + 0.2 * draw.random())
+    values: dict[str, Any] = {
+        **dict.fromkeys(("candidate", "pair", "error", "sampled")),
+        "id": 0,
+        "study_id": 1,
+        "kind": kind,
+        "number": number,
+        "trial_number": number if kind == "search" else None,
+        "state": "failed" if outcome == "failed" else "done",
+        "outcome": outcome,
+        "attempt": 1,
+        "value": value if whole else value - 0.1 if outcome == "pruned" else None,
+        "diverged_at": steps if outcome == "diverged" else None,
+        "agent": f"{machine}:1:0:0.1",
+        "machine": machine,
+        "device": device,
+        "seconds": seconds,
+        "gpu_seconds": seconds if device != "cpu" else 0.0,
+        "steps": steps,
+        "total_steps": STEPS,
+        "code": "0f1e2d3c4b5a",
+        "started": BEGUN + timedelta(seconds=30 * number),
+        "finished": BEGUN + timedelta(seconds=30 * number + 25),
+    }
+    return TicketRow(**{**values, **given})
+
+
+def _measurements(
+    world: World, spec: StudySpec, draw: random.Random, rows: Sequence[TicketRow]
+) -> Iterator[Measurement]:
+    winner = next((row.parameters for row in rows if (row.kind, row.arm) == ("confirm", "search")), None)
+    for row in rows:
+        yield from _reports(world, draw, row)
+        if row.kind == "confirm" and row.arm in ("unit", "search"):
+            yield from _entropies(world, row)
+        if (row.kind, row.arm) == ("confirm", "unit"):
+            for each in evaluations("confirm", "unit", spec, winner or {}):
+                gain = {"test:winner": 0.5 * world.gain}.get(each.name, 0.0)
+                assert row.value is not None
+                value = row.value + gain + draw.gauss(0, 0.002)
+                yield Measurement(ticket_id=row.id, step=STEPS, name=each.name, value=value)
+
+
+def _reports(world: World, draw: random.Random, row: TicketRow) -> Iterator[Measurement]:
+    end = row.value if row.value is not None else 0.45
+    for place in range(1, world.reports + 1):
+        step = place * STEPS // world.reports
+        if row.steps is not None and step <= row.steps:
+            value = end - 0.35 * math.exp(-4 * step / STEPS) + draw.gauss(0, 0.006)
+            if world.nan and place % 2:
+                value = math.nan
+            yield Measurement(ticket_id=row.id, step=step, name="report", value=value)
+
+
+def _entropies(world: World, row: TicketRow) -> Iterator[Measurement]:
+    schedule = TemperatureParameters.from_mapping(row.parameters or {}).plan(1).schedule
+    for layer in range(world.layers):
+        for head in range(world.heads):
+            for place in range(24):
+                progress = place / 23
+                sharpening = (0.3 + 0.1 * head + 0.12 * layer) * progress
+                value = (0.95 - sharpening) * min(1.0, schedule(progress) ** 0.25)
+                yield Measurement(
+                    ticket_id=row.id,
+                    step=round(progress * STEPS),
+                    name=f"entropy/{layer}/{head}",
+                    value=min(1.0, max(0.0, value)),
+                )

@@ -1,0 +1,253 @@
+"""The page as a browser shows it: offline, without an error, on a phone and on a desk, in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.report.html import render
+from tempopt.report.plots import PLOTS
+from tempopt.study.results import StudyResult
+from tests.report.made_study import World, make
+from tests.report.test_html import SCRIPT, hostile
+
+_DRAWN = "html[data-drawn=all]"
+_PATIENCE = 60_000
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, confirmed: StudyResult) -> dict[str, Path]:
+    """Written pages by what they show."""
+    folder = tmp_path_factory.mktemp("pages")
+    results = {
+        "whole": confirmed,
+        "named": hostile(confirmed, name=SCRIPT, metric=SCRIPT),
+        "long": make(World(search={"p" * 500: {"low": 0.0, "high": 1.0}})).result(),
+        "nan": make(World(nan=True)).result(),
+        "pruned": make(World(trials=12, ends=["pruned"], confirmed=False)).result(),
+        "lost": make(World(trials=12, ends=["failed", "diverged"], confirmed=False)).result(),
+        "large": make(World(trials=10_000, reports=5)).result(),
+    }
+    results["empty"] = replace(results["lost"], runs=(), curves={}, measured={}, best=None, winner=None)
+    written = {name: folder / f"{name}.html" for name in results}
+    for name, path in written.items():
+        path.write_text(render(results[name]), encoding="utf-8")
+    return written
+
+
+class Opened:
+    """Pages that are open, by name, width and scheme; opening one takes a while, so tests share them."""
+
+    def __init__(self, browser: Any, pages: dict[str, Path]) -> None:
+        self._browser = browser
+        self._pages = pages
+        self._open: dict[tuple[str, int, str], Any] = {}
+        self.errors: list[str] = []
+
+    def __call__(self, name: str, *, width: int = 1400, scheme: str = "light") -> Any:
+        """Return the page, opened offline; what its console complains of is kept."""
+        key = (name, width, scheme)
+        if key not in self._open:
+            context = self._browser.new_context(
+                viewport={"width": width, "height": 900},
+                color_scheme=scheme,
+                reduced_motion="reduce",
+                offline=True,
+            )
+            page = self._open[key] = context.new_page()
+            page.on("console", lambda said: self._complain(said.type, said.text))
+            page.on("pageerror", lambda error: self.errors.append(str(error)))
+            page.on("dialog", lambda dialog: self.errors.append(dialog.message))
+            page.goto(self._pages[name].as_uri())
+            page.wait_for_selector(_DRAWN, timeout=_PATIENCE)
+        return self._open[key]
+
+    def _complain(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.errors.append(text)
+
+    def close(self) -> None:
+        """Close all pages."""
+        for page in self._open.values():
+            page.context.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Opened]:
+    """Return what opens pages, each once."""
+    made = Opened(browser, pages)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def open_page(opened: Opened) -> Iterator[Opened]:
+    """Return what opens a page, and fail the test at any error in its console."""
+    yield opened
+    errors, opened.errors[:] = list(opened.errors), []
+    assert not errors
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_page_opens_offline_and_fits(
+    open_page: Opened, screenshots: Path, width: int, scheme: str
+) -> None:
+    page = open_page("whole", width=width, scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("section h2").count() == 12
+    page.screenshot(path=screenshots / f"report_{width}_{scheme}.png", full_page=True)
+
+
+_MARKS = """key => document.getElementById(`plot-${key}`).querySelectorAll(
+    ".points path, .lines path, .js-line, .bars path, .heatmaplayer image, .errorbar path").length"""
+
+
+def test_every_plot_has_marks(open_page: Opened) -> None:
+    page = open_page("whole")
+    counts = {key: page.evaluate(_MARKS, key) for key in PLOTS}
+    assert all(counts.values()), counts
+    assert counts["history"] >= 38  # a mark a trial
+    assert counts["differences"] >= 8 + 4  # seeds, and the comparisons below them
+    assert counts["importance"] == 5
+    assert counts["heads"] == 2
+
+
+_PLACE = """key => {
+    const plot = document.getElementById(`plot-${key}`);
+    for (const [trace] of plot.calcdata.map((points) => [points]).reverse()) {
+        const own = trace[0].trace;
+        const point = trace.find((each, place) => 2 * place >= trace.length - 1 && isFinite(each.x));
+        if (own.mode === "lines" && trace.length < 3) continue;
+        if (!own.visible || own.hoverinfo === "skip" || own.type !== "scatter" || !point) continue;
+        const across = plot._fullLayout.xaxis, down = plot._fullLayout.yaxis;
+        const corner = plot.getBoundingClientRect();
+        return [corner.x + across._offset + across.c2p(point.x), corner.y + down._offset + down.c2p(point.y)];
+    }
+}"""
+
+
+@pytest.mark.parametrize("key", ["differences", "schedule", "history", "schedules", "landscape", "entropy"])
+def test_pointing_at_a_mark_shows_its_label(open_page: Opened, key: str) -> None:
+    page = open_page("whole")
+    page.locator(f"#plot-{key}").scroll_into_view_if_needed()
+    x, y = page.evaluate(_PLACE, key)
+    page.mouse.move(x - 30, y)
+    page.mouse.move(x, y, steps=5)
+    label = page.locator(f"#plot-{key} .hoverlayer .hovertext").first
+    label.wait_for(timeout=_PATIENCE)
+    assert label.text_content().strip()
+
+
+def test_links_of_the_contents_lead_to_their_sections(open_page: Opened) -> None:
+    page = open_page("whole")
+    for link in page.locator("nav a").all():
+        link.click()
+        target = link.get_attribute("href")
+        assert page.evaluate("location.hash") == target
+        top = page.locator(target).evaluate("each => each.getBoundingClientRect().top")
+        at_the_end = page.evaluate("innerHeight + scrollY >= document.body.scrollHeight - 120")
+        assert -5 <= top < 60 or at_the_end
+
+
+def test_code_is_copied_and_the_reader_is_told(open_page: Opened) -> None:
+    page = open_page("whole")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy YAML").click()
+    page.get_by_text("Copied", exact=False).first.wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator("#code-yaml").text_content()
+
+
+def test_the_page_can_be_used_from_the_keyboard(open_page: Opened) -> None:
+    page = open_page("whole", width=400, scheme="dark")
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "verdict"
+    numbers = page.locator("#confirmation summary")
+    numbers.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#confirmation table").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_keeps_anybody_out(open_page: Opened, width: int, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = open_page("whole", width=width, scheme=scheme)
+    # what is behind the summaries has to be seen by everybody, too
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    found = Axe().run(page)
+    assert not found.response["violations"], found.generate_report()
+
+
+def test_plots_follow_the_reader_into_the_dark_and_back(open_page: Opened) -> None:
+    page = open_page("whole")
+    light = page.evaluate(_INK)
+    page.emulate_media(color_scheme="dark")
+    _until(page, f"{_INK} !== '{light}'")
+    page.emulate_media(color_scheme="light")
+    _until(page, f"{_INK} === '{light}'")
+
+
+_INK = "getComputedStyle(document.querySelector('#plot-history .xtitle')).fill"
+
+
+def _until(page: Any, expression: str) -> None:
+    """Wait until it is true; Playwright's own way evaluates strings, which the page's policy forbids."""
+    for _ in range(200):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+def test_print_is_light_and_keeps_within_the_paper(open_page: Opened, screenshots: Path) -> None:
+    page = open_page("whole", width=1200, scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print", color_scheme="light")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.plot .main-svg')].map(each => each.getBoundingClientRect().width)"
+    )
+    assert max(widths) <= 690  # A4 less its margins
+    assert page.evaluate(_INK) == "rgb(29, 35, 41)"
+    assert not page.locator("nav").is_visible()
+    page.set_viewport_size({"width": 690, "height": 980})
+    page.screenshot(path=screenshots / "report_print.png", full_page=True)
+    page.pdf(path=screenshots / "report.pdf", format="A4")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["named", "long", "nan", "pruned", "lost", "empty", "large"])
+def test_a_hostile_study_has_a_page_like_any_other(open_page: Opened, screenshots: Path, name: str) -> None:
+    page = open_page(name, width=400)
+    assert page.locator("section h2").count() == 12
+    assert page.locator(".plot").count() + page.locator("p.absent").count() >= len(PLOTS)
+    if name == "named":
+        assert page.locator("h1").text_content() == SCRIPT
+        assert SCRIPT in page.locator("#plot-history .ytitle").text_content()
+    for width in (400, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        _until(page, f"document.documentElement.scrollWidth <= {width}")
+        page.screenshot(path=screenshots / f"report_{name}_{width}.png", full_page=True)
+
+
+def test_without_the_network_a_page_that_needs_it_says_so(
+    browser: Any, confirmed: StudyResult, tmp_path: Path
+) -> None:
+    path = tmp_path / "cdn.html"
+    path.write_text(render(confirmed, plotlyjs="cdn"), encoding="utf-8")
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert "could not" in page.locator("#plot-history").text_content()
+    page.locator("#history summary").click()
+    assert page.locator("#history table").is_visible()
+    context.close()

@@ -1,0 +1,235 @@
+"""The page as text: what it says, what it escapes, what it weighs; how it looks is test_browser_report's."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import yaml
+
+from tempopt.report.html import file_name, render
+from tempopt.report.plots import PLOTS
+from tempopt.study.results import StudyResult
+from tempopt.study.spec import StudySpec
+from tests.report.made_study import World, make
+
+SCRIPT = "<script>alert(1)</script>"
+SECTIONS = (
+    *("verdict", "confirmation", "schedule", "use", "history", "schedules", "landscape"),
+    *("importance", "entropy", "pruning", "cost", "reproduce"),
+)
+
+
+class Parsed(HTMLParser):
+    """A page as its reader's browser takes it: elements, attributes, and text by where it stands."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._in = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in = tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.setdefault(self._in, []).append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = ""
+
+    def ids(self, tag: str) -> list[str]:
+        """Return the ids of the elements of a kind."""
+        return [attrs["id"] or "" for name, attrs in self.elements if name == tag and "id" in attrs]
+
+    def all_text(self) -> str:
+        """Return all text that a person reads."""
+        return " ".join(
+            each for tag, texts in self.texts.items() if tag not in ("script", "style") for each in texts
+        )
+
+
+def figures(text: str) -> dict[str, Any]:
+    """Return the figures of a page."""
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    loaded: dict[str, Any] = json.loads(found[1])
+    return loaded
+
+
+def hostile(result: StudyResult, **study: Any) -> StudyResult:
+    """Return the study under a name, or on a metric, that no spec would take."""
+    section = result.spec.study.model_copy(update=study)
+    return replace(result, spec=result.spec.model_copy(update={"study": section}))
+
+
+@pytest.fixture(scope="module")
+def page(confirmed: StudyResult) -> str:
+    return render(confirmed, plotlyjs="cdn", storage="postgresql://me:***@host/db")
+
+
+def test_the_page_has_every_section_in_order_and_every_plot(page: str) -> None:
+    assert Parsed(page).ids("section") == list(SECTIONS)
+    assert list(figures(page)) == list(PLOTS)
+
+
+def test_every_link_leads_to_something_on_the_page(page: str) -> None:
+    parsed = Parsed(page)
+    ids = [attrs["id"] for _, attrs in parsed.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    links = [attrs["href"] or "" for tag, attrs in parsed.elements if tag == "a"]
+    assert links and {link.removeprefix("#") for link in links} <= set(ids)
+    for name in ("aria-labelledby", "data-copy"):
+        assert {attrs[name] for _, attrs in parsed.elements if name in attrs} <= set(ids)
+
+
+def test_every_plot_says_in_words_what_it_shows(page: str) -> None:
+    shown = [attrs for _, attrs in Parsed(page).elements if "data-plot" in attrs]
+    assert len(shown) == len(PLOTS)
+    assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 40 for attrs in shown)
+
+
+def test_the_verdict_is_said_first_and_in_plain_words(page: str) -> None:
+    text = Parsed(page).all_text()
+    assert 0 < text.index("Gain shown") < text.index("Each dot is a seed")
+    assert "8 fresh seeds" in text
+    assert "p = " in text
+
+
+def test_the_page_is_small_without_plotly_and_fetches_exactly_that(page: str) -> None:
+    assert len(page.encode()) < 300_000
+    sources = [attrs for tag, attrs in Parsed(page).elements if tag == "script" and "src" in attrs]
+    (library,) = sources
+    assert re.fullmatch(r"https://cdn\.plot\.ly/plotly-[\d.]+\.min\.js", library["src"] or "")
+    assert (library["integrity"] or "").startswith("sha256-")
+
+
+def test_the_spec_on_the_page_has_no_password_of_an_url_and_else_is_as_it_was(confirmed: StudyResult) -> None:
+    data = {"class_path": "own.Data", "init_args": {"url": "http://bob:hunter22@host/x", "hub": "a:b/c@v1"}}
+    text = render(replace(confirmed, spec=confirmed.spec.model_copy(update={"data": data})), plotlyjs="cdn")
+    block = text[text.index('id="reproduce"') :]
+    assert "hunter22" not in block
+    assert "url: http://bob:***@host/x" in block and "hub: a:b/c@v1" in block
+
+
+def test_a_large_study_keeps_within_its_weight() -> None:
+    result = make(World(trials=1000, reports=20, layers=12, heads=12)).result()
+    assert len(render(result, plotlyjs="cdn").encode()) < 2_000_000
+    whole = render(result)
+    assert len(whole.encode()) < 6_000_000
+    assert whole.count("plotly.js v") >= 1
+    assert not [attrs for tag, attrs in Parsed(whole).elements if "src" in attrs or tag == "link"]
+
+
+def test_scripts_are_held_to_those_that_tempopt_wrote(confirmed: StudyResult) -> None:
+    text = render(confirmed)
+    policy = next(attrs["content"] for tag, attrs in Parsed(text).elements if "http-equiv" in attrs) or ""
+    assert "default-src 'none'" in policy
+    allowed = set(re.findall(r"'sha256-([^']+)'", policy))
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert {base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts} == allowed
+
+
+def test_what_people_wrote_is_text_wherever_it_stands(confirmed: StudyResult) -> None:
+    result = hostile(confirmed, name=SCRIPT, metric=SCRIPT)
+    runs = [replace(run, machine=SCRIPT, device=SCRIPT, code=SCRIPT, error=SCRIPT) for run in result.runs]
+    lost = [replace(run, state="failed", failures=3) for run in runs[:2]]
+    text = render(replace(result, runs=tuple(runs), lost=lost), plotlyjs="cdn", storage=SCRIPT)
+    parsed = Parsed(text)
+    assert SCRIPT in parsed.texts["h1"]
+    assert SCRIPT in parsed.texts["title"][0]
+    assert [tag for tag, _ in parsed.elements].count("script") == 3
+    assert "alert(1)" not in "".join(re.findall(r"<script>(.*?)</script>", text, re.DOTALL))
+    # plotly shows a small part of HTML: what people wrote must not be that, either
+    assert "<script>" not in json.dumps(figures(text))
+
+
+def test_a_choice_that_is_markup_is_text_in_the_labels() -> None:
+    result = make(World(search={"kind": ["<b>bold</b>", "a & b"]})).result()
+    text = json.dumps(figures(render(result, plotlyjs="cdn"))["history"])
+    assert "&lt;b&gt;bold&lt;/b&gt;" in text
+    assert "a &amp; b" in text
+    assert "<b>bold" not in text
+
+
+def test_long_names_are_shortened_and_the_page_stays_small() -> None:
+    result = make(World(trials=1000, search={"p" * 500: {"low": 0.0, "high": 1.0}})).result()
+    text = render(result, plotlyjs="cdn")
+    assert len(text.encode()) < 2_000_000
+    assert max(len(each) for each in figures(text)["importance"]["layout"]["yaxis"]["ticktext"]) <= 22
+    assert "p" * 500 in Parsed(text).all_text()  # in the spec, where it has to be whole
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(nan=True),
+        World(trials=12, ends=["diverged"], confirmed=False),
+        World(trials=12, ends=["pruned"], confirmed=False),
+        World(trials=12, ends=["failed"], confirmed=False),
+        World(trials=12, ends=["pruned"], nan=True, confirmed=False),
+        World(layers=0),
+        World(cards=False, gain=0.0),
+        World(study={"test": "wilcoxon", "seeds": {"choose": 1, "confirm": 6}}),
+    ],
+)
+def test_whatever_a_study_lacks_the_page_is_whole_and_says_why(world: World) -> None:
+    text = render(make(world).result(), plotlyjs="cdn")
+    parsed = Parsed(text)
+    assert parsed.ids("section") == list(SECTIONS)
+    absent = [attrs for _, attrs in parsed.elements if attrs.get("class") == "absent"]
+    codes = 2 if world.confirmed or world.ends is None else 0
+    assert len(figures(text)) + len(absent) == len(PLOTS) + (2 - codes)
+    assert "NaN" not in json.dumps(figures(text))
+    assert "nan" not in re.findall(r"\w+", parsed.all_text())
+
+
+def test_a_study_that_has_only_been_asked_for_has_a_page(untouched: StudyResult) -> None:
+    text = render(untouched, plotlyjs="cdn")
+    assert figures(text) == {}
+    assert "No verdict yet" in text
+    assert Parsed(text).ids("section") == list(SECTIONS)
+
+
+def test_the_spec_on_the_page_asks_the_same_question(page: str, confirmed: StudyResult) -> None:
+    code = re.search(r'<pre id="code-spec"[^>]*><code>(.*?)</code>', page, re.DOTALL)
+    assert code is not None
+    (text,) = Parsed(f"<code>{code[1]}</code>").texts["code"]
+    assert StudySpec.parse(yaml.safe_load(text), source="the page").identity() == confirmed.spec.identity()
+
+
+def test_the_winner_on_the_page_is_what_export_writes(page: str, confirmed: StudyResult) -> None:
+    from tempopt.study import export
+
+    parsed = Parsed(page)
+    texts = parsed.texts["code"]
+    assert export.to_yaml(confirmed) in texts
+    assert export.to_python(confirmed) in texts
+
+
+def test_the_commands_name_the_store_and_no_password(page: str) -> None:
+    assert "tempopt report pairs --storage &#39;postgresql://me:***@host/db&#39;" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("max_retrieval", "max_retrieval.html"),
+        ("a.b-c", "a.b-c.html"),
+        ("../../etc/passwd", "etc_passwd.html"),
+        (SCRIPT, "script_alert_1_script.html"),
+        ("...", "study.html"),
+        ("x" * 300, f"{'x' * 100}.html"),
+    ],
+)
+def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
+    assert file_name(name) == file

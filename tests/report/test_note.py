@@ -1,0 +1,60 @@
+"""The note on a study's page: what it says, in Markdown that shows what people wrote as they wrote it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tempopt.report.note import belongs_to_tempopt, escaped, written
+from tempopt.study.verdict import verdict_lines
+from tests.report.made_study import World, make
+
+MARKUP = '<a href="x">`|*_[</a>'
+
+
+def test_every_line_of_the_verdict_is_in_the_note() -> None:
+    result = make(World(trials=8, layers=0)).result()
+    note = written(result).replace("\\", "")
+    assert all(line.strip() in note for line in verdict_lines(result))
+    assert "tempopt export pairs" in note and "tempopt report pairs" in note
+    assert "| confirm | 24 of 24 | 0 | 0 |" in note
+
+
+def test_the_winner_is_there_to_be_copied() -> None:
+    result = make(World(trials=8, layers=0)).result()
+    call = written(result).partition("```python\n")[2].partition("\n```")[0]
+    compile(call, "the note", "exec")
+    assert result.winner is not None
+    assert f"temperature_init={result.winner['temperature_init']!r}" in call
+
+
+@pytest.mark.parametrize("ends", [("pruned",), ("failed",), ("diverged", "pruned")])
+def test_a_study_without_a_winner_has_a_note(ends: tuple[str, ...]) -> None:
+    note = written(make(World(trials=6, ends=ends, confirmed=False)).result())
+    assert "What was found" in note and "### The winner" not in note and "```" not in note
+
+
+def test_plots_that_are_missing_are_told_with_the_reason() -> None:
+    result = make(World(trials=8, layers=0)).result()
+    assert "- Not among them: Cost \\(why\\)." in written(result, ["A plot"], ["Cost (why)"])
+    assert "Not among them" not in written(result, ["A plot"])
+
+
+def test_the_same_study_has_the_same_note_and_a_changed_one_is_not_ours() -> None:
+    note = written(make(World(trials=8, layers=0)).result(), ["A plot"])
+    assert note == written(make(World(trials=8, layers=0)).result(), ["A plot"])
+    assert belongs_to_tempopt(note)
+    for changed in (f"{note}!", note.replace("What was found", "what"), f" {note}", "mine", ""):
+        assert not belongs_to_tempopt(changed)
+
+
+def test_what_people_wrote_stays_text() -> None:
+    assert escaped(MARKUP) == '\\<a href\\=\\"x\\"\\>\\`\\|\\*\\_\\[\\<\\/a\\>'
+    assert escaped("two\nlines\t| a") == "two lines \\| a"
+    assert len(escaped("p" * 500)) == 201
+
+
+def test_values_that_are_markup_break_no_table() -> None:
+    world = World(trials=8, layers=0, search={"name": {"choices": [MARKUP]}})
+    note = written(make(world).result())
+    (row,) = [line for line in note.splitlines() if line.startswith("| name |")]
+    assert row == f"| name | {escaped(MARKUP)} |"

@@ -1,0 +1,462 @@
+"""What each plot shows, checked against the rows that it was made of; drawings only as far as marks go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tempopt.errors import NothingToPlot
+from tempopt.report import plots
+from tempopt.report.plots import PLOTS
+from tempopt.report.plots.style import DARK, temperature_ticks
+from tempopt.store.rows import TicketRow
+from tempopt.study.results import StudyResult
+from tempopt.temperature import TemperatureParameters
+from tests.report.made_study import World, make
+
+
+def _runs(result: StudyResult, kind: str, arm: str | None = None) -> list[TicketRow]:
+    return [run for run in result.runs if run.kind == kind and arm in (None, run.arm)]
+
+
+@pytest.mark.parametrize("key", PLOTS)
+def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(key: str, confirmed: StudyResult) -> None:
+    data = PLOTS[key].data(confirmed)
+    assert is_dataclass(data)
+    assert data.caption().endswith(".")
+    table = data.table()
+    assert table.rows
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    figure = PLOTS[key].figure(data)
+    assert any(_marks(trace) for trace in figure.to_plotly_json()["data"])
+    assert ":" not in key
+
+
+def _marks(trace: Mapping[str, Any]) -> int:
+    return sum(len(trace[axis]) for axis in ("x", "y", "z") if trace.get(axis) is not None)
+
+
+@pytest.mark.parametrize("key", PLOTS)
+def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched: StudyResult) -> None:
+    with pytest.raises(NothingToPlot, match=r"\w+ \w+.*\.$"):
+        PLOTS[key].data(untouched)
+
+
+@pytest.mark.parametrize("key", PLOTS)
+def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: StudyResult) -> None:
+    def colours(value: object) -> set[str]:
+        if isinstance(value, str):
+            return {value} if value.startswith(("#", "rgb")) and value != "rgba(0,0,0,0)" else set()
+        if isinstance(value, Mapping):
+            return set().union(*(colours(each) for each in value.values()), set())
+        if isinstance(value, list | tuple):
+            return set().union(*(colours(each) for each in value), set())
+        return set()
+
+    assert colours(PLOTS[key](confirmed).to_plotly_json()) <= set(DARK)
+
+
+def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
+    data = plots.differences_data(confirmed)
+    winner = {run.pair: run.value for run in _runs(confirmed, "confirm", "search")}
+    unit = {run.pair: run.value for run in _runs(confirmed, "confirm", "unit")}
+    expected = {pair: winner[pair] - unit[pair] for pair in unit}  # type: ignore[operator]
+    assert dict(data.pairs) == pytest.approx(expected)
+    assert data.mean.gain == pytest.approx(fmean(expected.values()))
+    interval = stats.ttest_1samp(list(expected.values()), 0).confidence_interval(0.95)
+    assert (data.mean.ci_low, data.mean.ci_high) == pytest.approx(interval)
+    assert [each.name for each in data.others] == [
+        "against best constant",
+        "inference only",
+        "initialisation only",
+    ]
+
+
+def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
+    made = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
+    data = plots.differences_data(made.result())
+    winner = {t.pair: t.value for t in made.tickets if (t.kind, t.arm) == ("confirm", "search")}
+    unit = {t.pair: t.value for t in made.tickets if (t.kind, t.arm) == ("confirm", "unit")}
+    assert dict(data.pairs) == pytest.approx({p: unit[p] - winner[p] for p in unit})  # type: ignore[operator]
+    best = plots.history_data(made.result()).best
+    assert all(earlier[1] > later[1] for earlier, later in pairwise(best))
+    curves = plots.schedules_data(made.result()).curves
+    assert [value for _, value, _ in curves] == sorted((v for _, v, _ in curves), reverse=True)
+
+
+def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
+    made = make(World())
+    place = next(i for i, t in enumerate(made.tickets) if (t.kind, t.arm) == ("confirm", "search"))
+    made.tickets[place] = replace(made.tickets[place], outcome="diverged", value=None)
+    data = plots.differences_data(made.result())
+    pair = made.tickets[place].pair
+    assert data.diverged == {pair}
+    reached = [
+        t.value for t in made.tickets if t.kind == "confirm" and t.arm in ("unit", "search") and t.value
+    ]
+    unit = next(t.value for t in made.tickets if (t.kind, t.arm, t.pair) == ("confirm", "unit", pair))
+    assert dict(data.pairs)[pair] == pytest.approx(min(reached) - unit)  # type: ignore[operator]
+
+
+def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> None:
+    made = make(World(gain=0.3))
+    data = plots.differences_data(made.result())
+    assert data.forbidden == ()
+    assert "wholly right of zero is a gain, wholly left of it a loss." in data.caption()
+    assert "diverged" not in data.caption()
+    for place, ticket in enumerate(made.tickets):
+        if (ticket.kind, ticket.arm) == ("confirm", "search"):
+            made.tickets[place] = replace(ticket, value=(ticket.value or 0.0) + 1.0)
+            last = place
+    made.tickets[last] = replace(made.tickets[last], outcome="diverged", value=None)
+    # the worst value that was reached is still a gain on this seed
+    pair = made.tickets[last].pair
+    for place, ticket in enumerate(made.tickets):
+        if (ticket.kind, ticket.arm, ticket.pair) == ("confirm", "unit", pair):
+            made.tickets[place] = replace(ticket, value=-0.5)
+    data = plots.differences_data(made.result())
+    assert data.mean.ci_low > 0
+    assert data.forbidden[0] == data.mean.name
+    assert f"Not so for {data.mean.name}" in data.caption()
+    assert "so the gain does not count" in data.caption()
+
+
+def test_the_plan_is_the_winners_at_every_layer(confirmed: StudyResult) -> None:
+    data = plots.schedule_data(confirmed)
+    assert confirmed.winner is not None
+    plan = TemperatureParameters.from_mapping(confirmed.winner).plan(3)
+    assert len(data.temperatures) == 3 and data.layers_known and data.confirmed
+    for place in (0, 100, 200):
+        column = tuple(layer[place] for layer in data.temperatures)
+        assert column == plan.temperatures(data.progress[place])
+        assert data.level[place] == pytest.approx(float(stats.gmean(column)))
+
+
+def test_without_entropies_one_row_stands_for_all_layers(searching: StudyResult) -> None:
+    data = plots.depth_data(searching)
+    assert len(data.plan.temperatures) == 1
+    assert not data.plan.layers_known
+    assert "one row stands for all" in data.caption()
+    assert "not confirmed" in data.plan.caption()
+
+
+def test_every_schedule_meets_the_ends_of_its_trial(confirmed: StudyResult) -> None:
+    data = plots.schedules_data(confirmed)
+    complete = {run.number: run for run in _runs(confirmed, "search") if run.outcome == "complete"}
+    assert {trial for trial, _, _ in data.curves} == set(complete)
+    for trial, value, levels in data.curves:
+        parameters = complete[trial].parameters
+        assert parameters is not None
+        assert value == complete[trial].value
+        assert levels[0] == parameters["temperature_init"]
+        assert levels[-1] == parameters.get("temperature_final", parameters["temperature_init"])
+
+
+def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> None:
+    data = plots.history_data(confirmed)
+    search = _runs(confirmed, "search")
+    assert [each.number for each in data.trials] == [run.number for run in search]
+    values = [
+        run.value if run.outcome == "complete" and run.value is not None else -math.inf for run in search
+    ]
+    records = np.maximum.accumulate(values)
+    assert [number for number, _ in data.best] == [
+        i for i, value in enumerate(values) if value == records[i] and value > max([-math.inf, *values[:i]])
+    ]
+    assert data.constant == max(run.value for run in _runs(confirmed, "constant") if run.value is not None)
+    assert data.baseline == confirmed.baseline
+
+
+def test_many_trials_are_thinned_and_no_record_is_lost() -> None:
+    data = plots.history_data(make(World(trials=5000, confirmed=False, reports=0)).result())
+    assert data.out_of == 5000
+    assert 2000 <= len(data.trials) <= 2000 + len(data.best)
+    assert {number for number, _ in data.best} <= {each.number for each in data.trials}
+    assert f"{len(data.trials)} of 5000 trials are drawn" in data.caption()
+
+
+def test_the_landscape_has_each_trials_ends_and_the_constants_on_the_diagonal(confirmed: StudyResult) -> None:
+    data = plots.landscape_data(confirmed)
+    assert len(data.points) == confirmed.trials["complete"]
+    assert data.points[-1][3] == max(point[3] for point in data.points)
+    assert data.constants and all(first == last for _, first, last, _, _ in data.constants)
+
+
+def test_what_made_the_difference_is_found(confirmed: StudyResult) -> None:
+    data = plots.importance_data(make(World(trials=200, confirmed=False, reports=0)).result())
+    assert sum(share for _, share in data.shares) == pytest.approx(1)
+    # the made-up world knows the late temperature above all
+    assert data.shares[0][0] == "temperature_final"
+    assert {name for name, _ in data.shares} | set(data.unread) == set(confirmed.spec.search)
+
+
+def test_a_value_that_the_plan_does_not_read_makes_no_difference(confirmed: StudyResult) -> None:
+    # sampled at random beside a constant schedule, and read by no trial
+    runs = [
+        replace(
+            run,
+            parameters={"temperature_init": 0.5 + run.number / 100, "schedule": "constant"},
+            sampled={**(run.sampled or {}), "temperature_final": 9.0 + run.number},
+        )
+        if run.kind == "search"
+        else run
+        for run in confirmed.runs
+    ]
+    data = plots.importance_data(replace(confirmed, runs=tuple(runs)))
+    shares = dict(data.shares)
+    assert data.unread == ("layer_pattern", "layer_ratio")
+    assert shares["temperature_final"] == pytest.approx(shares["temperature_init"])
+    assert (
+        "Left out, since most of the trials do not read them: layer_pattern, layer_ratio." in data.caption()
+    )
+
+
+def test_a_best_tenth_of_few_trials_is_called_a_hint(confirmed: StudyResult) -> None:
+    data = plots.importance_data(confirmed)
+    best = math.ceil(confirmed.trials["complete"] / 10)
+    assert best < 5
+    assert f"The best tenth are {best} trials here" in data.caption()
+    assert "best tenth is one trial here" in replace(data, trials=9).caption()
+    assert "here" not in replace(data, trials=50).caption()
+
+
+def test_the_best_tenth_is_counted_before_trials_are_left_out() -> None:
+    result = make(World(trials=5000, confirmed=False, reports=0, ends=["complete"])).result()
+    data = plots.landscape_data(result)
+    assert data.out_of == 5000 > len(data.points)
+    best = sorted((r for r in _runs(result, "search")), key=lambda r: -(r.value or 0.0))[:500]
+    ends = [TemperatureParameters.from_mapping(run.parameters or {}).plan(1).schedule for run in best]
+    assert data.best == (sum(schedule(0.0) > schedule(1.0) for schedule in ends), 500)
+    assert f"{len(data.points)} of 5000 trials are drawn" in data.caption()
+
+
+def test_little_is_said_of_the_best_of_few(confirmed: StudyResult) -> None:
+    data = plots.landscape_data(confirmed)
+    assert data.best is None and "best tenth" not in data.caption()
+
+
+def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyResult) -> None:
+    data = plots.history_data(confirmed)
+    assert data.baseline is not None and data.baseline.sd is not None
+    away = replace(data.trials[0], value=-1e6, outcome="complete")
+    data = replace(
+        data, trials=(away, *data.trials[1:]), constant=-3.0, baseline=replace(data.baseline, sd=5.0)
+    )
+    low, high = plots.plot_history(data).layout.yaxis.range
+    assert data.baseline is not None and data.baseline.sd is not None
+    assert -100 < low < data.baseline.mean - data.baseline.sd
+    assert high > data.baseline.mean + data.baseline.sd
+    assert low < -3.0 < high
+
+
+@pytest.mark.parametrize(
+    ("world", "reason"),
+    [
+        (World(trials=5, confirmed=False), "5 search trials are complete; 8 at least"),
+        (World(trials=20, confirmed=False, ends=["pruned"]), "0 search trials are complete"),
+    ],
+)
+def test_too_few_trials_to_tell_what_mattered_are_told(world: World, reason: str) -> None:
+    if world.ends is None:
+        world = replace(world, ends=["complete"])
+    with pytest.raises(NothingToPlot, match=reason):
+        plots.importance_data(make(world).result())
+
+
+def test_entropies_are_means_over_the_confirmations_runs(confirmed: StudyResult) -> None:
+    data = plots.entropy_data(confirmed)
+    assert data.layers == (0, 1, 2)
+    assert data.runs == {"search": 8, "unit": 8}
+    own = [dict(confirmed.measured[run.id]["entropy/1/2"]) for run in _runs(confirmed, "confirm", "unit")]
+    step = data.steps[5]
+    place = data.steps.index(step)
+    assert data.heads["unit"][1, 2][place] == pytest.approx(fmean(points[step] for points in own))
+    heads = [data.heads["search"][0, head][place] for head in range(4)]
+    assert data.layer("search", 0)[place] == pytest.approx(fmean(heads))
+
+
+def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> None:
+    def lost(arm: str, heads: set[str] | None) -> StudyResult:
+        ids = {run.id for run in _runs(confirmed, "confirm", arm)}
+        measured = {
+            run: {
+                name: tuple((step, math.nan) for step, _ in curve)
+                if run in ids and (heads is None or name in heads)
+                else curve
+                for name, curve in of.items()
+            }
+            for run, of in confirmed.measured.items()
+        }
+        return replace(confirmed, measured=measured)
+
+    data = plots.heads_data(lost("unit", {"entropy/0/1"}))
+    assert (0, 1) not in data.entropies.heads["unit"] and (0, 1) in data.entropies.heads["search"]
+    one = lost("unit", {f"entropy/2/{head}" for head in range(4)})
+    assert len(plots.plot_entropy(plots.entropy_data(one)).data) == 5
+    alone = plots.heads_data(lost("unit", None))
+    assert list(alone.entropies.heads) == ["search"] and list(alone.entropies.runs) == ["search"]
+    for each in (data, alone):
+        for caption in (each.caption(), each.entropies.caption()):
+            assert "nan" not in caption and "-100" not in caption
+    nothing = {
+        run: {n: tuple((s, math.nan) for s, _ in c) for n, c in of.items()}
+        for run, of in confirmed.measured.items()
+    }
+    with pytest.raises(NothingToPlot, match="no number"):
+        plots.entropy_data(replace(confirmed, measured=nothing))
+
+
+def test_pruned_trials_end_where_they_were_cut_and_what_they_saved_is_counted(confirmed: StudyResult) -> None:
+    data = plots.pruned_data(confirmed)
+    cut = [run for run in _runs(confirmed, "search") if run.outcome == "pruned"]
+    assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
+    saved = sum(r.seconds * (r.total_steps - r.steps) / r.steps for r in cut if r.steps and r.total_steps)
+    assert data.saved == pytest.approx(saved)
+    assert data.counts == (len(cut), 40)
+
+
+def test_the_winners_runs_are_held_against_the_median_of_the_complete_trials(confirmed: StudyResult) -> None:
+    data = plots.pruning_check_data(confirmed)
+    complete = [run for run in _runs(confirmed, "search") if run.outcome == "complete"]
+    medians = {
+        step: float(np.median([dict(confirmed.curves[run.id])[step] for run in complete]))
+        for step, _ in data.bound
+    }
+    assert dict(data.bound) == pytest.approx(medians)
+    for run, ticket in zip(data.runs, _runs(confirmed, "confirm", "search"), strict=True):
+        best = -math.inf
+        expected = None
+        for step, value in confirmed.curves[ticket.id]:
+            best = max(best, value)
+            if best < medians[step]:
+                expected = (step, value)
+                break
+        assert run.cut == expected
+
+
+def test_a_winner_that_the_pruner_would_have_cut_is_told() -> None:
+    made = make(World())
+    doomed = {t.id for t in made.tickets if (t.kind, t.arm) == ("confirm", "search") and t.pair == 0}
+    made.measurements[:] = [
+        replace(m, value=m.value - 1.0) if m.ticket_id in doomed and m.name == "report" else m
+        for m in made.measurements
+    ]
+    data = plots.pruning_check_data(made.result())
+    assert [run.pair for run in data.runs if run.cut is not None] == [0]
+    assert "1 of 8 would have been pruned" in data.caption()
+
+
+@pytest.mark.parametrize("pruner", ["hyperband", "successive_halving", {"name": "threshold", "lower": 0.2}])
+def test_other_pruners_can_be_checked_as_well(pruner: Any) -> None:
+    data = plots.pruning_check_data(make(World(study={"pruner": pruner})).result())
+    assert len(data.runs) == 8
+
+
+@pytest.mark.parametrize("pruner", ["hyperband", "successive_halving"])
+def test_a_pruner_with_rungs_has_its_bound_at_rungs_alone(pruner: str) -> None:
+    result = make(World(reports=50, study={"pruner": pruner})).result()
+    data = plots.pruning_check_data(result)
+    assert data.rungs
+    steps = [step for step, _ in result.curves[_runs(result, "confirm", "search")[0].id]]
+    # each rung is at the first report from its resource on, which grows by a factor from rung to rung
+    assert set(data.rungs) < set(steps) and len(data.rungs) < 10
+    assert all(later > earlier for earlier, later in pairwise(data.rungs))
+    assert {step for step, _ in data.bound} <= set(data.rungs)
+    (bound,) = [each for each in plots.plot_pruning_check(data).data if each.name.startswith("bound")]
+    assert bound.mode == "markers"
+    assert "best value so far" not in data.caption()
+    assert ("In another they may end otherwise" in data.caption()) == (pruner == "hyperband")
+
+
+def test_the_pruning_check_claims_no_more_than_it_shows(confirmed: StudyResult) -> None:
+    data = plots.pruning_check_data(confirmed)
+    assert data.rungs is None and not data.bracketed
+    spared = replace(data, runs=tuple(replace(run, cut=None) for run in data.runs)).caption()
+    assert "None of the 8 would have been pruned. That is said of this winner alone" in spared
+    cut = replace(data, runs=tuple(replace(run, cut=run.curve[0]) for run in data.runs)).caption()
+    assert "8 of 8 would have been pruned" in cut and "could have missed this winner" in cut
+    assert not any(word in spared + cut for word in ("wrong", "worth"))
+
+
+def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
+    data = plots.cost_data(confirmed)
+    assert {each.name for each in data.machines} == {"node-a", "node-b", "laptop"}
+    assert sum(each.total for each in data.machines) == pytest.approx(confirmed.cost.train_seconds)
+    for each in data.machines:
+        own = [run for run in confirmed.runs if run.machine == each.name]
+        assert each.runs == len(own)
+        assert each.gpu_seconds == pytest.approx(sum(run.gpu_seconds for run in own))
+
+
+def test_a_run_is_drawn_with_its_temperature(confirmed: StudyResult) -> None:
+    run = next(run for run in _runs(confirmed, "search") if run.outcome == "complete")
+    data = plots.trial_curve_data(confirmed, run)
+    assert data.values == confirmed.curves[run.id]
+    assert run.parameters is not None
+    assert data.temperatures[0] == (0, run.parameters["temperature_init"])
+    assert data.temperatures[-1][0] == run.total_steps
+    assert len(plots.plot_trial_curve(data).data) == 2
+    with pytest.raises(NothingToPlot, match="has reported nothing"):
+        plots.trial_curve_data(replace(confirmed, curves={}), run)
+
+
+def test_no_plot_of_a_large_study_is_large() -> None:
+    result = make(World(trials=3000, layers=24, heads=16, reports=30)).result()
+    sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items()}
+    assert max(sizes.values()) < 300_000, sizes
+    assert sum(sizes.values()) < 900_000, sizes
+
+
+def test_public_names_are_there_and_data_are_frozen(confirmed: StudyResult) -> None:
+    assert all(hasattr(plots, name) for name in plots.__all__)
+    data = plots.history_data(confirmed)
+    with pytest.raises(AttributeError):
+        data.metric = "another"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.24, 4.2), (0.52, 1.1), (0.9, 1.12), (0.01, 100.0), (1.19, 1.21), (3.0, 3.1)]
+)
+def test_ticks_of_temperatures_are_few_and_round(low: float, high: float) -> None:
+    ticks = temperature_ticks(low, high)
+    assert 2 <= len(ticks) <= 13
+    assert all(low <= tick <= high and len(f"{tick:g}") <= 5 for tick in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> None:
+    beside = {
+        "length_scaling": "log_n",
+        "n0": 16.0,
+        "entropy_lambda": 0.25,
+        "lr": 0.1,
+        "normaliser": "softmax",
+    }
+    winner = {"temperature_init": 0.5, "schedule": "constant", **beside}
+    data = plots.schedule_data(replace(confirmed, winner=winner))
+    assert data.beside == {"length_scaling": "log_n", "n0": 16.0, "entropy_lambda": 0.25}
+    assert "more than this curve shows: length_scaling=log_n, n0=16, entropy_lambda=0.25." in data.caption()
+    plain = plots.schedule_data(
+        replace(confirmed, winner={**winner, "length_scaling": "none", "entropy_lambda": 0.0})
+    )
+    assert plain.beside == {}
+
+
+def test_a_run_that_has_come_to_its_end_would_not_have_been_pruned(confirmed: StudyResult) -> None:
+    runs = {run.pair: run for run in _runs(confirmed, "confirm", "search")}
+    # all but the last report far above whatever the others have, and the last far below
+    curves = dict(confirmed.curves)
+    for run in runs.values():
+        steps = [step for step, _ in curves[run.id]]
+        assert steps[-1] == run.total_steps
+        curves[run.id] = tuple((step, 9.0 if step != steps[-1] else -9.0) for step in steps)
+    data = plots.pruning_check_data(replace(confirmed, curves=curves))
+    assert [run.cut for run in data.runs] == [None] * len(runs)

@@ -1,0 +1,151 @@
+"""Where runs are trained and how far they are, as whoever looks at the store sees it."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from tempopt.store import Began, NewTicket, Outcomes, Returned, Store, StudyRow, TicketRow
+from tests.store.scenes import (
+    HOUR,
+    PARAMETERS,
+    SAMPLED,
+    TRIAL,
+    complete,
+    ended,
+    kept,
+    new,
+    only,
+    reported,
+    taken,
+)
+
+
+@pytest.fixture
+def ticket(store: Store, study: StudyRow) -> TicketRow:
+    store.add_tickets(study.id, [new(0, "unit")])
+    return taken(store, study)
+
+
+def began(ticket: TicketRow, machine: str = "node7", device: str = "NVIDIA H200 (cuda:0)") -> Began:
+    return Began(
+        ticket_id=ticket.id,
+        attempt=ticket.attempt,
+        total_steps=100,
+        code="c",
+        machine=machine,
+        device=device,
+    )
+
+
+def test_the_machine_and_the_device_are_those_of_the_latest_attempt(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    assert (ticket.machine, ticket.device, ticket.steps) == (None, None, None)
+    back = Returned(ticket_id=ticket.id, attempt=1)
+    store.write(study.id, [began(ticket), back], agent="agent", lease=HOUR)
+    row = only(store, study.id)
+    assert (row.agent, row.machine, row.device) == (None, "node7", "NVIDIA H200 (cuda:0)")
+    again = taken(store, study, "another agent")
+    store.write(study.id, [began(again, "node8", "cpu\0" + "x" * 999)], agent="another agent", lease=HOUR)
+    row = only(store, study.id)
+    assert (row.machine, row.device) == ("node8", ("cpu\\0" + "x" * 999)[:255])
+
+
+def test_steps_are_told_with_the_leases_that_they_earn(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new(n, "unit") for n in range(4)])
+    runs = [taken(store, study) for _ in range(4)]
+    renew = {run.id: 1 for run in runs}
+    steps = {runs[0].id: 10, runs[1].id: 20, runs[2].id: 30}
+    changes = [began(runs[0]), reported(runs[1], 19, 0.5)]
+    store.write(study.id, changes, agent="agent", renew=renew, steps=steps, lease=HOUR)
+    assert [t.steps for t in store.tickets(study.id)] == [10, 20, 30, None]
+    # an attempt that begins again from a checkpoint is where it is, and the end of a run has the last word
+    steps = {runs[0].id: 5, runs[1].id: 99}
+    store.write(study.id, [ended(runs[1])], agent="agent", renew=renew, steps=steps, lease=HOUR)
+    assert [t.steps for t in store.tickets(study.id)] == [5, 100, 30, None]
+
+
+def test_steps_of_an_attempt_that_is_another_s_by_now_are_refused(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    store.release(study.id, ["agent"])
+    other = taken(store, study, "another agent")
+    renewed = {"renew": {ticket.id: 2}, "steps": {ticket.id: 3}}
+    store.write(study.id, [], agent="another agent", lease=HOUR, **renewed)  # type: ignore[arg-type]
+    stale = {"renew": {ticket.id: 1}, "steps": {ticket.id: 70}}
+    written = store.write(study.id, [], agent="agent", lease=HOUR, **stale)  # type: ignore[arg-type]
+    assert list(written.refused) == [other.id]
+    assert only(store, study.id).steps == 3
+
+
+def test_steps_cost_no_statement_more_than_the_leases_do(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new(n, "unit") for n in range(5)])
+    runs = [taken(store, study) for _ in range(5)]
+    renew = {run.id: 1 for run in runs}
+    seen: list[str] = []
+
+    def count(*arguments: object) -> None:
+        seen.append(str(arguments[2]))
+
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        store.write(study.id, [], agent="agent", renew=renew, lease=HOUR)
+        bare = len(seen)
+        seen.clear()
+        steps = {run.id: run.number for run in runs}
+        store.write(study.id, [], agent="agent", renew=renew, steps=steps, lease=HOUR)
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    assert len(seen) == bare
+
+
+def test_a_run_is_read_with_its_study_and_its_reports(store: Store, study: StudyRow) -> None:
+    store.add_tickets(study.id, [new(0), NewTicket(kind="unit", arm="unit", number=0, seed=1)])
+    other, ticket = taken(store, study), taken(store, study)
+    changes = [reported(ticket, 20, 0.5), reported(ticket, 10, 0.25), reported(other, 10, 0.75)]
+    store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
+    store.write(study.id, [*changes, kept(ticket, 20)], agent="agent", lease=HOUR)
+    run = store.run(ticket.id)
+    assert run is not None
+    assert (run.study.name, run.study.spec, run.ticket.name) == (study.name, study.spec, "search-0")
+    assert list(run.reports.items()) == [(10, 0.25), (20, 0.5)]
+    assert store.run(999) is None
+
+
+def test_nothing_is_taken_of_a_study_that_rests(store: Store, study: StudyRow, ticket: TicketRow) -> None:
+    store.add_tickets(study.id, [new(1, "unit")])
+    store.set_state(study.id, "paused")
+    with pytest.raises(AssertionError):
+        taken(store, study, "another agent")
+    # what was begun may come to its end
+    assert store.write(study.id, [ended(ticket)], agent="agent", lease=HOUR).refused == {}
+    store.set_state(study.id, "running")
+    assert taken(store, study, "another agent").number == 1
+
+
+@pytest.mark.usefixtures("optuna_study")
+def test_a_trial_ends_with_two_statements_for_what_is_to_be_seen_of_it(store: Store, study: StudyRow) -> None:
+    """However many end together, its numbers are one statement, and so are the names of the pictures."""
+    store.add_tickets(study.id, [new(n) for n in range(8)])
+    runs = [taken(store, study) for _ in range(8)]
+    for run in runs:
+        store.begin(run.id, 1, PARAMETERS, SAMPLED, TRIAL)
+    seen: list[str] = []
+
+    def count(*arguments: object) -> None:
+        seen.append(str(arguments[2]))
+
+    def end(some: list[TicketRow], outcomes: Outcomes) -> list[str]:
+        seen.clear()
+        store.write(study.id, [ended(run, outcomes) for run in some], agent="agent", lease=HOUR)
+        return [one for one in seen if "attributes" in one]
+
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        numbers = {"tau_final": 0.5, "gain": 0.125}
+        assert len(end(runs[:1], complete(0.5, attributes=numbers))) == 2
+        assert len(end(runs[1:], complete(0.5, attributes=numbers))) == 2
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)

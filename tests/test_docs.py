@@ -1,0 +1,339 @@
+"""The documents keep their word: what they show runs, what they list is complete, and their site builds.
+
+Every fenced block of README and docs is taken by its language. Python is executed, page by page in one
+namespace and in a folder of the page's own, and what it prints is the ``output`` block behind it; yaml is a
+spec, or parts of one; whatever line begins with ``tempopt`` is read by the parser of the command line. A
+block with a title is a file of that name, too. ``<!-- not run: why -->`` before a block says that nobody
+carries it out here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+import tempopt
+from tempopt import cli
+from tempopt.study import document, settings, spec
+from tempopt.study.sections import GOVERNED
+from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+# A newcomer's way: their commands are carried out, in order.
+FOLLOWED = ("quickstart.md", "own-model.md")
+_TITLE = re.compile(r'title="([^"]+)"')
+_NOT_RUN = re.compile(r"<!-- not run: .+ -->\s*")
+# What a part of a spec is laid over.
+_REST = {
+    "study": {"name": "a_study", "metric": "val_accuracy", "direction": "maximize"},
+    "model": {"class_path": "lightning_modules.DigitsViT"},
+    "trainer": {"max_steps": 300},
+    "search": {
+        "temperature_init": {"low": 0.25, "high": 4},
+        "temperature_final": {"low": 0.25, "high": 4},
+        "schedule": ["constant", "cosine"],
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One fenced block: where it begins, its language, the file that it is, if any, and its text."""
+
+    page: Path
+    line: int
+    language: str
+    title: str | None
+    text: str
+    run: bool
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def _blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    said = ""
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        if token.type == "fence":
+            title = _TITLE.search(token.info)
+            found.append(
+                Block(
+                    page=page,
+                    line=(token.map or [0])[0] + 1,
+                    language=token.info.split(" ")[0],
+                    title=title and title[1],
+                    text=token.content,
+                    run=not _NOT_RUN.fullmatch(said),
+                )
+            )
+        said = token.content if token.type == "html_block" else ""
+    return found
+
+
+BLOCKS = {page: _blocks(page) for page in PAGES}
+ALL = [block for blocks in BLOCKS.values() for block in blocks]
+
+
+def _with(*languages: str) -> list[Any]:
+    return [pytest.param(block, id=block.where) for block in ALL if block.language in languages]
+
+
+def test_every_block_says_what_it_is_in_a_language_that_is_tested() -> None:
+    # README's marked blocks have none: .ci/run takes them by their markers
+    known = {"python", "output", "yaml", "console", "text", ""}
+    assert not [f"{block.where}: {block.language}" for block in ALL if block.language not in known]
+    assert not [block.where for block in ALL if not block.language and block.page.name != "README.md"]
+
+
+# ---- python
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder that is current and importable; what is imported from it is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(block.language == "python" for block in BLOCKS[page])], ids=str
+)
+def test_python_runs_and_prints_what_is_shown(page: Path, folder: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "a_page"}
+    printed = io.StringIO()
+    for block in BLOCKS[page]:
+        if block.title is not None:
+            (folder / block.title).write_text(block.text, encoding="utf-8")
+        if block.language == "output":
+            assert printed.getvalue() == block.text, block.where
+        if block.language == "python":
+            printed = io.StringIO()
+            # so that a traceback names the line of the page
+            code = compile("\n" * block.line + block.text, str(page), "exec")
+            with contextlib.redirect_stdout(printed):
+                exec(code, namespace)
+
+
+def test_what_python_imports_from_tempopt_is_public() -> None:
+    for block in ALL:
+        names = re.findall(r"^from tempopt import (.+)$", block.text, flags=re.MULTILINE)
+        assert {name.strip() for line in names for name in line.split(",")} <= set(tempopt.__all__), (
+            block.where
+        )
+
+
+# ---- specs
+
+
+@pytest.mark.parametrize("block", _with("yaml"))
+def test_yaml_is_a_spec_or_a_part_of_one(block: Block) -> None:
+    given = document.parse(block.text, source=block.where).data
+    if not {"study", "model", "search"} <= set(given):
+        given = _laid_over(_REST, given)
+    given.setdefault("trainer", _REST["trainer"])
+    spec.StudySpec.parse(given, source=block.where)
+
+
+def _laid_over(rest: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    study = {**rest["study"], **given.get("study", {})}
+    trainer = {**rest["trainer"], **given.get("trainer", {})}
+    return {**rest, **given, "study": study, "trainer": trainer}
+
+
+def _keys(section: type[settings.Section], path: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{path}{name}"
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, settings.Section) and inner is not settings.Strategy:
+            yield from _keys(inner, f"{path}{name}.")
+
+
+SPECS = (DOCS / "specs.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", SPECS, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("section", "path"),
+    [
+        (settings.StudySection, "study."),
+        (settings.AttachSection, "attach."),
+        (settings.Resources, "resources."),
+    ],
+)
+def test_every_key_of_a_section_is_on_the_page(section: type[settings.Section], path: str) -> None:
+    assert set(_keys(section, path)) == {name for name in ROWS if name.startswith(path)}
+
+
+def test_every_section_and_every_temperature_parameter_is_on_the_page() -> None:
+    for name in spec.StudySpec.model_fields:
+        assert re.search(rf"^## .*\b{name}:", SPECS, flags=re.MULTILINE), name
+    assert set(TEMPERATURE_PARAMETERS) == {name for name in ROWS if "." not in name}
+    assert all(f"`{name}`" in SPECS for name in GOVERNED)
+
+
+def _told(default: object) -> str:
+    return f"{default:g} |" if isinstance(default, float) else f"{default} |"
+
+
+def test_defaults_on_the_page_are_those_in_force() -> None:
+    for name, default in NEUTRAL.items():
+        if default is not None:
+            assert ROWS[name].startswith(
+                f"{default:g} |" if isinstance(default, float) else f"{default} |"
+            ), name
+    for section, path in ((settings.StudySection, "study."), (settings.Seeds, "study.seeds.")):
+        for name, field in section.model_fields.items():
+            if isinstance(field.default, int | float | str):
+                assert ROWS[f"{path}{name}"].startswith(_told(field.default)), name
+            if isinstance(field.default, settings.Strategy):
+                assert ROWS[f"{path}{name}"].startswith(f"{field.default.name} |"), name
+
+
+def test_every_name_that_may_be_chosen_is_on_the_page() -> None:
+    from tempopt.temperature import LAYER_PATTERNS, LENGTH_SCALINGS, NORMALISERS, SCHEDULES
+
+    for row, names in {
+        "schedule": SCHEDULES,
+        "layer_pattern": LAYER_PATTERNS,
+        "length_scaling": LENGTH_SCALINGS,
+        "normaliser": NORMALISERS,
+        "study.sampler": spec.SAMPLERS,
+        "study.pruner": spec.PRUNERS,
+        "study.compile": settings.COMPILE_MODES,
+    }.items():
+        assert set(names) <= set(re.findall(r"`([\w-]+)`", ROWS[row])), row
+
+
+# ---- the command line
+
+
+def _commands(block: Block) -> list[list[str]]:
+    """Return the words of each line that a person is to type."""
+    if block.language not in ("console", ""):
+        return []
+    lines = re.findall(r"^(?:\$ )?((?:tempopt|python|pip) .*)$", block.text, flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+TYPED = [
+    pytest.param(words, id=f"{block.where}: {shlex.join(words)}")
+    for block in ALL
+    for words in _commands(block)
+    if words[0] == "tempopt"
+]
+
+
+@pytest.mark.parametrize("words", TYPED)
+def test_what_is_to_be_typed_can_be(words: list[str]) -> None:
+    _, commands = cli.build_parsers()
+    commands[words[1]].parse_intermixed_args(words[2:])
+
+
+def options_table(command: cli.Command) -> str:
+    """Return what docs/commands.md says of a command's arguments, by its help."""
+    rows = []
+    for argument in command.arguments:
+        settings = argument.settings
+        names = [name if name.startswith("-") else settings["metavar"] for name in argument.names]
+        takes = settings.get("metavar") or "|".join(settings.get("choices", ()))
+        shown = [f"`{name} {takes}`" if takes and name.startswith("--") else f"`{name}`" for name in names]
+        rows.append(f"| {', '.join(shown)} | {settings['help']} |".replace("\n", " "))
+    return "\n".join(["| argument | says |", "|---|---|", *rows])
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_argument_of_a_command_is_on_the_page(name: str) -> None:
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    _, found, section = page.partition(f"\n## {name}\n")
+    assert found, f"docs/commands.md has no section on {name}"
+    assert options_table(cli.COMMANDS[name]) in section.partition("\n## ")[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_newcomer_who_follows_the_page_gets_through(name: str, tmp_path: Path) -> None:
+    for block in BLOCKS[DOCS / name]:
+        if block.title is not None:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        for words in _commands(block) if block.run else []:
+            program = {"tempopt": [sys.executable, "-m", "tempopt"], "python": [sys.executable]}[words[0]]
+            done = subprocess.run(
+                [*program, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+
+
+# ---- the site
+
+
+class _Outside(HTMLParser):
+    """Collects what a page has the browser fetch from the network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        address = given.get("src") or (given.get("href") if tag == "link" else None) or ""
+        # nothing is fetched for the one that says what the page is called
+        if re.match(r"(https?:)?//", address) and given.get("rel") != "canonical":
+            self.found.append(address)
+
+
+def test_the_site_builds_strictly_opens_offline_and_has_every_public_name(tmp_path: Path) -> None:
+    # in one test, for it takes a while to build
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
+    assert {page.stem for page in PAGES} - {"README"} <= set(pages)
+    _opens_offline_and_names_no_machine(pages)
+    _has_every_public_name(pages["api"])
+    assert not re.findall(
+        r":(?:class|func|meth|data|mod|attr):|\.\. code-block|``\w|<code>python\s", pages["api"]
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page, anchor in re.findall(r"\]\(docs/([\w-]+)\.md#([\w-]+)\)", readme):
+        assert f'id="{anchor}"' in pages[page], f"{page}#{anchor}"
+
+
+def _opens_offline_and_names_no_machine(pages: Mapping[str, str]) -> None:
+    for name, text in pages.items():
+        parser = _Outside()
+        parser.feed(text)
+        assert not parser.found, name
+        assert str(ROOT) not in text and str(Path.home()) not in text, name
+
+
+def _has_every_public_name(reference: str) -> None:
+    there = set(re.findall(r'id="(tempopt[\w.]*)"', reference))
+    rooms = ("tempopt", "tempopt.attention", "tempopt.temperature", "tempopt.report.plots", "tempopt.testing")
+    for room in rooms:
+        names = importlib.import_module(room).__all__
+        # errors are shown where they are
+        shown = {name for name in names if {f"{room}.{name}", f"tempopt.errors.{name}"} & there}
+        assert shown == set(names), room

@@ -1,0 +1,154 @@
+"""A study's runs reach a model of transformers through its attention interface: attach: {way: ...}."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tempopt.errors import AttachError, SpecError
+from tempopt.training.build import check_space
+from tempopt.training.callbacks import TemperatureCallback
+from tempopt.training.rehearsal import rehearse
+from tempopt.training.run import Run
+
+WAY = {"layers": "auto", "way": "attention_interface"}
+DRAWN = {"entropy_lambda": 0.5}
+TARGET = {"entropy_lambda": 0.5, "entropy_target": 0.4}
+MOVING = {"entropy_lambda": 0.5, "entropy_lambda_final": 0.0, "entropy_schedule": "linear"}
+
+
+@pytest.fixture
+def hugging(request_for: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    def make(*, attach: Any = WAY, init: Any = None, trainer: Any = None, **more: Any) -> Any:
+        request = request_for(attach=attach, trainer={"max_steps": 12, **(trainer or {})}, **more)
+        model = {"class_path": "hugging_modules.Hugging", "init_args": init or {}}
+        return dataclasses.replace(request, program=dataclasses.replace(request.program, model=model))
+
+    yield make
+    sys.modules.pop("hugging_modules", None)
+
+
+def weights(run: Run) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in run.module.parameters()]
+
+
+def test_at_temperature_one_a_run_is_that_of_the_model_alone(hugging: Any, listener: Any) -> None:
+    attached, alone = (Run(hugging(), listener()) for _ in range(2))
+    alone.tempered.detach()
+    alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
+    assert attached.tempered.way == "attention_interface"
+    assert attached.execute().reports == alone.execute().reports
+    assert all(torch.equal(a, b) for a, b in zip(weights(attached), weights(alone), strict=True))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"length_scaling": "log_n", "n0": 4.0},
+        {"normaliser": "sparsemax"},
+        {"entropy_lambda": 0.5},
+        TARGET,
+        MOVING,
+    ],
+)
+def test_what_query_rows_cannot_deliver_acts(hugging: Any, listener: Any, parameters: Any) -> None:
+    tempered, plain = (Run(hugging(parameters=each), listener()) for each in (parameters, {}))
+    assert tempered.execute().reports != plain.execute().reports
+    with pytest.raises(SpecError, match=r"write attach: \{way: attention_interface\}"):
+        Run(hugging(parameters=parameters, attach={"layers": "auto"}), listener())
+
+
+def test_a_term_that_goes_to_zero_pulls_less_than_one_that_stays(hugging: Any, listener: Any) -> None:
+    runs = [Run(hugging(parameters=each), listener()) for each in ({}, MOVING, DRAWN)]
+    for run in runs:
+        run.execute()
+    plain, moving, staying = map(weights, runs)
+    away = [
+        sum(float((a - b).square().sum()) for a, b in zip(each, plain, strict=True))
+        for each in (moving, staying)
+    ]
+    assert 0 < away[0] < away[1]
+
+
+def test_a_term_keeps_its_weight_when_gradients_are_summed(hugging: Any, listener: Any) -> None:
+    # the same batch twice, at half the loss each: the same gradient, of the loss and of the term
+    once = Run(hugging(parameters=DRAWN), listener())
+    twice = Run(
+        hugging(
+            parameters=DRAWN,
+            trainer={"accumulate_grad_batches": 2, "val_check_interval": 8},
+        ),
+        listener(),
+    )
+    once.execute()
+    twice.execute()
+    for one, other in zip(weights(once), weights(twice), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_the_attention_of_such_a_run_is_observed(hugging: Any, listener: Any) -> None:
+    curves = Run(hugging(observe=True), listener()).execute().curves
+    assert [*curves] == [f"entropy/{layer}/{head}" for layer in range(2) for head in range(2)]
+
+
+def test_it_is_rehearsed_and_its_space_checked(hugging: Any, listener: Any) -> None:
+    request = hugging(space={"length_scaling": ["none", "log_n"], "entropy_lambda": [-0.1, 0.1]})
+    assert rehearse(request, listener()).state == "complete"
+    with pytest.raises(SpecError, match="output_temperature cannot be set from outside"):
+        check_space(request.program, {"output_temperature": [0.5, 2.0], "temperature_init": [0.5, 2.0]})
+
+
+def test_a_query_that_is_normalised_is_tempered_but_cannot_be_baked(hugging: Any, listener: Any) -> None:
+    normed = {"init": {"normalises_query": True}}
+    hot = Run(hugging(**normed, parameters={"temperature_init": 4.0}), listener())
+    assert hot.execute().reports != Run(hugging(**normed), listener()).execute().reports
+    with pytest.raises(AttachError, match="normalised by"):
+        Run(hugging(**normed, bake={"temperature_init": 4.0}), listener())
+
+
+def test_baking_is_into_the_query_weights_of_the_model(hugging: Any, listener: Any) -> None:
+    baked, plain = Run(hugging(bake={"temperature_init": 4.0}), listener()), Run(hugging(), listener())
+    changed = [
+        name
+        for (name, one), (_, other) in zip(
+            baked.module.named_parameters(), plain.module.named_parameters(), strict=True
+        )
+        if not torch.equal(one, other)
+    ]
+    assert changed and all("query" in name for name in changed)
+    query = dict(baked.module.named_parameters())[changed[0]]
+    assert torch.equal(query * 4.0, dict(plain.module.named_parameters())[changed[0]])
+
+
+def test_baking_is_into_the_layers_that_were_chosen(hugging: Any, listener: Any) -> None:
+    one = {"layers": ["model.encoder.layer.1*"], "way": "attention_interface"}
+    baked, plain = (
+        Run(hugging(attach=one, bake=bake), listener()) for bake in ({"temperature_init": 4.0}, None)
+    )
+    changed = {
+        name
+        for (name, mine), theirs in zip(
+            baked.module.named_parameters(), plain.module.parameters(), strict=True
+        )
+        if not torch.equal(mine, theirs)
+    }
+    # biases begin at 0
+    assert changed == {"model.encoder.layer.1.attention.self.query.weight"}
+
+
+def test_modules_that_share_a_configuration_are_rehearsed(
+    hugging: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = hugging()
+    import hugging_modules
+
+    shared = hugging_modules.BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=6
+    )
+    monkeypatch.setattr(hugging_modules, "BertConfig", lambda **sizes: shared)
+    assert rehearse(request, listener()).state == "complete"

@@ -1,0 +1,472 @@
+"""What each of Lightning's loggers holds of a run in the end, read with the tracker's own tools."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.loggers import Logger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from wandb.proto.wandb_internal_pb2 import Record
+
+from tempopt.errors import SpecError
+from tempopt.training.build import check_space
+from tempopt.training.identity import run_identity
+from tempopt.training.loggers import loggers_given
+from tempopt.training.messages import Evaluation, Label, RunRequest, Started, decode, encode
+from tempopt.training.rehearsal import rehearse
+from tempopt.training.run import Run
+from tempopt.training.trackers import Trackers
+
+HOT = {"temperature_init": 4.0, "temperature_final": 0.25, "schedule": "exponential", "lr": 0.02}
+LABEL = Label(study="warm", begun="2026-01-01", run="search-0012", kind="search", arm="search")
+LOGGERS = "lightning.pytorch.loggers"
+# MLflow asks SQLAlchemy for a way of loading that the newest one deprecates.
+OLD_SQL = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+
+
+def tensorboard(folder: Path) -> dict[str, Any]:
+    return {"class_path": f"{LOGGERS}.TensorBoardLogger", "init_args": {"save_dir": str(folder)}}
+
+
+def csv_logger(folder: Path) -> dict[str, Any]:
+    return {"class_path": f"{LOGGERS}.CSVLogger", "init_args": {"save_dir": str(folder)}}
+
+
+def wandb_logger(folder: Path) -> dict[str, Any]:
+    init_args = {"save_dir": str(folder), "project": "mine"}
+    return {"class_path": f"{LOGGERS}.WandbLogger", "init_args": init_args}
+
+
+def mlflow_logger(folder: Path) -> dict[str, Any]:
+    init_args = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "artifact_location": str(folder)}
+    return {"class_path": f"{LOGGERS}.MLFlowLogger", "init_args": init_args}
+
+
+@pytest.fixture
+def request_for(request_for: Any) -> Callable[..., RunRequest]:
+    """Requests for runs that are logged, at every eighth step."""
+
+    def make(*args: Any, logger: Any = None, trainer: Any = None, **given: Any) -> RunRequest:
+        logged = {"log_every_n_steps": 8, **({} if logger is None else {"logger": logger}), **(trainer or {})}
+        given = {"parameters": HOT, "label": LABEL, **given}
+        request: RunRequest = request_for(*args, trainer=logged, **given)
+        return request
+
+    return make
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def curve(rows: list[dict[str, str]], name: str) -> list[tuple[int, float]]:
+    return [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
+
+
+def events(folder: Path) -> EventAccumulator:
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    found.Reload()
+    return found
+
+
+def hyperparameters(found: EventAccumulator) -> dict[str, Any]:
+    data = HParamsPluginData.FromString(
+        found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    )
+    values = {}
+    for name, value in data.session_start_info.hparams.items():
+        values[name] = getattr(value, value.WhichOneof("kind"))
+    return values
+
+
+def wandb_records(file: Path) -> list[Record]:
+    """Return what W&B has written to the end; its own process may still be about it."""
+    for _ in range(600):
+        records = list(records_in(file.read_bytes()))
+        if any(record.HasField("exit") for record in records):
+            return records
+        time.sleep(0.1)
+    raise AssertionError(f"{file} has no end")
+
+
+def records_in(data: bytes) -> Iterator[Record]:
+    """Read what W&B has written: a log as LevelDB's, in blocks of 32 KiB, after a header of 7 bytes."""
+    position, whole = 7, b""
+    while position + 7 <= len(data):
+        if 32768 - position % 32768 < 7:
+            position += 32768 - position % 32768
+            continue
+        length, kind = int.from_bytes(data[position + 4 : position + 6], "little"), data[position + 6]
+        if position + 7 + length > len(data):
+            return
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):
+            yield Record.FromString(whole)
+            whole = b""
+
+
+def named(items: Any) -> dict[str, str]:
+    return {".".join(each.nested_key) or each.key: each.value_json for each in items}
+
+
+def test_a_run_is_bit_equal_with_and_without_loggers(request_for: Any, listener: Any, tmp_path: Path) -> None:
+    runs = [
+        Run(request_for(logger=logger, observe=True), listener())
+        for logger in (None, [tensorboard(tmp_path), csv_logger(tmp_path / "csv")])
+    ]
+    alone, logged = (run.execute() for run in runs)
+    assert alone.reports == logged.reports
+    assert (alone.curves, alone.measurements) == (logged.curves, logged.measurements)
+    for one, other in zip(runs[0].module.parameters(), runs[1].module.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_csv_has_the_curves_and_tensorboard_the_same(request_for: Any, listener: Any, tmp_path: Path) -> None:
+    loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
+    run = Run(request_for(logger=loggers, observe=True), listener())
+    finished = run.execute()
+    rows = rows_of(tmp_path / "csv" / "warm" / "search-0012")
+    assert [value for _, value in curve(rows, "val_loss")] == pytest.approx(
+        [value for _, value in finished.reports]
+    )
+    # by definition: exponential from 4 to 1/4 over steps 0 to 23
+    temperatures = curve(rows, "temperature/0")
+    assert temperatures == [(step, pytest.approx(4.0 * (1 / 16) ** (step / 23))) for step, _ in temperatures]
+    assert len(temperatures) == 24, "as often as the attention is looked at, which here is at each step"
+    assert curve(rows, "entropy/0/0") == [(int(s), v) for s, v in finished.curves["entropy/0/0"]]
+    assert curve(rows, "measured/validate") == [(23, finished.measurements["validate"])]
+    found = events(tmp_path / "board" / "warm" / "search-0012")
+    for name in ("val_loss", "temperature/0", "entropy/0/0", "measured/validate"):
+        assert [(e.step, e.value) for e in found.Scalars(name)] == [
+            (step, pytest.approx(value)) for step, value in curve(rows, name)
+        ]
+
+
+@pytest.mark.parametrize(("module", "attach"), [("Toy", None), ("Stock", {"layers": "auto"})])
+def test_hyperparameters_are_the_five_and_the_tickets_whatever_the_module_knows_of_them(
+    request_for: Any, listener: Any, tmp_path: Path, module: str, attach: Any
+) -> None:
+    loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
+    Run(request_for(module, attach=attach, logger=loggers), listener()).execute()
+    wanted = {
+        **HOT,
+        "layer_pattern": "uniform",
+        "entropy_lambda": 0.0,
+        "seed": 5,
+        "kind": "search",
+        "arm": "search",
+        "tempopt.outcome": "complete",
+    }
+    of_csv = yaml.safe_load((tmp_path / "csv/warm/search-0012/hparams.yaml").read_text())
+    of_board = hyperparameters(events(tmp_path / "board" / "warm" / "search-0012"))
+    for found in (of_csv, of_board):
+        assert {name: found[name] for name in wanted} == wanted
+
+
+def test_evaluations_under_other_temperatures_are_not_in_the_curve_of_the_metric(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    other = Evaluation(name="test", on="test", temperature={"temperature_init": 9.0})
+    run = Run(request_for(logger=csv_logger(tmp_path), evaluations=[other]), listener())
+    finished = run.execute()
+    rows = rows_of(tmp_path / "warm" / "search-0012")
+    assert len(curve(rows, "val_loss")) == len(finished.reports)
+    assert [step for step, _ in curve(rows, "temperature/0")] == [0, 3, 7, 11, 15, 19, 23]
+    assert curve(rows, "measured/test") == [(23, finished.measurements["test"])]
+
+
+@pytest.mark.parametrize(
+    ("how", "init", "outcome"),
+    [
+        ({"stop_at": 9}, {}, "pruned"),
+        ({"stop_at": 9, "keep": True}, {}, "interrupted"),
+        ({}, {"diverge_at": 9}, "diverged"),
+    ],
+)
+def test_a_run_that_ends_early_ends_in_good_order(
+    request_for: Any, listener: Any, tmp_path: Path, how: Any, init: Any, outcome: str
+) -> None:
+    loggers = [csv_logger(tmp_path / "csv"), tensorboard(tmp_path / "board")]
+    request = request_for(logger=loggers, init=init, checkpoints=str(tmp_path / "kept"))
+    finished = Run(request, listener(**how)).execute()
+    found = events(tmp_path / "board" / "warm" / "search-0012")
+    assert hyperparameters(found)["tempopt.outcome"] == outcome
+    assert [e.value for e in found.Scalars("hp_metric")] == [pytest.approx(finished.reports[-1][1])]
+    assert "measured/validate" not in found.Tags()["scalars"]
+    saved = yaml.safe_load((tmp_path / "csv/warm/search-0012/hparams.yaml").read_text())
+    assert saved["tempopt.outcome"] == outcome
+
+
+def test_a_run_that_raises_is_said_to_have_failed(request_for: Any, listener: Any, tmp_path: Path) -> None:
+    request = request_for(logger=csv_logger(tmp_path), init={"raise_at": 9})
+    with pytest.raises(RuntimeError, match="the toy breaks"):
+        Run(request, listener()).execute()
+    saved = yaml.safe_load((tmp_path / "warm/search-0012/hparams.yaml").read_text())
+    assert saved["tempopt.outcome"] == "failed"
+
+
+@pytest.mark.parametrize("every", [None, 1e-9])
+def test_a_resumed_run_goes_on_in_its_own_curves_with_no_step_twice(
+    request_for: Any, listener: Any, tmp_path: Path, every: float | None
+) -> None:
+    def asked(folder: str, **more: Any) -> RunRequest:
+        loggers = [csv_logger(tmp_path / folder / "csv"), tensorboard(tmp_path / folder / "board")]
+        given = {"observe": True, "checkpoint_every": every, **more}
+        request: RunRequest = request_for(logger=loggers, checkpoints=str(tmp_path / folder), **given)
+        return request
+
+    Run(asked("whole"), listener()).execute()
+    died = listener(die_at=10)
+    with pytest.raises(SystemExit):
+        Run(asked("torn"), died).execute()
+    assert 0 < died.saved[0].step
+    # what was logged last came after the checkpoint
+    saved = died.saved[-2:] if every else died.saved
+    Run(asked("torn", attempt=2, resume=saved), listener()).execute()
+    whole, torn = (rows_of(tmp_path / each / "csv/warm/search-0012") for each in ("whole", "torn"))
+    names = ("val_loss", "temperature/0", "entropy/0/0", "measured/validate")
+    for name in names:
+        assert curve(torn, name) == curve(whole, name)
+    whole, torn = (events(tmp_path / each / "board/warm/search-0012") for each in ("whole", "torn"))
+    for name in names:
+        assert [(e.step, e.value) for e in torn.Scalars(name)] == [
+            (e.step, e.value) for e in whole.Scalars(name)
+        ]
+
+
+def test_what_loggers_leave_in_a_checkpoint_breaks_no_resume(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    whole = Run(request_for(), listener())
+    expected = whole.execute()
+    died = listener(die_at=10)
+    logged = {"logger": csv_logger(tmp_path / "csv"), "checkpoints": str(tmp_path / "kept")}
+    with pytest.raises(SystemExit):
+        Run(request_for(**logged), died).execute()
+    again = listener()
+    run = Run(request_for(**logged, attempt=2, resume=died.saved), again)
+    assert run.execute().reports == expected.reports
+    assert again.of(Started)[0].step == died.saved[0].step
+    for one, other in zip(whole.module.parameters(), run.module.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@OLD_SQL
+def test_mlflow_has_one_run_for_all_attempts(request_for: Any, listener: Any, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    given = {"logger": mlflow_logger(tmp_path), "checkpoints": str(tmp_path / "kept")}
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+
+    def found() -> Any:
+        experiment = client.get_experiment_by_name("warm")
+        (run,) = client.search_runs([experiment.experiment_id])
+        return run
+
+    died = listener(die_at=10)
+    with pytest.raises(SystemExit):
+        Run(request_for(**given), died).execute()
+    assert found().info.status == "FAILED"
+    stopped = listener(stop_at=17)
+    Run(request_for(**given, attempt=2, resume=died.saved), stopped).execute()
+    run = found()
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "search-0012")
+    assert run.data.tags["tempopt.outcome"] == "pruned"
+    assert run.data.params["schedule"] == "exponential"
+    assert run.data.params["lr"] == "0.02"
+    values = client.get_metric_history(run.info.run_id, "val_loss")
+    # what was logged after the checkpoint is there once more
+    assert sorted({each.step for each in values}) == [3, 7, 11, 15]
+    taus = client.get_metric_history(run.info.run_id, "temperature/0")
+    assert {each.step: each.value for each in taus}[0] == 4.0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb")
+def test_wandb_has_a_run_of_its_own_for_each_run_of_a_warm_trainer(
+    request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    other = Label(study="warm", begun="2026-01-01", run="search-0013", kind="search", arm="search")
+    for label, how in ((LABEL, {}), (other, {"stop_at": 9}), (LABEL, {})):
+        Run(request_for(logger=wandb_logger(tmp_path), label=label), listener(**how)).execute()
+    files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
+    runs, summaries, taus, codes = [], [], [], []
+    for file in files:
+        summary: dict[str, str] = {}
+        for record in wandb_records(file):
+            match record.WhichOneof("record_type"):
+                case "run":
+                    runs.append(record.run)
+                case "summary":
+                    summary |= {
+                        each.key or each.nested_key[0]: each.value_json for each in record.summary.update
+                    }
+                case "history":
+                    row = named(record.history.item)
+                    taus += [float(row["temperature/0"])] if "temperature/0" in row else []
+                case "exit":
+                    codes.append(record.exit.exit_code)
+        summaries.append(summary["tempopt.outcome"])
+    assert summaries == ['"complete"', '"pruned"', '"complete"']
+    assert codes == [0, 0, 0]
+    assert [(run.display_name, run.run_group, run.project) for run in runs[:1]] == [
+        ("search-0012", "warm", "mine")
+    ]
+    names = [file.name for file in files]
+    # an attempt continues the run of the one before; another ticket does not
+    assert names[0] == names[2] != names[1]
+    assert taus[0] == 4.0
+
+
+class Brittle(Logger):
+    """A logger to a server that goes away.
+
+    Args:
+        after: Calls that it survives.
+    """
+
+    def __init__(self, after: int = 0) -> None:
+        super().__init__()
+        self.after = after
+
+    @property
+    def name(self) -> str:
+        return "brittle"
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        self._call()
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        self._call()
+
+    def _call(self) -> None:
+        self.after -= 1
+        if self.after < 0:
+            raise ConnectionError("the server\nhttp://bob:hunter22@host/mlflow is away")
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_a_logger_that_is_down_is_left_out_and_the_run_goes_on(
+    request_for: Any, listener: Any, tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Run(request_for(), listener()).execute()
+    monkeypatch.setitem(sys.modules, "brittle", sys.modules[__name__])
+    brittle = {"class_path": "brittle.Brittle", "init_args": {"after": after}}
+    heard = listener()
+    run = Run(request_for(logger=[brittle, csv_logger(tmp_path)]), heard)
+    finished = run.execute()
+    assert finished.reports == expected.reports
+    told = [*heard.of(Started)[0].notes, *finished.notes]
+    assert told == [
+        "trainer.logger.0: Brittle failed (ConnectionError: the server "
+        "http://bob:***@host/mlflow is away). The run goes on without it."
+    ]
+    assert len(curve(rows_of(tmp_path / "warm" / "search-0012"), "val_loss")) == 6
+
+
+def test_without_a_label_nothing_is_logged_and_a_module_still_has_its_loggers(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    run = Run(request_for(logger=csv_logger(tmp_path / "csv"), label=None), listener())
+    seen = []
+    run.module.on_validation_end = lambda: seen.append(run.module.logger.experiment.add_image("a", None))
+    run.execute()
+    assert len(seen) == 6
+    assert not (tmp_path / "csv").exists()
+
+
+def test_only_the_first_rank_makes_loggers(request_for: Any, listener: Any, tmp_path: Path) -> None:
+    (given, _) = loggers_given([csv_logger(tmp_path)])
+    run = Run(request_for(), listener())
+    for rank, count in ((0, 1), (1, 0)):
+        made = Trackers(given, request_for(), tempered=run.tempered, observed=lambda step: {}, rank=rank)
+        assert len(made.callbacks) == count
+        assert len(made.options({})["logger"]) == 1
+
+
+def test_a_rehearsal_makes_the_loggers_and_logs_nothing(
+    request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = [tensorboard(tmp_path / "board"), csv_logger(tmp_path / "csv")]
+    path = f"{LearningRateMonitor.__module__}.LearningRateMonitor"
+    request = request_for(
+        logger=logger, trainer={"callbacks": [{"class_path": path}]}, label=None, task="rehearse"
+    )
+    rehearse(request, listener())
+    assert not list(tmp_path.iterdir())
+    # as on a machine on which it is not installed
+    monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARD_AVAILABLE", False)
+    with pytest.raises(SpecError, match=r"^trainer\.logger\.0: .* \(pip install tensorboard\)"):
+        rehearse(request, listener())
+
+
+@pytest.mark.parametrize(
+    ("logger", "said"),
+    [
+        (True, r"given true, .* Say which: logger: \{class_path"),
+        (True, r"begun with it goes on by tempopt search SPEC with the logger changed"),
+        (3, r"given 3\. Give a logger, as in logger: \{class_path"),
+        ({"save_dir": "logs"}, "Give a logger, as in logger: "),
+        ("TensorboardLogger", 'Did you mean "TensorBoardLogger"'),
+        ({"class_path": "lightning.Trainer"}, "is not a Logger"),
+        ({"class_path": "CSVLogger", "arguments": {}}, 'Unknown key "arguments"'),
+        ({"class_path": "CSVLogger"}, r"needs the argument save_dir .* under trainer\.logger\.init_args"),
+        ({"class_path": "CSVLogger", "init_args": {"save_dri": "x"}}, 'Did you mean "save_dir"'),
+        (
+            {"class_path": "CSVLogger", "init_args": {"save_dir": "x", "version": 1}},
+            "version is not the spec's",
+        ),
+        ({"class_path": "WandbLogger", "init_args": {"id": "x"}}, "id is not the spec's"),
+        ({"class_path": "WandbLogger", "dict_kwargs": {"id": "x"}}, "id is not the spec's"),
+        ({"class_path": "MLFlowLogger", "init_args": {"run_id": "x"}}, "run_id is not the spec's"),
+    ],
+)
+def test_what_is_wrong_with_a_logger_is_said_before_anything_is_trained(
+    request_for: Any, logger: Any, said: str
+) -> None:
+    with pytest.raises(SpecError, match=said) as error:
+        check_space(request_for(logger=logger).program, {})
+    assert str(error.value).startswith("trainer.logger")
+    with pytest.raises(SpecError, match=r"^trainer\.logger\.1"):
+        check_space(request_for(logger=["WandbLogger", logger]).program, {})
+
+
+@pytest.mark.parametrize("logger", [None, False, []])
+def test_no_logger_is_none(logger: Any) -> None:
+    assert loggers_given(logger) == ([], [])
+
+
+def test_a_name_that_is_given_is_kept_and_runs_of_two_studies_stay_apart() -> None:
+    ours = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs", "name": "mine"}}
+    ((given,), _) = loggers_given(ours)
+    logger = given.make(LABEL)
+    assert (logger.name, logger.version) == ("mine", "warm-search-0012")
+    wandb = {"class_path": "WandbLogger", "dict_kwargs": {"group": "g", "tags": ["t"]}}
+    ((given,), _) = loggers_given(wandb)
+    init = given.make(LABEL)._wandb_init
+    assert (init["group"], init["tags"], init["name"]) == ("g", ["t"], "search-0012")
+
+
+def test_a_label_survives_the_way_to_the_trainer(request_for: Any) -> None:
+    request = request_for()
+    assert decode(encode(request)) == request
+    # how a run is looked at makes no other run of it
+    assert run_identity(request) == run_identity(request_for(label=None, observe=True))
+    assert request.label == LABEL
