@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 import lightning as L
 import torch
+from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach import attach
 from tempopt.attention.query_rows import QueryRows, query_rows
@@ -180,6 +181,9 @@ class Run:
 
     def fit(self, *, resume: Path | None = None) -> None:
         """Train, from a checkpoint on if one is given."""
+        if isinstance(self.trainer.precision_plugin, DoublePrecision):
+            # Lightning loads a checkpoint before it does this, which would round the weights to 32 bits
+            self.module.double()
         try:
             with self._trackers.logging(self.trainer):
                 self.trainer.fit(

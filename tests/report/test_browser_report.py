@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tempopt.report.html import render
-from tempopt.report.plots import PLOTS
+from tempopt.report.plots import PLOTS, importance_data
 from tempopt.study.results import StudyResult
 from tests.report.made_study import World, make
 from tests.report.test_html import SCRIPT, hostile
@@ -107,13 +107,13 @@ _MARKS = """key => document.getElementById(`plot-${key}`).querySelectorAll(
     ".points path, .lines path, .js-line, .bars path, .heatmaplayer image, .errorbar path").length"""
 
 
-def test_every_plot_has_marks(open_page: Opened) -> None:
+def test_every_plot_has_marks(open_page: Opened, confirmed: StudyResult) -> None:
     page = open_page("whole")
     counts = {key: page.evaluate(_MARKS, key) for key in PLOTS}
     assert all(counts.values()), counts
     assert counts["history"] >= 38  # a mark a trial
     assert counts["differences"] >= 8 + 4  # seeds, and the comparisons below them
-    assert counts["importance"] == 5
+    assert counts["importance"] == len(importance_data(confirmed).shares)
     assert counts["heads"] == 2
 
 

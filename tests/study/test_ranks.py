@@ -69,6 +69,8 @@ def test_one_device_makes_the_same_decisions(on_two: Ended, tmp_path: Path) -> N
     assert decisions(one) == decisions(on_two)
     for (*place, value), (*other, theirs) in zip(one.reports, on_two.reports, strict=True):
         assert place == other
+        if place[-1].startswith("entropy/"):
+            continue  # of the batch that the first rank sees, which is half of the step's
         assert value == pytest.approx(theirs, rel=1e-4)
 
 

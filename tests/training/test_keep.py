@@ -36,6 +36,8 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "accumulating across validations": {"accumulate_grad_batches": 3, "max_steps": 8},
     "accumulating less at the end": {"accumulate_grad_batches": 4, "max_epochs": 2, **EPOCHS},
     "a part of the data": {"limit_train_batches": 7},
+    "in 64 bits": {"precision": "64-true"},
+    "in 16 bits": {"precision": "bf16-true"},
     "until it gets no better": {"callbacks": [IMPATIENT], "max_steps": 40},
     "not before a minimum": {"callbacks": [IMPATIENT], "val_check_interval": 5, "min_steps": 12},
     "not before an epoch": {"callbacks": [IMPATIENT], "max_epochs": 4, "min_epochs": 2, **EPOCHS},
