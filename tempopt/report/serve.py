@@ -7,9 +7,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from waitress.channel import HTTPChannel
 from waitress.server import create_server
 from waitress.wasyncore import close_all
 
@@ -94,8 +94,14 @@ class Server:
 
     def close(self) -> None:
         """End, with every connection; requests in work are given a moment."""
-        everything: Callable[[], None] = lambda: close_all(self._map, ignore_all=True)  # noqa: E731
         # in the server's own thread, which else would wait for what is closed under its hands
-        self._server.trigger.pull_trigger(everything)
+        self._server.trigger.pull_trigger(self._close_everything)
         self._thread.join(_END_SECONDS)
         self._server.task_dispatcher.shutdown(timeout=_END_SECONDS)
+
+    def _close_everything(self) -> None:
+        for each in list(self._map.values()):
+            if isinstance(each, HTTPChannel):
+                # what nobody has read yet may lie in a file, which close_all would leave open
+                each.handle_close()
+        close_all(self._map, ignore_all=True)

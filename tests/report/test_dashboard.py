@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import logging
 import re
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ import pytest
 from tempopt.errors import StorageError, StudyNotFound, UsageError
 from tempopt.report.access import Access
 from tempopt.report.dashboard import Dashboard, _masking
+from tempopt.report.serve import Server, listen
 from tempopt.report.study_page import publish
 from tempopt.store import urls
 from tempopt.store.artifacts import curve_id
@@ -249,6 +252,26 @@ def test_a_dashboard_that_is_closed_leaves_no_filter_behind(url: str) -> None:
     with Dashboard(url, port=0):
         assert len(logger.filters) == len(before) + 1
     assert logger.filters == before
+
+
+def test_a_server_that_is_closed_leaves_nothing_open_of_what_nobody_read() -> None:
+    sent = threading.Event()
+
+    def much(environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        for _ in range(64):
+            yield bytes(1 << 18)
+        sent.set()
+
+    bound = listen("127.0.0.1", 0)
+    with socket.create_connection(bound.getsockname()) as asking:
+        server = Server(much, bound)
+        asking.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert sent.wait(30)
+        server.close()
+    del server
+    # a file that was left open warns now, and a warning fails the test
+    gc.collect()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
