@@ -1,0 +1,1 @@
+"""Recorded trainings: whole validation curves of fixed configurations, on which searches are simulated."""

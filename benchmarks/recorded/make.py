@@ -1,0 +1,213 @@
+"""Record trainings: every configuration of a fixed design, three seeds each, with its whole validation curve.
+
+What has been recorded is not trained again, whichever of the two forms it is in: the tables beside this file
+(Parquet, in the repository) and the lines beside them that a run not yet packed has left. The configurations
+are trained in their order, of each task as many, so that whatever there is makes a design.
+
+    python -m benchmarks.recorded.make --until 192 --workers 2     # go on, for hours
+    python -m benchmarks.recorded.make --pack                      # put what there is into the tables
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.recorded.tasks import SEEDS, TASKS, Task
+from tempopt.training.messages import Evaluation, Failed, Finished, Message, Program, RunRequest
+from tempopt.training.places import Place
+from tempopt.training.process import TrainerProcess
+from tempopt.training.seeds import derive
+
+HERE = Path(__file__).parent
+_BLOCK = 8
+_AT_END = [
+    Evaluation(name="validate", on="validate"),
+    Evaluation(name="test", on="test"),
+]
+
+
+def table_path(task: str) -> Path:
+    """Return where a task's table lies."""
+    return HERE / f"{task}.parquet"
+
+
+def lines_path(task: str) -> Path:
+    """Return where what is not in the table yet is written down."""
+    return HERE / f"{task}.jsonl"
+
+
+def known(task: str) -> list[dict[str, Any]]:
+    """Return all that was recorded of a task, a mapping for each training."""
+    rows = pq.read_table(table_path(task)).to_pylist() if table_path(task).exists() else []
+    if lines_path(task).exists():
+        rows += [json.loads(line) for line in lines_path(task).read_text().splitlines()]
+    return rows
+
+
+def wanted(tasks: list[Task], until: int) -> Iterator[tuple[Task, int, int, dict[str, Any]]]:
+    """Yield what is to be trained: task, configuration, seed and parameters."""
+    done = {task.name: {(row["configuration"], row["seed"]) for row in known(task.name)} for task in tasks}
+    lists = {task.name: task.configurations(until) for task in tasks}
+    for first in range(0, until, _BLOCK):
+        for task in tasks:
+            for number in range(first, min(first + _BLOCK, until)):
+                for seed in range(SEEDS):
+                    if (number, seed) not in done[task.name]:
+                        yield task, number, seed, lists[task.name][number]
+
+
+def row(number: int, seed: int, parameters: dict[str, Any], finished: Finished, every: int) -> dict[str, Any]:
+    """Return what is kept of a training."""
+    reports = [(int(step), value) for step, value in finished.reports]
+    last = reports[-1][0] if reports else 0
+    end = finished.state == "complete"
+    flat = parameters.get("schedule") == "constant"
+
+    def under_last(step: int) -> bool:
+        return (last - step) // every % 2 == 0
+
+    return {
+        "configuration": number,
+        "seed": seed,
+        "parameters": json.dumps(parameters, sort_keys=True),
+        "outcome": finished.state,
+        "final_steps": [step for step, _ in reports if end and (flat or under_last(step))],
+        "final_values": [value for step, value in reports if end and (flat or under_last(step))],
+        "current_steps": [
+            step for step, _ in reports if end and (flat or step == last or not under_last(step))
+        ],
+        "current_values": [
+            v for step, v in reports if end and (flat or step == last or not under_last(step))
+        ],
+        "test": finished.measurements.get("test", math.nan),
+        "seconds": finished.seconds,
+        "steps": finished.step,
+    }
+
+
+class Recorder:
+    """Trains with warm trainers of tempopt's own, and writes down each run as it ends.
+
+    Args:
+        tasks: What is recorded.
+        until: How many configurations of each.
+        workers: How many trainers, each a process with one thread.
+        minutes: Begin no training after so long.
+    """
+
+    def __init__(self, tasks: list[Task], *, until: int, workers: int, minutes: float) -> None:
+        self._programs: dict[str, Program] = {task.name: task.spec.program() for task in tasks}
+        self._queue = list(enumerate(wanted(tasks, until)))[::-1]
+        self._all = len(self._queue)
+        self._asked: dict[int, tuple[Task, int, int, dict[str, Any]]] = {}
+        self._end = time.monotonic() + 60 * minutes
+        self._workers = workers
+
+    def run(self) -> None:
+        """Record everything that is wanted, or until the time is over."""
+        print(f"{self._all} trainings to record", flush=True)
+        trainers = [TrainerProcess(slot=slot, place=Place()) for slot in range(self._workers)]
+        try:
+            for trainer in trainers:
+                self._give(trainer)
+            while self._asked:
+                connections = {trainer.connection: trainer for trainer in trainers}
+                for ready in wait(list(connections)):
+                    trainer = connections[ready]  # type: ignore[index]
+                    message = trainer.receive()
+                    if message is None:
+                        raise RuntimeError(f"{trainer.obituary()}: start again, nothing recorded is lost")
+                    self._hear(trainer, message)
+        finally:
+            for trainer in trainers:
+                trainer.kill()
+
+    def _give(self, trainer: TrainerProcess) -> None:
+        if not self._queue or time.monotonic() > self._end:
+            return
+        ticket, self._asked[ticket] = (each := self._queue.pop())[0], each[1]
+        task, _, seed, parameters = each[1]
+        trainer.send(
+            RunRequest(
+                ticket=ticket,
+                attempt=1,
+                program=self._programs[task.name],
+                parameters=parameters,
+                seed=derive("recorded", task.name, seed),
+                evaluations=_AT_END,
+            )
+        )
+
+    def _hear(self, trainer: TrainerProcess, message: Message) -> None:
+        if isinstance(message, Failed):
+            raise RuntimeError(f"{self._asked[message.ticket]}: {message.message}\n{message.traceback}")
+        if isinstance(message, Finished):
+            task, number, seed, parameters = self._asked.pop(message.ticket)
+            kept = row(number, seed, parameters, message, task.every)
+            with lines_path(task.name).open("a") as file:
+                file.write(json.dumps(kept) + "\n")
+            print(f"{task.name} {number}.{seed}: {kept['test']:.4f} in {kept['seconds']:.1f} s", flush=True)
+            self._give(trainer)
+
+
+def pack(task: Task) -> None:
+    """Put all that was recorded of a task into its table, with what made it."""
+    rows = known(task.name)
+    if not rows:
+        return
+    frame = pd.DataFrame(rows).sort_values(["configuration", "seed"], ignore_index=True)
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    made = {
+        "command": "python -m benchmarks.recorded.make",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **{name: version(name) for name in ("tempopt", "torch", "lightning", "numpy", "scipy")},
+        "program": json.dumps(
+            {"model": task.spec.model, "data": task.spec.data, "trainer": task.spec.trainer}, sort_keys=True
+        ),
+    }
+    metadata = {**(table.schema.metadata or {}), b"tempopt": json.dumps(made).encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), table_path(task.name), compression="zstd")
+    lines_path(task.name).unlink(missing_ok=True)
+    print(
+        f"{table_path(task.name).name}: {len(rows)} trainings, {table_path(task.name).stat().st_size} bytes"
+    )
+
+
+def main() -> None:
+    """Record, or pack what was recorded."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "tasks", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}; all by default"
+    )
+    parser.add_argument("--until", type=int, default=192, help="configurations of each")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so long")
+    parser.add_argument("--pack", action="store_true")
+    given = parser.parse_args()
+    tasks = [TASKS[name] for name in given.tasks]
+    if given.pack:
+        for task in tasks:
+            pack(task)
+        return
+    Recorder(tasks, until=given.until, workers=given.workers, minutes=given.minutes).run()
+
+
+if __name__ == "__main__":
+    main()

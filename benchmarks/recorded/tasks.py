@@ -1,0 +1,101 @@
+"""The tasks whose trainings are recorded, and the configurations that are trained of each."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from scipy.stats import qmc
+
+from tempopt.study.spec import StudySpec, load_spec
+from tempopt.temperature import NEUTRAL
+
+STUDIES = Path(__file__).parents[2] / "studies"
+SEEDS = 3
+_SOBOL_SEED = 20_261_121
+_ANCHORS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One bundled study, as its trainings are recorded.
+
+    Args:
+        name: Name of the study.
+        every: Optimizer steps between validations; each second of them is under the temperature of the
+            moment, see :class:`benchmarks.recorded.alternate.Alternate`.
+    """
+
+    name: str
+    every: int
+
+    @property
+    def spec(self) -> StudySpec:
+        """The study's spec, with the validations that are recorded."""
+        alternate = {
+            "class_path": "benchmarks.recorded.alternate.Alternate",
+            "init_args": {"every": self.every},
+        }
+        return load_spec(
+            STUDIES / f"{self.name}.yaml",
+            [f"trainer.val_check_interval={self.every}", f"trainer.callbacks={json.dumps([alternate])}"],
+        )
+
+    def configurations(self, count: int) -> list[dict[str, Any]]:
+        """Return the first so many parameter sets: anchors, then a scrambled Sobol sequence.
+
+        A longer list begins with the shorter one. The anchors are τ = 1 and constants; where a parameter that
+        has nothing to do with temperature is searched, τ = 1 with values that cover its range.
+        """
+        spec = self.spec
+        space = spec.space()
+        sobol = qmc.Sobol(len(space), seed=_SOBOL_SEED)
+        # the balance of a power of two is not to be had by a list that can grow
+        points = sobol.random(2 ** max(1, (count - 1).bit_length()))
+        drawn = (
+            {name: at(each, x) for (name, each), x in zip(space.items(), p, strict=True)} for p in points
+        )
+        anchors = (
+            spec.parameters(arm, sampled)  # type: ignore[arg-type]
+            for arm, sampled in _anchors(spec)
+        )
+        found = itertools.chain(anchors, (spec.parameters("search", sampled) for sampled in drawn))
+        return list(itertools.islice(found, count))
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(name="max_retrieval", every=25),
+        Task(name="associative_recall", every=10),
+        Task(name="digits", every=15),
+        Task(name="source_lm", every=30),
+    )
+}
+
+
+def _anchors(spec: StudySpec) -> list[tuple[str, dict[str, Any]]]:
+    others = spec.space("unit")
+    constants = spec.space("constant")["temperature_init"]
+    places = [place / (_ANCHORS - 1) for place in range(_ANCHORS)]
+    unit = [{name: at(each, place) for name, each in others.items()} for place in places if others] or [{}]
+    middle = {name: at(each, 0.5) for name, each in others.items()}
+    temperatures = [at(constants, place) for place in places]
+    flat = [{"temperature_init": t, **middle} for t in temperatures if t != NEUTRAL["temperature_init"]]
+    return [("unit", each) for each in unit] + [("constant", each) for each in flat]
+
+
+def at(distribution: BaseDistribution, place: float) -> Any:
+    """Return the value at a place in [0, 1] of a distribution, places being equally likely."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[
+            min(int(place * len(distribution.choices)), len(distribution.choices) - 1)
+        ]
+    assert isinstance(distribution, FloatDistribution)
+    low, high = distribution.low, distribution.high
+    value = low * (high / low) ** place if distribution.log else low + place * (high - low)
+    return round(float(value), 6)

@@ -1,0 +1,206 @@
+"""A world to search in: any configuration's training, as the recorded trainings of a task let one expect it.
+
+Between the recorded configurations a forest of extremely randomised trees (Geurts et al. 2006) says what a
+curve is in the mean; what a seed adds is the residual of a recorded run, drawn from those of the
+configurations nearest by. A seed is a recorded seed throughout a world, so that what is common to all
+trainings of one seed stays common. The forest is of another family than any sampler that is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.model_selection import GroupKFold, cross_val_predict
+
+from benchmarks.recorded.make import known
+from benchmarks.recorded.tasks import TASKS, at
+from tempopt.study.spec import StudySpec
+from tempopt.temperature import NEUTRAL, TemperatureParameters, progress
+
+Array = NDArray[np.float64]
+_TREES = 100
+_NEAREST = 8
+_PLACES = 5
+_BETWEEN = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training in a world, from its beginning to its end.
+
+    Args:
+        final: Validation metric at each rung under the plan's last temperature.
+        current: The same under the temperature of the moment.
+    """
+
+    final: Array
+    current: Array
+
+
+def describe(parameters: Mapping[str, Any], spec: StudySpec) -> list[float]:
+    """Return what the forest knows of a configuration: τ over progress, and every other searched value."""
+    plan = TemperatureParameters.from_mapping(parameters).plan(2)
+    along = [plan.temperatures(progress(place, _PLACES)) for place in range(_PLACES)]
+    found = [float(np.log(np.mean(each))) for each in along]
+    found.append(float(np.log(along[0][0] / along[0][1])))
+    for name in sorted(spec.search):
+        value = parameters.get(name, NEUTRAL.get(name))
+        if name == "length_scaling":
+            found.append(float(value != "none"))
+        elif name in ("lr", "output_temperature"):
+            found.append(float(np.log(float(value))))  # type: ignore[arg-type]
+        elif name == "entropy_lambda":
+            found.append(float(value))  # type: ignore[arg-type]
+    return found
+
+
+class World:
+    """What trainings of a task come to.
+
+    Args:
+        task: Name of the task.
+        shuffled: A seed to deal the recorded trainings out anew among the configurations, so that no
+            configuration is better than another; None: as they were recorded.
+    """
+
+    def __init__(self, task: str, *, shuffled: int | None = None) -> None:
+        self.task = task
+        self.spec = TASKS[task].spec
+        self.total_steps = int(self.spec.trainer["max_steps"])
+        rows = [row for row in known(task) if row["outcome"] == "complete"]
+        if shuffled is not None:
+            order = np.random.default_rng(shuffled).permutation(len(rows))
+            rows = [
+                {**rows[other], "parameters": row["parameters"], "configuration": row["configuration"]}
+                for row, other in zip(rows, order, strict=True)
+            ]
+        parameters = [json.loads(row["parameters"]) for row in rows]
+        self._features = np.array([describe(each, self.spec) for each in parameters])
+        self._groups = np.array([row["configuration"] for row in rows])
+        self._seeds = np.array([row["seed"] for row in rows])
+        # where the schedule moves, every second validation was under the last temperature
+        moving = next(
+            row for row in rows if len(row["final_steps"]) < max(len(r["final_steps"]) for r in rows)
+        )
+        self.rungs: tuple[int, ...] = tuple(moving["final_steps"])
+        self._curves = np.array([self.curve(row) for row in rows])
+
+    def curve(self, row: Mapping[str, Any]) -> Array:
+        """Return a recorded training: rungs under the last τ, rungs under the τ of the moment, the test."""
+        final = np.interp(self.rungs, row["final_steps"], row["final_values"])
+        current = np.interp(self.rungs, row["current_steps"], row["current_values"])
+        return np.concatenate([final, current, [row["test"]]])
+
+    @cached_property
+    def _forest(self) -> ExtraTreesRegressor:
+        return self._new_forest().fit(self._features, self._curves)
+
+    @staticmethod
+    def _new_forest() -> ExtraTreesRegressor:
+        return ExtraTreesRegressor(_TREES, min_samples_leaf=4, max_features=None, random_state=0, n_jobs=1)
+
+    @cached_property
+    def _residuals(self) -> Array:
+        """What the seeds add: runs less the mean of their configuration, as wide as those of fresh seeds."""
+        found = np.empty_like(self._curves)
+        for group in set(self._groups.tolist()):
+            own = self._groups == group
+            count = int(own.sum())
+            found[own] = (self._curves[own] - self._curves[own].mean(axis=0)) * np.sqrt(
+                count / max(1, count - 1)
+            )
+        return found
+
+    @cached_property
+    def _held_out(self) -> Array:
+        """What the forest says of each run without having seen any of its configuration."""
+        found: Array = cross_val_predict(
+            self._new_forest(), self._features, self._curves, groups=self._groups, cv=GroupKFold(8)
+        )
+        return found
+
+    @cached_property
+    def _scale(self) -> Array:
+        return np.maximum(self._features.std(axis=0), 1e-9)
+
+    def fit_quality(self) -> dict[str, float]:
+        """Return held-out error of the forest at the end of training, beside the noise of a seed."""
+        value, said = self._curves[:, len(self.rungs) - 1], self._held_out[:, len(self.rungs) - 1]
+        means = {g: value[self._groups == g].mean() for g in set(self._groups.tolist())}
+        mean = np.array([means[g] for g in self._groups])
+        within = float(np.sqrt(((value - mean) ** 2).sum() / max(1, len(value) - len(means))))
+        by_seed = [float((value - mean)[self._seeds == s].mean()) for s in sorted(set(self._seeds.tolist()))]
+        return {
+            "trainings": float(len(value)),
+            "held-out RMSE of a configuration's mean": float(np.sqrt(np.mean((said - mean) ** 2))),
+            "standard deviation of the means": float(np.std(list(means.values()))),
+            "standard deviation of a seed": within,
+            "standard deviation common to a seed": float(np.std(by_seed)),
+        }
+
+    def expected(self, many: Sequence[Mapping[str, Any]]) -> Array:
+        """Return the mean curves of configurations: rungs under the last τ, the τ of the moment, the test."""
+        found: Array = self._forest.predict(np.array([describe(each, self.spec) for each in many]))
+        return found
+
+    def truth(self, many: Sequence[Mapping[str, Any]]) -> Array:
+        """Return what configurations come to on test data in the mean over seeds."""
+        found: Array = self.expected(many)[:, -1]
+        return found
+
+    def train(self, parameters: Mapping[str, Any], seed: int) -> Training:
+        """Return a training; the same for the same parameters and seed.
+
+        Args:
+            parameters: The whole parameter set.
+            seed: What is common to trainings of one seed is common here too.
+        """
+        mean = self.expected([parameters])[0]
+        features = np.array(describe(parameters, self.spec))
+        rng = np.random.default_rng([seed, *np.round(1e4 * np.abs(features)).astype(int)])
+        recorded = int(np.random.default_rng(seed).integers(len(set(self._seeds.tolist()))))
+        far = (((self._features - features) / self._scale) ** 2).sum(axis=1) + 1e9 * (self._seeds != recorded)
+        near = np.argsort(far, kind="stable")[:_NEAREST]
+        curve = mean + self._residuals[rng.choice(near)]
+        count = len(self.rungs)
+        current = curve[count : 2 * count].copy()
+        current[-1] = curve[count - 1]
+        return Training(final=curve[:count], current=current)
+
+    @cached_property
+    def unit(self) -> float:
+        """What τ = 1 comes to on test data, with the best of the recorded values of what else is searched."""
+        spec = self.spec
+        whole = [json.loads(row["parameters"]) for row in known(self.task) if row["seed"] == 0]
+        neutral = spec.parameters("unit", {})
+        flat = [each for each in whole if all(each.get(n) == value for n, value in neutral.items())]
+        return float(self._sign * (self._sign * self.truth(flat)).max())
+
+    @cached_property
+    def best(self) -> float:
+        """What the best known configuration comes to on test data: of those recorded, and of many between."""
+        many = self._drawn(0)
+        many += [json.loads(row["parameters"]) for row in known(self.task) if row["seed"] == 0]
+        return float(self._sign * (self._sign * self.truth(many)).max())
+
+    @cached_property
+    def high(self) -> float:
+        """What the best twentieth of the space comes to at the least, more being better."""
+        return float(np.quantile(self._sign * self.truth(self._drawn(1)), 0.95))
+
+    def _drawn(self, seed: int) -> list[dict[str, Any]]:
+        rng = np.random.default_rng(seed)
+        space = self.spec.space()
+        drawn = ({name: at(each, rng.random()) for name, each in space.items()} for _ in range(_BETWEEN))
+        return [self.spec.parameters("search", each) for each in drawn]
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.spec.study.direction == "maximize" else -1.0

@@ -1,0 +1,1 @@
+"""Searches on recorded trainings: a simulated clock, and the tuners that are compared on it."""

@@ -1,0 +1,140 @@
+"""Several asynchronous workers on a simulated clock, whose unit is one training step.
+
+Workers are not of quite the same speed, so that their validations fall apart as they do in life. What is
+spent is counted in training steps over all workers, those of runs that were broken off included.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from benchmarks.recorded.world import Training, World
+
+Parameters = Mapping[str, Any]
+Wish = Literal["go on", "end"]
+
+
+@dataclass(slots=True)
+class Job:
+    """A training that a tuner asks for.
+
+    Args:
+        handle: Whatever the tuner knows it by.
+        parameters: The whole parameter set.
+        seed: Seed of the training.
+        begun: Rungs that need no training: they have been trained before.
+    """
+
+    handle: Any
+    parameters: Parameters
+    seed: int
+    begun: int = 0
+
+
+class Tuner(Protocol):
+    """What searches."""
+
+    def ask(self) -> Job | None:
+        """Return the next training; None if there is none now, until another one has ended."""
+
+    def report(self, job: Job, step: int, value: float) -> Wish:
+        """Take in a validation; return whether the training goes on. Not called for the last one."""
+
+    def end(self, job: Job, value: float | None) -> None:
+        """Take in the end of a training; None: it was ended early, as the tuner wished."""
+
+    def selected(self) -> Parameters | None:
+        """Return the parameter set that the tuner would name as the best now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a search came to.
+
+    Args:
+        steps: Training steps spent when the selection changed.
+        selected: What was selected from then on.
+        asked: Every configuration that was begun or gone on with, in order.
+        ended_early: Whether each of them was ended, or interrupted, before its last step.
+    """
+
+    steps: list[int]
+    selected: list[Parameters]
+    asked: list[Parameters]
+    ended_early: list[bool]
+
+
+def simulate(
+    world: World,
+    make: Callable[[], Tuner],
+    *,
+    budget: int,
+    workers: int,
+    seed: int,
+    see: Literal["final", "current"] = "final",
+) -> Trace:
+    """Run a search until its trainings have taken a number of steps.
+
+    Args:
+        world: What trainings come to.
+        make: Makes the tuner.
+        budget: Training steps; no training is begun after they are spent.
+        workers: Trainings side by side.
+        seed: What is random about workers.
+        see: The temperature under which the tuner sees validations.
+    """
+    tuner = make()
+    speeds = np.random.default_rng([seed, 7]).uniform(0.9, 1.1, workers)
+    trace = Trace([], [], [], [])
+    spent = 0
+    queue: list[tuple[float, int, Job | None, int]] = [(0.0, worker, None, 0) for worker in range(workers)]
+    heapq.heapify(queue)
+    idle: list[int] = []
+    places: dict[int, int] = {}
+    trainings: dict[int, Training] = {}
+    rungs = world.rungs
+
+    def ended(job: Job, value: float | None) -> None:
+        tuner.end(job, value)
+        trace.ended_early[places[id(job)]] = value is None
+        selected = tuner.selected()
+        if selected is not None:
+            trace.steps.append(spent)
+            trace.selected.append(dict(selected))
+
+    while queue:
+        now, worker, job, rung = heapq.heappop(queue)
+        if job is not None:
+            training = trainings[places[id(job)]]
+            curve = training.final if see == "final" else training.current
+            if rung >= job.begun:
+                spent += rungs[rung] - (rungs[rung - 1] if rung else 0)
+            if rung == len(rungs) - 1:
+                ended(job, float(training.final[-1]))
+            elif tuner.report(job, rungs[rung], float(curve[rung])) == "end":
+                ended(job, None)
+            else:
+                length = rungs[rung + 1] - rungs[rung] if rung + 1 >= job.begun else 0
+                heapq.heappush(queue, (now + length / speeds[worker], worker, job, rung + 1))
+                continue
+            for other in idle:
+                heapq.heappush(queue, (now, other, None, 0))
+            idle = []
+        if spent >= budget:
+            continue
+        new = tuner.ask()
+        if new is None:
+            idle.append(worker)
+            continue
+        places[id(new)] = len(trace.asked)
+        trace.asked.append(new.parameters)
+        trace.ended_early.append(False)
+        trainings[places[id(new)]] = world.train(new.parameters, new.seed)
+        first = 0 if new.begun else rungs[0]
+        heapq.heappush(queue, (now + first / speeds[worker], worker, new, 0))
+    return trace

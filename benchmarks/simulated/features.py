@@ -1,0 +1,81 @@
+"""What a surrogate knows of a parameter set: τ over training, and what else is searched.
+
+Schedules of different names that make nearly the same curve are nearly the same to it, and a parameter
+that a plan does not read is nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from tempopt.temperature import NEUTRAL, TemperatureParameters
+
+if TYPE_CHECKING:
+    from tempopt.study.spec import StudySpec
+
+_CURVE = (
+    "temperature_init",
+    "temperature_final",
+    "schedule",
+    "warmup_start",
+    "warmup_fraction",
+    "cycles",
+    "power",
+    "num_steps",
+    "curvature",
+    "hold_fraction",
+)
+_DEPTH = ("layer_pattern", "layer_ratio")
+_PLACES = 24
+_LAYERS = 5
+# between a quarter of a temperature and four times it
+_SPAN = math.log(16.0)
+
+
+class Features:
+    """Turns parameter sets of one study into vectors whose entries have a range of about 1.
+
+    Args:
+        spec: The study's spec.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._fixed = spec.fixed_temperatures
+        space = spec.space("search")
+        self._curve = any(name in space for name in _CURVE)
+        self._depth = any(name in space for name in _DEPTH)
+        self._others = {name: each for name, each in space.items() if name not in (*_CURVE, *_DEPTH)}
+
+    def __call__(self, parameters: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return the vector of a whole parameter set."""
+        plan = TemperatureParameters.from_mapping({**self._fixed, **parameters}).plan(_LAYERS)
+        found: list[float] = []
+        if self._curve:
+            level = np.log([plan.schedule(place / (_PLACES - 1)) for place in range(_PLACES)]) / _SPAN
+            # the beginning, the middle, and what is validated and exported
+            found += [level[: _PLACES // 3].mean(), level[_PLACES // 3 :].mean(), level[-1]]
+        if self._depth:
+            factors = np.log(plan.layers.factors(_LAYERS)) / _SPAN
+            found += [factors[-1] - factors[0], factors[_LAYERS // 2] - (factors[0] + factors[-1]) / 2]
+        for name, each in self._others.items():
+            found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
+        return np.array(found)
+
+
+def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
+    """Return a searched value as entries; one that is not read counts as the middle of its range."""
+    if isinstance(distribution, CategoricalDistribution):
+        # two choices are half apart, as two of more choices are
+        return [math.sqrt(0.5) * (value == choice) for choice in distribution.choices[1:]]
+    low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
+    if value is None:
+        return [0.5]
+    if distribution.log:  # type: ignore[attr-defined]
+        return [math.log(value / low) / math.log(high / low)]
+    return [(value - low) / (high - low)]

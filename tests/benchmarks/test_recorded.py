@@ -1,0 +1,54 @@
+"""Recorded trainings: the designs can grow, the tables hold what they ask for, validations alternate."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks.recorded.make import known, table_path
+from benchmarks.recorded.tasks import SEEDS, TASKS
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_longer_design_begins_with_the_shorter(task: str) -> None:
+    longer = TASKS[task].configurations(130)
+    assert len(longer) == 130
+    assert TASKS[task].configurations(20) == longer[:20]
+    assert len({json.dumps(each, sort_keys=True) for each in longer}) == 130
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_validations_divide_a_training(task: str) -> None:
+    spec = TASKS[task].spec
+    assert spec.trainer["max_steps"] % TASKS[task].every == 0
+    assert spec.study.direction == "maximize", "the comparison has more of the metric better"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_table_holds_what_its_design_asks_for(task: str) -> None:
+    if not table_path(task).exists():
+        pytest.skip(f"NOT TESTED: nothing was recorded of {task} yet.")
+    rows = known(task)
+    design = TASKS[task].configurations(1 + max(row["configuration"] for row in rows))
+    assert len({(row["configuration"], row["seed"]) for row in rows}) == len(rows)
+    for row in rows:
+        assert json.loads(row["parameters"]) == design[row["configuration"]]
+        assert row["seed"] in range(SEEDS)
+        if row["outcome"] == "complete":
+            _check_curves(row, TASKS[task].spec.trainer["max_steps"], TASKS[task].every)
+
+
+def _check_curves(row: dict[str, Any], total: int, every: int) -> None:
+    assert 0 <= row["test"] <= 1
+    assert row["final_steps"][-1] == row["current_steps"][-1] == row["steps"] == total
+    assert row["final_values"][-1] == row["current_values"][-1]
+    assert all(math.isfinite(value) for value in row["final_values"] + row["current_values"])
+    asked = list(range(every, total + 1, every))
+    if json.loads(row["parameters"])["schedule"] == "constant":
+        assert row["final_steps"] == row["current_steps"] == asked
+    else:
+        assert row["final_steps"] == asked[::-1][::2][::-1]
+        assert row["current_steps"] == [*asked[::-1][1::2][::-1], total]
