@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, true
@@ -36,6 +36,11 @@ def ticket_row(row: Row[Any]) -> TicketRow:
 def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
     """Return the checkpoints that a ticket's column holds."""
     return tuple(Checkpoint(**each) for each in document or ())
+
+
+def document(kept: Sequence[Checkpoint]) -> list[dict[str, Any]] | None:
+    """Return the column of a ticket that holds these checkpoints."""
+    return [asdict(each) for each in kept] or None
 
 
 def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -67,12 +67,35 @@ class Checkpoint:
         url: Where it lies, absolute (an fsspec URL).
         digest: Hash of its bytes.
         size: Its bytes.
+        shared: Whether the run had its first temperature up to there, as runs on other schedules may.
     """
 
     step: int
     url: str
     digest: str
     size: int
+    shared: bool = False
+
+
+def to_go_on_from(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Return which of a run's checkpoints, newest first, are kept while it trains.
+
+    These are the two newest, and for other runs the newest shared one, at most three.
+    """
+    return (*checkpoints[:2], *_shared(checkpoints, 2))
+
+
+def to_fork_from(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Return which of a run's checkpoints, newest first, other runs may begin from when it is over.
+
+    These are the newest, and the newest shared one.
+    """
+    return (*checkpoints[:1], *_shared(checkpoints, 1))
+
+
+def _shared(checkpoints: Sequence[Checkpoint], newest: int) -> tuple[Checkpoint, ...]:
+    shared = [place for place, each in enumerate(checkpoints) if each.shared]
+    return (checkpoints[shared[0]],) if shared and shared[0] >= newest else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +131,8 @@ class TicketRow:
             those that a person wants tried, if any.
         lease: Seconds that the holder still has to show progress, negative once it is over; None unless
             running.
-        checkpoints: Newest first, at most two.
+        checkpoints: Newest first: while it is not over those to go on from, and then those that other runs
+            may begin from.
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
         alone: Whether it is to have a card to itself, an attempt having run out of a card's memory.
         gpu_seconds: ``seconds`` times the cards that they were spent on, a share of one counting as that
@@ -116,6 +140,8 @@ class TicketRow:
         peak_memory: Most bytes that an attempt had allocated on one card; None without cards.
         machine: Host that the latest attempt to begin trained on; None before the first.
         device: What it trained on there, for people to read: ``NVIDIA H200 (cuda:0)``, ``cpu``.
+        forked_from: Ticket whose checkpoint it began from; None: it began at its beginning.
+        forked_at: Optimizer step of that checkpoint: so many of its ``steps`` were trained by others.
     """
 
     id: int
@@ -152,6 +178,13 @@ class TicketRow:
     peak_memory: int | None = None
     machine: str | None = None
     device: str | None = None
+    forked_from: int | None = None
+    forked_at: int | None = None
+
+    @property
+    def steps_trained(self) -> int | None:
+        """Optimizer steps that were trained for this run alone; None as long as ``steps`` is."""
+        return None if self.steps is None else max(0, self.steps - (self.forked_at or 0))
 
     @property
     def name(self) -> str:
@@ -247,7 +280,11 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """The run of an attempt has begun to train; ``machine`` and ``device`` as in TicketRow."""
+    """The run of an attempt has begun to train; what is not said here is as in TicketRow.
+
+    Args:
+        resumed: Whether it goes on from a checkpoint of its own: where that began stays as it was.
+    """
 
     ticket_id: int
     attempt: int
@@ -255,6 +292,9 @@ class Began:
     code: str
     machine: str | None = None
     device: str | None = None
+    forked_from: int | None = None
+    forked_at: int | None = None
+    resumed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +309,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A run has written a checkpoint; the two newest are remembered."""
+    """A run has written a checkpoint; those are remembered that :func:`to_go_on_from` names."""
 
     ticket_id: int
     attempt: int
@@ -278,12 +318,18 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A run came to an end that its parameters decided; ``log`` is the end of what it printed."""
+    """A run came to an end that its parameters decided.
+
+    Args:
+        log: The end of what it printed.
+        checkpoints: Those that other runs may begin from, newest first.
+    """
 
     ticket_id: int
     attempt: int
     outcomes: Outcomes
     log: str = ""
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

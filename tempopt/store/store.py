@@ -199,6 +199,14 @@ class Store:
         """Give back the running tickets of these agents, no failure counted; return how many."""
         return self._database.write(lambda c: taking.release(c, study_id, agents))
 
+    def forget_checkpoints(self, study_id: int, ticket_ids: Collection[int] | None = None) -> None:
+        """Name no checkpoints any more of runs that are over, so that no other run begins from them.
+
+        Args:
+            ticket_ids: Of these tickets, as far as they are over; None: of all that are.
+        """
+        self._database.write(lambda c: taking.forget_checkpoints(c, study_id, ticket_ids))
+
     # ---- runs
 
     def begin(

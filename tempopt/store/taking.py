@@ -14,8 +14,8 @@ from tempopt.store import optuna_tables
 from tempopt.store.clock import Clock
 from tempopt.store.models import STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
-from tempopt.store.reading import ORDER, TICKET_COLUMNS, ticket_row, up_to
-from tempopt.store.rows import TicketRow, TicketState, TrialParam, Wanted
+from tempopt.store.reading import ORDER, TICKET_COLUMNS, among, ticket_row, up_to
+from tempopt.store.rows import OVER, TicketRow, TicketState, TrialParam, Wanted
 
 # MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
 _NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
@@ -127,6 +127,15 @@ def release(connection: Connection, study_id: int, agents: Collection[str]) -> i
     locked = connection.scalars(order).all()
     freed = update(TICKET).where(TICKET.c.id.in_(locked)).values(state="waiting", agent=None, lease=None)
     return connection.execute(freed).rowcount
+
+
+def forget_checkpoints(connection: Connection, study_id: int, ids: Collection[int] | None) -> None:
+    """Empty the columns of these tickets, None for all of the study's, that are over."""
+    over = (TICKET.c.study_id == study_id, TICKET.c.state.in_(OVER), TICKET.c.checkpoints.is_not(None))
+    found = select(TICKET.c.id).where(*over, among(TICKET.c.id, ids)).order_by(TICKET.c.id)
+    locked = connection.scalars(found.with_for_update()).all()
+    if locked:
+        connection.execute(update(TICKET).where(TICKET.c.id.in_(locked)).values(checkpoints=None))
 
 
 def begin(

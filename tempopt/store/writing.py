@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, case, delete, select, update
@@ -15,7 +15,7 @@ from tempopt.store.artifacts import curve_id
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
-from tempopt.store.reading import checkpoints
+from tempopt.store.reading import checkpoints, document
 from tempopt.store.rows import (
     Began,
     Change,
@@ -27,13 +27,13 @@ from tempopt.store.rows import (
     TicketState,
     Wanted,
     Written,
+    to_go_on_from,
 )
 from tempopt.store.taking import HELD, change, lost, now, readopted, stale, storable
 from tempopt.store.upsert import upsert
 
 MAX_LOG = 64 * 1024
 """Bytes of a log that are kept: its end."""
-MAX_CHECKPOINTS = 2
 
 
 def write(
@@ -140,6 +140,8 @@ class _Ticket:
                         "machine": _short(each.machine),
                         "device": _short(each.device),
                     }
+                    if not each.resumed:
+                        self.values |= {"forked_from": each.forked_from, "forked_at": each.forked_at}
                 case Reported():
                     self.measured["report", each.step] = each.value
                     self.trial.values[each.step] = each.value
@@ -157,8 +159,7 @@ class _Ticket:
     def _keep(self, kept: Kept) -> None:
         before = self.values.get("checkpoints", self.row.checkpoints)
         others = [c for c in checkpoints(before) if c.url != kept.checkpoint.url]
-        newest = [kept.checkpoint, *others][:MAX_CHECKPOINTS]
-        self.values["checkpoints"] = [asdict(checkpoint) for checkpoint in newest]
+        self.values["checkpoints"] = document(to_go_on_from([kept.checkpoint, *others]))
 
     def _end(self, ended: Ended) -> None:
         outcomes = ended.outcomes
@@ -177,7 +178,7 @@ class _Ticket:
             "steps": outcomes.steps,
             "diverged_at": outcomes.diverged_at,
             "checkpoint_seconds": self.row.checkpoint_seconds + outcomes.checkpoint_seconds,
-            "checkpoints": None,
+            "checkpoints": document(ended.checkpoints),
             "lease": None,
             "finished": now(),
         }

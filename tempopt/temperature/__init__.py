@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempopt.temperature.alike import end_alike, same_training, steps_alike, steps_held
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
 from tempopt.temperature.layers import (
     LAYER_PATTERNS,
@@ -108,5 +109,9 @@ __all__ = [
     "YarnScaling",
     "check_parameter",
     "effective",
+    "end_alike",
     "progress",
+    "same_training",
+    "steps_alike",
+    "steps_held",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,14 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from tempopt.errors import SpecError
-from tempopt.training.messages import RunRequest, Saved
+from tempopt.training.identity import run_identity
+from tempopt.training.messages import Fork, RunRequest, Saved
 from tempopt.training.ranks import ALONE, Ranks
 
 _RUN = "tempopt_run"
+_CODE = "tempopt_code"
+# What a checkpoint is marked with whose training may have gone by what was validated.
+JUDGED = "tempopt_judged"
 _WRITING = ".writing"
 # Stores in which an object is there whole or not at all, so that a rename, there a copy, gains nothing.
 _ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
@@ -34,7 +40,8 @@ class RunCheckpoints:
 
     Args:
         request: The run; its ``checkpoints`` are not None.
-        run: Identity of the run; a checkpoint of another one is not used.
+        run: Identity of the run; a checkpoint of another one is not gone on from.
+        code: Identity of the code that trains it; of another run only one of the same code is used.
         ranks: Who train the run.
 
     Attributes:
@@ -42,12 +49,14 @@ class RunCheckpoints:
         faults: A sentence for each that could not be written.
     """
 
-    def __init__(self, request: RunRequest, *, run: str, ranks: Ranks = ALONE) -> None:
+    def __init__(self, request: RunRequest, *, run: str, code: str = "", ranks: Ranks = ALONE) -> None:
         assert request.checkpoints is not None
         self.seconds = 0.0
         self.faults: list[str] = []
+        self._request = request
         self._attempt = request.attempt
         self._run = run
+        self._code = code
         self._ranks = ranks
         self._saving = False
         self._step: int | None = None
@@ -135,7 +144,7 @@ class RunCheckpoints:
     def mark(self, checkpoint: dict[str, Any]) -> bool:
         """Write the run's identity into a checkpoint that is saved, if it is one of ours; return whether."""
         if self._saving:
-            checkpoint[_RUN] = self._run
+            checkpoint[_RUN], checkpoint[_CODE] = self._run, self._code
             # a run is built from its request; what these hold may be no plain data, and would not load
             for name in ("hyper_parameters", "datamodule_hyper_parameters"):
                 checkpoint.pop(name, None)
@@ -150,25 +159,55 @@ class RunCheckpoints:
         Returns:
             The file, or None: the run begins at its beginning; and a sentence for each that is not usable.
         """
+        place, path, faults = self._first([(each, None) for each in saved])
+        if place is None:
+            return None, [f"{fault}: the run begins again." for fault in faults]
+        return path, [f"{fault}: the one of step {saved[place].step} is used." for fault in faults]
+
+    def forked(self, forks: Sequence[Fork]) -> tuple[Path | None, Fork | None, list[str]]:
+        """Return a local file of the first of other runs' checkpoints that this run may begin from.
+
+        The file is the run's own, whatever becomes of the other's.
+
+        Args:
+            forks: Where they were written, best first.
+
+        Returns:
+            The file and what it is of, or None twice; and a sentence for each that is not usable.
+        """
+        place, path, faults = self._first([(each.saved, each) for each in forks])
+        then = "the run begins at its beginning" if place is None else "another one is used"
+        notes = [f"{fault}, for this run to begin from: {then}." for fault in faults]
+        return path, None if place is None else forks[place], notes
+
+    def _first(
+        self, candidates: Sequence[tuple[Saved, Fork | None]]
+    ) -> tuple[int | None, Path | None, list[str]]:
+        """Return place and local file of the first that is usable, and what the others lack."""
         faults: list[str] = []
-        for each in saved:
+        for place, (each, fork) in enumerate(candidates):
             path = self._near / f"resume-{self._attempt}.ckpt{_WRITING}"
             try:
-                path = self._whole(each, path)
+                path = self._whole(each, path, fork)
             except Exception as error:
                 _forget(path)
                 why = str(error) if isinstance(error, _UnusableError) else f"cannot be read ({_named(error)})"
                 name = each.url.rpartition("/")[2]
                 faults.append(f"The checkpoint {name} of step {each.step} {why}")
                 continue
-            return path, [f"{fault}: the one of step {each.step} is used." for fault in faults]
-        return None, [f"{fault}: the run begins again." for fault in faults]
+            return place, path, faults
+        return None, None, faults
 
-    def _whole(self, saved: Saved, path: Path) -> Path:
+    def _whole(self, saved: Saved, path: Path, fork: Fork | None) -> Path:
         fs, where = fsspec.core.url_to_fs(saved.url)
         try:
-            if isinstance(fs, LocalFileSystem):
+            if isinstance(fs, LocalFileSystem) and fork is None:
                 path = Path(where)
+            elif isinstance(fs, LocalFileSystem):
+                self._near.mkdir(parents=True, exist_ok=True)
+                self._fetched = path
+                # who needs the place may delete the other's at any moment
+                _link(Path(where), path)
             else:
                 self._near.mkdir(parents=True, exist_ok=True)
                 self._fetched = path
@@ -186,9 +225,22 @@ class RunCheckpoints:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:
             raise _UnusableError(f"cannot be loaded as data ({_named(error)})") from error
-        if not isinstance(content, dict) or content.get(_RUN) != self._run:
+        run = self._run
+        if fork is not None:
+            # of this very seed and program, and of that run's parameters
+            other = dataclasses.replace(self._request, ticket=fork.ticket, parameters=fork.parameters)
+            run = run_identity(other)
+        if not isinstance(content, dict) or content.get(_RUN) != run:
             raise _UnusableError("is of another run")
+        if fork is not None:
+            self._refuse_unlike(content, fork)
         return path
+
+    def _refuse_unlike(self, content: Mapping[str, Any], fork: Fork) -> None:
+        if content.get(_CODE) != self._code:
+            raise _UnusableError("was written by other code")
+        if not fork.validated and content.get(JUDGED, True):
+            raise _UnusableError("is of a training that may go by what was validated")
 
     def close(self) -> None:
         """Remove what was fetched in order to go on from it."""
@@ -211,6 +263,17 @@ class _UnusableError(Exception):
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+
+
+def _link(source: Path, target: Path) -> None:
+    _forget(target)
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # another file system, or one without links
+        shutil.copyfile(source, target)
 
 
 def _synced(path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from tempopt.training.callbacks import end, steps_of
-from tempopt.training.checkpoints import RunCheckpoints
+from tempopt.training.checkpoints import JUDGED, RunCheckpoints
 from tempopt.training.messages import Saved
 from tempopt.training.ranks import Ranks, Wishes
 
@@ -132,6 +132,7 @@ class KeepCallback(Checkpoint):
             if not all(_same(other, state["gradients"]) for other in others):
                 state["others"] = others
         checkpoint[_STATE] = state
+        checkpoint[JUDGED] = _is_judged(trainer) or bool(state.get("gradients"))
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -153,6 +154,12 @@ class KeepCallback(Checkpoint):
             gradients = state["others"][self._ranks.rank - 1]
         for name, gradient in gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device)
+
+
+def _is_judged(trainer: L.Trainer) -> bool:
+    """Return whether anything in a training may go by what was validated, or by who knows what."""
+    strangers = [each for each in trainer.callbacks if not type(each).__module__.startswith("tempopt.")]  # type: ignore[attr-defined]
+    return bool(strangers) or any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
 
 
 def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

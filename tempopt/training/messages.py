@@ -79,6 +79,24 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """A checkpoint of another run that was trained alike up to there, with the same seed.
+
+    Args:
+        saved: The checkpoint.
+        ticket: Id of the other run's ticket.
+        parameters: What that run was begun with.
+        validated: Whether its validations up to there were alike, too; if not, its reports are not this
+            run's, and nothing that goes by them may have had a say in the training.
+    """
+
+    saved: Saved
+    ticket: int
+    parameters: dict[str, Any]
+    validated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
     """What a run is called where people look at it: in the trackers of ``trainer.logger``.
 
@@ -117,6 +135,8 @@ class RunRequest:
             five minutes after the one before.
         resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
             is used. None of them: the run begins at its beginning.
+        forks: Checkpoints of other runs to begin from, best first, if there is none of its own; whichever
+            is used, or none, the run comes to the same.
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
@@ -136,6 +156,7 @@ class RunRequest:
     checkpoints: str | None = None
     checkpoint_every: float | None = None
     resume: list[Saved] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
     task: Literal["train", "rehearse", "check"] = "train"
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
@@ -158,6 +179,8 @@ class Started:
         device: What it trains on, for a person: ``NVIDIA H200 (cuda:0)``, ``2 x NVIDIA H200``, ``cpu``.
         precision: Lightning's name of the precision that is in force, as in ``bf16-mixed``.
         notes: What a person should know: a checkpoint that was damaged, one that is not there.
+        forked: Ticket of the other run whose checkpoint it begins from; None: it goes on from one of its
+            own, or begins at step 0.
     """
 
     ticket: int
@@ -170,6 +193,7 @@ class Started:
     code: str
     reports: list[list[float]]
     notes: list[str] = field(default_factory=list)
+    forked: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +304,7 @@ def decode(line: bytes) -> Message:
         fields["program"] = Program(**fields["program"])
         fields["evaluations"] = [Evaluation(**e) for e in fields["evaluations"]]
         fields["resume"] = [Saved(**saved) for saved in fields["resume"]]
+        fields["forks"] = [Fork(**{**fork, "saved": Saved(**fork["saved"])}) for fork in fields["forks"]]
         fields["label"] = None if fields["label"] is None else Label(**fields["label"])
     elif kind is Kept:
         fields["saved"] = Saved(**fields["saved"])

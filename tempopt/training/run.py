@@ -18,10 +18,10 @@ import torch
 from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach import attach
-from tempopt.attention.query_rows import QueryRows, query_rows
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training import cards
+from tempopt.training.bake import bake
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
     LossScaleCallback,
@@ -41,6 +41,7 @@ from tempopt.training.keep import KeepCallback
 from tempopt.training.messages import (
     Evaluation,
     Finished,
+    Fork,
     Kept,
     Message,
     Progress,
@@ -103,9 +104,12 @@ class Run:
         self._layers = built.layers
         self._way = built.way
         self.tempered = self._temper()
-        self._bake()
+        if request.bake is not None:
+            bake(self.module, self.tempered, request.bake, way=self._way, layers=self._layers)
         self._notes: list[str] = []
+        self._code = code_identity(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
+        self._forked: Fork | None = None
         self._wishes = Wishes(ranks, lambda: channel.stop(request), every=request.checkpoint_every)
         self._wishes.keeps = self._checkpoints is not None
         self._callback = RunCallback(
@@ -271,7 +275,7 @@ class Run:
         request = self.request
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
-        return RunCheckpoints(request, run=run_identity(request), ranks=self._ranks)
+        return RunCheckpoints(request, run=run_identity(request), code=self._code, ranks=self._ranks)
 
     def _newest(self) -> Path | None:
         checkpoints = self._checkpoints
@@ -279,6 +283,11 @@ class Run:
             return None
         path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
+        if path is None and self.request.forks:
+            path, self._forked, notes = self._ranks.first(lambda: checkpoints.forked(self.request.forks))
+            self._notes += notes
+            if self._forked is not None and not self._forked.validated:
+                self._callback.disown()
         self._beat(0)
         return path
 
@@ -323,26 +332,6 @@ class Run:
         if not self.request.observe or self.request.program.compile is not None:
             return None
         return ObserveCallback(self.tempered, self.request.seed)
-
-    def _bake(self) -> None:
-        if self.request.bake is None:
-            return
-        rows = self._query_rows()
-        if len(rows) != len(self.tempered.layers):
-            raise AttachError(
-                f"{type(self.module).__name__} has {len(self.tempered.layers)} tempered layers, but query "
-                f"projections were found in {[row.name for row in rows]}; an initial temperature cannot be "
-                "baked into their weights."
-            )
-        plan = TemperatureParameters.from_mapping(self.request.bake).plan(len(rows))
-        for row, temperature in zip(rows, plan.temperatures(0.0), strict=True):
-            row.scale_(1.0 / temperature)
-
-    def _query_rows(self) -> list[QueryRows]:
-        if isinstance(self.module, TemperedModule) or self._way == "query_rows":
-            return query_rows(self.module, self._layers)
-        # by the interface the layers are the attention modules, which hold their projections
-        return [row for name in self.tempered.layers for row in query_rows(self.module, [name])]
 
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         ranks = self._ranks
@@ -396,9 +385,10 @@ class Run:
                 device=cards.named(self._device, self._ranks.size),
                 precision=str(trainer.precision),
                 layers=list(self.tempered.layers),
-                code=code_identity(self.module, self.datamodule),
-                reports=self._callback.reports,
+                code=self._code,
+                reports=list(self._callback.reports),
                 notes=self._notes,
+                forked=None if self._forked is None else self._forked.ticket,
             )
         )
 

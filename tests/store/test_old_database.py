@@ -6,7 +6,8 @@ the trial was made and before its ticket knew of it, and after the trial was clo
 ``data/store_0002.sql`` was written by the program of version 0002: of six search tickets one is complete, one
 was lost once and then pruned, one has failed, one was given back with checkpoints and taken again, one runs
 and one was never begun. ``data/store_0003.sql`` was written by the program of version 0003: the same of runs
-on cards, one of which needs one to itself, begun by a launcher.
+on cards, one of which needs one to itself, begun by a launcher. ``data/store_0004.sql`` was written by the
+program of version 0004: the same, of which it is known where they were trained.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def trials(store: Store) -> list[optuna.trial.FrozenTrial]:
     return found
 
 
-each = pytest.mark.parametrize("version", ["0001", "0002", "0003"])
+each = pytest.mark.parametrize("version", ["0001", "0002", "0003", "0004"])
 
 
 @each
@@ -140,6 +141,7 @@ def test_a_search_ticket_knows_what_was_suggested_for_its_trial(store: Store) ->
         ("0001", "ALTER TABLE tempopt_study ADD COLUMN version INTEGER NOT NULL DEFAULT 0"),
         ("0002", "ALTER TABLE tempopt_ticket ADD COLUMN gpu_seconds DOUBLE PRECISION NOT NULL DEFAULT 0"),
         ("0003", "ALTER TABLE tempopt_ticket ADD COLUMN machine VARCHAR(255)"),
+        ("0004", "ALTER TABLE tempopt_ticket ADD COLUMN forked_from INTEGER"),
     ],
 )
 def test_an_upgrade_that_was_broken_off_is_done_again(old: str, added: str) -> None:
@@ -232,3 +234,38 @@ class TestBeforePlaces:
         # those that had ended before get no picture, since their trials are closed
         pictured = [bool(trial._system_attrs) for trial in trials(store)]
         assert pictured == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize("version", ["0004"])
+class TestBeforeForks:
+    """What version 0004 wrote is known of, and none of its runs is said to have begun from another."""
+
+    def test_runs_are_as_they_were(self, store: Store) -> None:
+        tickets = store.tickets(1)
+        assert [t.state for t in tickets] == ["done", "done", "failed", "running", "running", "waiting"]
+        assert [[c.step for c in t.checkpoints] for t in tickets] == [[], [], [], [20, 10], [], []]
+        assert not any(c.shared for t in tickets for c in t.checkpoints)
+        assert [(t.forked_from, t.forked_at) for t in tickets] == [(None, None)] * 6
+        assert [t.machine for t in tickets] == ["node7"] * 5 + [None]
+        assert tickets[0].steps_trained == tickets[0].steps == 100
+
+    def test_the_study_goes_on_and_tells_what_was_forked(self, store: Store) -> None:
+        agent = "far:1:2:3"
+        held = {t.number: t for t in store.tickets(1) if t.state == "running"}
+        kept = held[3].checkpoints
+        first = ended(held[3], complete(0.25), checkpoints=kept[:1])
+        last = taken(store, store.load_study("old"), agent, held=[t.id for t in held.values()])
+        assert (last.number, store.begin(last.id, 1, PARAMETERS, SAMPLED, TRIAL)) == (5, 5)
+        began = Began(
+            ticket_id=last.id,
+            attempt=last.attempt,
+            total_steps=100,
+            code="c",
+            forked_from=held[3].id,
+            forked_at=20,
+            resumed=False,
+        )
+        assert store.write(1, [first, began, ended(last)], agent=agent, lease=HOUR).refused == {}
+        rows = {t.number: t for t in store.tickets(1)}
+        assert rows[3].checkpoints == kept[:1]
+        assert (rows[5].forked_from, rows[5].forked_at, rows[5].steps_trained) == (held[3].id, 20, 80)

@@ -1,0 +1,130 @@
+"""How far two parameter sets train alike: to which optimizer step, and whether they are validated alike.
+
+Exact: numbers are compared bit by bit, so that what one run has trained can be taken over by another.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tempopt.temperature.entropy import EntropyParameters
+from tempopt.temperature.parameters import NEUTRAL, effective
+from tempopt.temperature.plan import TemperatureParameters, progress
+from tempopt.temperature.schedules import SCHEDULES, Schedule
+
+_SCHEDULED = frozenset(
+    {"schedule", "entropy_lambda", "entropy_lambda_final", "entropy_schedule"}
+    | {each.name for schedule in SCHEDULES.values() for each in fields(schedule)}
+)
+"""What decides attention by a value at each step alone; everything else has to be the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What a parameter set comes to at each step, and, as text, all that has to be the same throughout."""
+
+    schedule: Schedule
+    entropy: EntropyParameters
+    rest: str
+
+    def at(self, progress: float) -> tuple[float, float, float]:
+        """Return temperature and entropy weight, with the weight's sign, which a zero has too."""
+        weight = self.entropy.weight(progress)
+        return self.schedule(progress), weight, math.copysign(1.0, weight)
+
+
+def same_training(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two parameter sets are the same throughout a training, evaluations at its end included.
+
+    Args:
+        one: Flat parameters; temperature parameters that are missing are neutral.
+        other: The same.
+
+    Raises:
+        SpecError: A temperature parameter has a value that it cannot have.
+    """
+    return _text(_whole(one)) == _text(_whole(other))
+
+
+def steps_alike(one: Mapping[str, Any], other: Mapping[str, Any], *, at_most: int, total_steps: int) -> int:
+    """Return the number of optimizer steps, from the first on, that two parameter sets train alike.
+
+    They may differ in the schedules of temperature and entropy weight. Both of these are bit-equal at every
+    step below what is returned; all other parameters that have an effect are the same, or it is 0.
+
+    Args:
+        one: Flat parameters; temperature parameters that are missing are neutral.
+        other: The same.
+        at_most: No further step is looked at, >= 0.
+        total_steps: Optimizer steps of the whole training, >= 1.
+
+    Returns:
+        A number from 0 to ``at_most``.
+
+    Raises:
+        SpecError: A temperature parameter has a value that it cannot have.
+    """
+    if same_training(one, other):
+        return at_most
+    first, second = _course(one), _course(other)
+    # with a term of weight 0 attention is computed in another way than without one
+    if first.rest != second.rest or first.entropy.has_term != second.entropy.has_term:
+        return 0
+    for step in range(at_most):
+        at = progress(step, total_steps)
+        if first.at(at) != second.at(at):
+            return step
+    return at_most
+
+
+def end_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether the last temperature of two parameter sets, at progress 1, is bit-equal in every layer.
+
+    Raises:
+        SpecError: A temperature parameter has a value that it cannot have.
+    """
+    first, second = _course(one), _course(other)
+    return first.rest == second.rest and first.schedule(1.0) == second.schedule(1.0)
+
+
+def steps_held(parameters: Mapping[str, Any], total_steps: int) -> int:
+    """Return for how many optimizer steps a schedule stays at its first temperature and entropy weight.
+
+    Exact for those that never come back to it.
+
+    Args:
+        parameters: Flat parameters; temperature parameters that are missing are neutral.
+        total_steps: Optimizer steps of the whole training, >= 0.
+
+    Returns:
+        A number from 0 to ``total_steps``.
+
+    Raises:
+        SpecError: A temperature parameter has a value that it cannot have.
+    """
+    course = _course(parameters)
+    first = course.at(0.0)
+    steps = range(total_steps)
+    return bisect_left(steps, True, key=lambda step: course.at(progress(step, total_steps)) != first)
+
+
+def _whole(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return effective({**NEUTRAL, **parameters})
+
+
+def _course(parameters: Mapping[str, Any]) -> _Course:
+    whole = _whole(parameters)
+    return _Course(
+        schedule=TemperatureParameters.from_mapping(whole).plan(1).schedule,
+        entropy=EntropyParameters.from_mapping(whole),
+        rest=_text({name: value for name, value in whole.items() if name not in _SCHEDULED}),
+    )
+
+
+def _text(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True)
