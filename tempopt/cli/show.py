@@ -28,7 +28,7 @@ from tempopt.study.verdict import verdict_lines
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
-    *("trials", "baseline", "best", "verdict", "cost", "alone"),
+    *("trials", "baseline", "best", "verdict", "cost", "alone", "forks"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.

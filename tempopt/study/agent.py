@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound
-from tempopt.store.checkpoints import LOG, join, run_name
+from tempopt.store.checkpoints import LOG
 from tempopt.store.rows import (
     Began,
     Checkpoint,
@@ -28,28 +28,26 @@ from tempopt.store.rows import (
 from tempopt.store.store import Store
 from tempopt.study.assignment import Assignment, first_lease
 from tempopt.study.closing import ended, lost, returned
-from tempopt.study.confirm import OBSERVED, counted, evaluations
+from tempopt.study.confirm import counted
 from tempopt.study.crew import Crew
 from tempopt.study.desk import THOROUGH_SECONDS, Desk
+from tempopt.study.forks import held
 from tempopt.study.interrupt import Interrupt, interruptible
 from tempopt.study.outbox import Away
 from tempopt.study.outlook import snapshot
 from tempopt.study.presence import host
 from tempopt.study.progress import Observer
+from tempopt.study.requests import Requests
 from tempopt.study.spec import StudySpec
-from tempopt.temperature import TEMPERATURE_PARAMETERS
 from tempopt.training.messages import (
     Failed,
     Finished,
     Kept,
-    Label,
     Message,
     Program,
     Progress,
     Ready,
     Report,
-    RunRequest,
-    Saved,
     Started,
     Stop,
 )
@@ -88,11 +86,8 @@ class Agent:
         observer: Observer,
     ) -> None:
         self._spec = spec
-        self._program = program
-        self._study = study
         self._crew = Crew(trainers)
         self._folder = folder
-        self._checkpoints = checkpoints
         self._observer = observer
         self._desk = Desk(
             spec=spec,
@@ -104,6 +99,14 @@ class Agent:
             observer=observer,
         )
         self._board = self._desk.board
+        self._requests = Requests(
+            spec=spec,
+            program=program,
+            study=study,
+            board=self._board,
+            folder=folder,
+            checkpoints=checkpoints,
+        )
         self._clock = time.monotonic()
         self._idle_until = 0.0
         self._pause = 0.0
@@ -177,13 +180,13 @@ class Agent:
     def _tend(self) -> None:
         for work in self._crew.tend():
             assert work.ticket is not None
-            work.send(self._request(work))
+            work.send(self._requests.of(work))
             self._desk.progressed(work.ticket, work.patience(self._spec.study.lease))
 
     # ---- with the trainers
 
     def _begin(self, work: Assignment, ticket: TicketRow) -> None:
-        work.take(ticket, self._folder_of(ticket), self._desk.reports(ticket))
+        work.take(ticket, self._requests.folder(ticket), self._desk.reports(ticket))
         if self._pruned_before(work, ticket):
             work.pruned = True
             nothing = Finished(
@@ -200,7 +203,7 @@ class Agent:
         elif ticket.alone:
             work.waiting = True
         else:
-            work.send(self._request(work))
+            work.send(self._requests.of(work))
 
     def _pruned_before(self, work: Assignment, ticket: TicketRow) -> bool:
         # an agent that died between a pruning decision and its record decided the same way
@@ -209,34 +212,6 @@ class Agent:
             self._board.arms.prune(ticket, {s: work.reports[s] for s in steps[: end + 1]})
             for end in range(len(steps))
         )
-
-    def _request(self, work: Assignment) -> RunRequest:
-        ticket = work.ticket
-        assert ticket is not None
-        winner = self._board.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
-        bake = {n: v for n, v in winner.items() if n in TEMPERATURE_PARAMETERS}
-        assert ticket.parameters is not None
-        study, run = self._study, self._folder_of(ticket).name
-        begun = study.created.isoformat()
-        return RunRequest(
-            ticket=ticket.id,
-            attempt=ticket.attempt,
-            program=self._program,
-            parameters=ticket.parameters,
-            seed=ticket.seed,
-            evaluations=evaluations(ticket.kind, ticket.arm, self._spec, winner),
-            bake=bake if ticket.kind == "init_only" else None,
-            folder=str(self._folder_of(ticket)),
-            checkpoints=join(self._checkpoints, self._folder_of(ticket).name),
-            checkpoint_every=self._spec.study.checkpoint_every,
-            resume=[Saved(**dataclasses.asdict(each)) for each in ticket.checkpoints],
-            memory_share=work.memory_share,
-            observe=(ticket.kind, ticket.arm) in OBSERVED,
-            label=Label(study=study.name, begun=begun, run=run, kind=ticket.kind, arm=ticket.arm),
-        )
-
-    def _folder_of(self, ticket: TicketRow) -> Path:
-        return self._folder / run_name(ticket.kind, ticket.number)
 
     def _listen(self, interrupt: Interrupt) -> None:
         by_connection = self._crew.listening()
@@ -303,16 +278,7 @@ class Agent:
     def _started(self, work: Assignment, message: Started) -> None:
         work.training, work.total_steps, work.device = True, message.total_steps, message.device
         board, id = self._board, message.ticket
-        began = Began(
-            ticket_id=id,
-            attempt=message.attempt,
-            total_steps=message.total_steps,
-            code=message.code,
-            machine=host(),
-            device=message.device,
-        )
-        self._desk.tell(began)
-        board.note(id, total_steps=began.total_steps, machine=began.machine, device=began.device)
+        self._began(work, message)
         if board.codes and message.code not in board.codes:
             self._observer.note(
                 "The code, or a package it uses, has changed since this study began: it has runs of both."
@@ -331,6 +297,28 @@ class Agent:
             else:
                 self._reported(work, int(step), value)
 
+    def _began(self, work: Assignment, message: Started) -> None:
+        assert work.ticket is not None
+        forked = message.forked
+        began = Began(
+            ticket_id=message.ticket,
+            attempt=message.attempt,
+            total_steps=message.total_steps,
+            code=message.code,
+            machine=host(),
+            device=message.device,
+            forked_from=forked,
+            forked_at=None if forked is None else message.step,
+            resumed=message.step > 0 and forked is None,
+        )
+        self._desk.tell(began)
+        self._board.note(
+            message.ticket, total_steps=began.total_steps, machine=began.machine, device=began.device
+        )
+        if not began.resumed:
+            work.ticket = dataclasses.replace(work.ticket, forked_from=forked, forked_at=began.forked_at)
+        work.held = held(work.ticket, message.total_steps, self._spec)
+
     def _reported(self, work: Assignment, step: int, value: float) -> None:
         ticket = work.ticket
         assert ticket is not None
@@ -347,7 +335,8 @@ class Agent:
 
     def _kept(self, work: Assignment, message: Kept) -> None:
         assert work.ticket is not None
-        kept = Checkpoint(**dataclasses.asdict(message.saved))
+        shared = message.saved.step <= work.held
+        kept = Checkpoint(**dataclasses.asdict(message.saved), shared=shared)
         work.ticket = self._desk.keep(work.ticket, kept, age=work.age)
 
     # ---- how runs end
@@ -386,13 +375,14 @@ class Agent:
         if outcome == "complete":
             value = next(m.value for m in measured if m.name == counted(ticket.kind, self._spec))
         gain = self._board.gain(value) if outcome == "complete" else None
-        change, row = ended(work, outcome, message, value=value, measured=measured, gain=gain)
+        kept = self._desk.shared(ticket, outcome, value)
+        change, row = ended(work, outcome, message, value=value, measured=measured, gain=gain, kept=kept)
         self._desk.tell(change)
         self._over(work, row)
 
     def _over(self, work: Assignment, row: TicketRow) -> None:
         assert work.ticket is not None
-        self._desk.discard(work.ticket)
+        self._desk.discard(work.ticket, kept=row.checkpoints)
         self._board.take_in(row, work.reports)
         self._free(work)
         self._observer.finished(row)
@@ -428,7 +418,7 @@ class Agent:
             self._return(work)
             raise StudyFailed(
                 f"The training raises in every attempt: {message.message}\nThe traceback is in "
-                f"{self._folder_of(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
+                f"{self._requests.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
             )
         self._lost(work, message.message, attempts=attempts)
 

@@ -39,6 +39,7 @@ class Assignment:
         step: Optimizer steps done.
         total_steps: Steps of the whole run; None until the trainer has begun.
         reports: Optimizer step to metric, all attempts.
+        held: Optimizer step up to which its checkpoints are worth keeping for other runs.
         bound: What the pruner would not have had the last report be worse than; None: no such number.
         device: What the latest run of its was trained on, for people to read; None before the first.
         pruned: Whether the pruner has ended it; whatever still comes is not counted.
@@ -63,6 +64,7 @@ class Assignment:
     step: int = 0
     total_steps: int | None = None
     reports: dict[int, float] = field(default_factory=dict)
+    held: int = 0
     bound: float | None = None
     device: str | None = None
     pruned: bool = False
@@ -82,7 +84,7 @@ class Assignment:
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
         """Give the trainer another ticket to do."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
-        self.step, self.total_steps, self.bound = 0, ticket.total_steps, None
+        self.step, self.total_steps, self.bound, self.held = 0, ticket.total_steps, None, 0
         self.pruned = self.leaving = self.training = self.moving = self.waiting = False
         self.alone = ticket.alone
         self.begun = self.moved = time.monotonic()

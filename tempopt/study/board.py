@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -108,6 +108,11 @@ class Board:
     def note(self, ticket_id: int, **fields: Any) -> None:
         """Change what is known of a ticket that is not over."""
         self.tickets[ticket_id] = dataclasses.replace(self.tickets[ticket_id], **fields)
+
+    def forget_checkpoints(self, ticket_ids: Collection[int]) -> None:
+        """Know of no checkpoints any more of tickets that are over."""
+        for id in ticket_ids:
+            self.tickets[id] = dataclasses.replace(self.tickets[id], checkpoints=())
 
     def asked(self) -> dict[Kind, int]:
         """Return the number of tickets of each kind."""

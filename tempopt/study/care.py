@@ -231,6 +231,9 @@ def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
             lying[folder] = checkpoints.usage(folder)
         except Exception as error:
             left[folder] = checkpoints.reason(error)
+    if not dry_run:
+        # of runs that are over others might begin, who can do without
+        store.forget_checkpoints(study.id)
     # asked after the files were listed: what a run has recorded by then is not taken for needless
     runs = {checkpoints.run_name(each.kind, each.number): each for each in store.tickets(study.id)}
     files: dict[str, int] = {}
@@ -247,14 +250,17 @@ def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
 
 
 def _needless(ticket: TicketRow, file: str) -> bool:
-    """Return whether a run will never go on from a file in its folder."""
+    """Return whether a run will never go on from a file in its folder, others perhaps apart."""
     parts = checkpoints.CHECKPOINT.fullmatch(file)
-    if parts is None or file in {each.url.rpartition("/")[2] for each in ticket.checkpoints}:
+    if parts is None:
         return False
     if ticket.state in OVER:
         return True
+    kept = ticket.checkpoints
+    if file in {each.url.rpartition("/")[2] for each in kept}:
+        return False
     # one that is newer than those that are recorded may be about to be recorded
-    return bool(parts[1]) and len(ticket.checkpoints) == 2 and int(parts[1]) < ticket.checkpoints[-1].step
+    return bool(parts[1]) and len(kept) >= 2 and int(parts[1]) < kept[1].step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tempopt.store.rows import Ended, Lost, Measurement, Outcome, Outcomes, Returned, TicketRow
+from tempopt.store.rows import Checkpoint, Ended, Lost, Measurement, Outcome, Outcomes, Returned, TicketRow
 from tempopt.study.assignment import Assignment
 from tempopt.study.attributes import trial_attributes
 from tempopt.training.messages import Finished
@@ -22,6 +22,7 @@ def ended(
     value: float | None,
     measured: Sequence[Measurement],
     gain: float | None,
+    kept: tuple[Checkpoint, ...] = (),
 ) -> tuple[Ended, TicketRow]:
     """Return what becomes of a ticket whose parameters have decided how its run ends.
 
@@ -29,6 +30,7 @@ def ended(
         value: What counts of it, if anything does.
         measured: What was measured at its end.
         gain: How much better than τ = 1 it is, as far as that is known.
+        kept: Checkpoints that other runs may begin from.
     """
     ticket = _ticket(work)
     outcomes = Outcomes(
@@ -53,9 +55,16 @@ def ended(
         seconds=ticket.seconds + outcomes.seconds,
         gpu_seconds=ticket.gpu_seconds + outcomes.gpu_seconds,
         diverged_at=outcomes.diverged_at,
-        checkpoints=(),
+        checkpoints=kept,
     )
-    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.printed()), row
+    change = Ended(
+        ticket_id=ticket.id,
+        attempt=ticket.attempt,
+        outcomes=outcomes,
+        log=work.printed(),
+        checkpoints=kept,
+    )
+    return change, row
 
 
 def lost(work: Assignment, why: str, *, attempts: int, alone: bool) -> tuple[Lost, TicketRow]:

@@ -9,17 +9,28 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from tempopt.errors import StaleAttempt, StorageError, StudyFailed, StudyNotFound
 from tempopt.store import checkpoints
-from tempopt.store.rows import SEARCHING, Change, Checkpoint, Kept, StudyRow, TicketRow, Wanted
+from tempopt.store.rows import (
+    SEARCHING,
+    Change,
+    Checkpoint,
+    Kept,
+    Outcome,
+    StudyRow,
+    TicketRow,
+    Wanted,
+    to_go_on_from,
+)
 from tempopt.store.store import Store
 from tempopt.study.arms import by_step
 from tempopt.study.assignment import first_lease
 from tempopt.study.at_work import in_work
 from tempopt.study.board import Board
+from tempopt.study.forks import beyond_quota, for_others, kept_at_end
 from tempopt.study.limits import ended_by
 from tempopt.study.outbox import Away, Line, Outbox, left_behind, outbox_path
 from tempopt.study.presence import agent_name, leave
@@ -29,7 +40,6 @@ from tempopt.study.stages import next_tickets
 
 THOROUGH_SECONDS = 2.0
 """So often at most, while nothing is known to wait, the store is asked for what others have lost."""
-_CHECKPOINTS_KEPT = 2
 
 
 class Desk:
@@ -74,6 +84,8 @@ class Desk:
             path=outbox_path(folder, self._name),
         )
         self._useless: list[tuple[TicketRow, str]] = []
+        self._shared: dict[str, TicketRow] = {}
+        self._evicted: dict[int, TicketRow] = {}
         self._asked = -math.inf
         self._looked = -math.inf
         self._others: list[TrainerView] = []
@@ -107,16 +119,35 @@ class Desk:
         self._outbox.drop(ticket.id)
 
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
-        """Have a checkpoint recorded, and those before the last deleted; return the ticket with it."""
+        """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
         self.tell(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint), age=age)
         newest = (checkpoint, *ticket.checkpoints)
-        self._useless += [(ticket, each.url) for each in newest[_CHECKPOINTS_KEPT:]]
-        self.board.note(ticket.id, checkpoints=newest[:_CHECKPOINTS_KEPT])
-        return dataclasses.replace(ticket, checkpoints=newest[:_CHECKPOINTS_KEPT])
+        needed = to_go_on_from(newest)
+        self._useless += [(ticket, each.url) for each in newest if each not in needed]
+        self.board.note(ticket.id, checkpoints=needed)
+        return dataclasses.replace(ticket, checkpoints=needed)
 
-    def discard(self, ticket: TicketRow) -> None:
-        """Have the checkpoints of a run that is over deleted."""
-        self._useless += [(ticket, each.url) for each in ticket.checkpoints]
+    def discard(self, ticket: TicketRow, *, kept: Collection[Checkpoint] = ()) -> None:
+        """Have the checkpoints of a run that is over deleted, but for those kept for other runs."""
+        self._useless += [(ticket, each.url) for each in ticket.checkpoints if each not in kept]
+        self._shared |= {each.url: ticket for each in kept}
+
+    def shared(self, ticket: TicketRow, outcome: Outcome, value: float | None) -> tuple[Checkpoint, ...]:
+        """Return which checkpoints of a run that ends so are kept for other runs.
+
+        Those of others that have to go for it are deleted when the store names them no more.
+        """
+        kept = kept_at_end(ticket, self._spec, outcome)
+        if not kept:
+            return ()
+        row = dataclasses.replace(ticket, outcome=outcome, value=value, checkpoints=kept)
+        gone = beyond_quota([*for_others(self.board.tickets.values()), row], self._spec)
+        self._evict([each for each in gone if each.id != ticket.id])
+        return () if row in gone else kept
+
+    def _evict(self, tickets: Collection[TicketRow]) -> None:
+        self._evicted |= {ticket.id: ticket for ticket in tickets}
+        self.board.forget_checkpoints([ticket.id for ticket in tickets])
 
     @property
     def urgent(self) -> bool:
@@ -132,6 +163,8 @@ class Desk:
         """Deliver everything, and return the ticket that was taken with it."""
         written = self._outbox.deliver(take, version=self.board.version)
         self._delete_useless(written.refused)
+        with contextlib.suppress(Away):
+            self._delete_evicted(written.refused)
         self.board.state = written.state
         if written.refused:
             self._abandon(written.refused.keys())
@@ -142,13 +175,25 @@ class Desk:
     def _delete_useless(self, refused: Collection[int]) -> None:
         """Delete checkpoints that the store names no more: whoever takes a run over goes by what it names."""
         useless, self._useless = self._useless, []
+        self._remove((ticket, url) for ticket, url in useless if ticket.id not in refused)
+        self._shared = {url: ticket for url, ticket in self._shared.items() if ticket.id not in refused}
+
+    def _delete_evicted(self, refused: Collection[int] = ()) -> None:
+        """Delete checkpoints that were kept for other runs, as soon as the store names them no more."""
+        evicted = {id: ticket for id, ticket in self._evicted.items() if id not in refused}
+        if not evicted:
+            return
+        self._line.attempt(lambda: self._store.forget_checkpoints(self._study.id, evicted.keys()))
+        self._evicted = {}
+        self._remove((ticket, each.url) for ticket in evicted.values() for each in ticket.checkpoints)
+
+    def _remove(self, files: Iterable[tuple[TicketRow, str]]) -> None:
         study = self._study.name
         checkpoints.remove(
             url
-            for ticket, url in useless
+            for ticket, url in files
             # a row of the store is no reason to delete a file that tempopt has not written
-            if ticket.id not in refused
-            and checkpoints.is_ours(url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number))
+            if checkpoints.is_ours(url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number))
         )
 
     def close(self) -> None:
@@ -274,6 +319,9 @@ class Desk:
         self._read()
         if not self.board.over():
             return False
+        # what the search kept for itself; after this round nothing begins from it
+        self._evict(for_others(self.board.tickets.values()))
+        self._delete_evicted()
         id, version = self._study.id, self.board.version
         new = next_tickets(list(self.board.tickets.values()), self._spec)
         if not new and self._line.attempt(lambda: self._store.set_state(id, "done", version=version)):
@@ -288,3 +336,11 @@ class Desk:
         if len(self._outbox):
             self._deliver()
         self._line.attempt(self.board.read)
+        self._delete_forgotten()
+
+    def _delete_forgotten(self) -> None:
+        """Delete what this agent kept for other runs, and others, perhaps out of reach of it, gave up."""
+        named = {each.url for ticket in self.board.tickets.values() for each in ticket.checkpoints}
+        gone = {url: ticket for url, ticket in self._shared.items() if url not in named}
+        self._shared = {url: ticket for url, ticket in self._shared.items() if url in named}
+        self._remove((ticket, url) for url, ticket in gone.items())

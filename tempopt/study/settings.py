@@ -143,6 +143,8 @@ class StudySection(Section):
         lease: Seconds that a run may go without a step before another agent takes its ticket.
         store_timeout: Seconds that agents go on training while the database cannot be reached.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
+        checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for
+            later ones to begin from; None: they leave none.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
     """
@@ -183,6 +185,9 @@ class StudySection(Section):
         float | None,
         Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
     ] = None
+    # some ten checkpoints of ten million parameters with AdamW's state, or hundreds of a small model: little
+    # beside what a study keeps anyway, and enough for the few runs that are worth going on with
+    checkpoint_quota: Annotated[int | None, Field(description=_MEMORY)] = 1_000_000_000
     evaluate_only: Annotated[
         str | None, Field(min_length=1, description="the path of a checkpoint, or null")
     ] = None
@@ -199,6 +204,11 @@ class StudySection(Section):
                 "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
             )
         return given
+
+    @field_validator("checkpoint_quota", mode="before")
+    @classmethod
+    def _bytes(cls, given: object) -> int | None:
+        return _in_bytes(given)
 
     @field_validator("compile", mode="before")
     @classmethod
@@ -283,16 +293,20 @@ class Resources(Section):
 
     @field_validator("memory", mode="before")
     @classmethod
-    def _bytes(cls, given: object) -> object:
-        if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):
-            size = float(found[1]) * _UNITS[found[2].lower()]
-        elif given is None or (isinstance(given, int) and not isinstance(given, bool)):
-            size = given
-        else:
-            raise ValueError(f"given {given!r}. Give {_MEMORY}.")
-        if size is not None and size < 1:
-            raise ValueError(f"given {given!r}. Give {_MEMORY}.")
-        return None if size is None else int(size)
+    def _bytes(cls, given: object) -> int | None:
+        return _in_bytes(given)
+
+
+def _in_bytes(given: object) -> int | None:
+    if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):
+        size = float(found[1]) * _UNITS[found[2].lower()]
+    elif given is None or (isinstance(given, int) and not isinstance(given, bool)):
+        size = given
+    else:
+        raise ValueError(f"given {given!r}. Give {_MEMORY}.")
+    if size is not None and size < 1:
+        raise ValueError(f"given {given!r}. Give {_MEMORY}.")
+    return None if size is None else int(size)
 
 
 def direction_of(metric: str) -> Direction | None:

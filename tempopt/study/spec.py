@@ -66,7 +66,7 @@ __all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec", "diff", 
 # What may be changed while a study runs: how many runs there are, and how they are looked after.
 _CARE = (
     *("trials", "arms", "enqueue", "limits"),
-    *("max_attempts", "lease", "store_timeout", "checkpoint_every"),
+    *("max_attempts", "lease", "store_timeout", "checkpoint_every", "checkpoint_quota"),
 )
 # What only looks on.
 _LOGGED = ("logger", "log_every_n_steps")

@@ -75,9 +75,13 @@ def steps_alike(one: Mapping[str, Any], other: Mapping[str, Any], *, at_most: in
     # with a term of weight 0 attention is computed in another way than without one
     if first.rest != second.rest or first.entropy.has_term != second.entropy.has_term:
         return 0
+    if first.at(0.0)[1:] != second.at(0.0)[1:]:
+        return 0
+    moves = first.entropy.moves or second.entropy.moves
     for step in range(at_most):
         at = progress(step, total_steps)
-        if first.at(at) != second.at(at):
+        # a long training has many steps, and a weight that stays is known
+        if first.schedule(at) != second.schedule(at) or (moves and first.at(at) != second.at(at)):
             return step
     return at_most
 

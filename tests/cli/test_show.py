@@ -176,6 +176,7 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "verdict",
         "cost",
         "alone",
+        "forks",
         "jobs",
         "agents_at_work",
     ]

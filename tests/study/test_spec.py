@@ -113,6 +113,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__lease": "5m"}, 'study.lease: given the text "5m". Give a number of seconds of at least 1.'),
     ({"study__store_timeout": -1}, "study.store_timeout: given -1. Give a number of seconds of at least 0."),
     ({"study__checkpoint_every": 0}, "study.checkpoint_every: given 0. Give a number of seconds above 0, or"),
+    ({"study__checkpoint_quota": "much"}, "study.checkpoint_quota: given 'much'. Give bytes, a size with"),
+    ({"study__checkpoint_quota": 0}, "study.checkpoint_quota: given 0. Give bytes, a size with a unit"),
     ({"study__enqueue": {"lr": 1}}, "study.enqueue: given {'lr': 1}. Give a list of parameter sets, as in ["),
     ({"study__enqueue": [3]}, "study.enqueue.0: given 3. Give a list of parameter sets, as in [{temperature"),
     (
@@ -368,11 +370,13 @@ def test_how_a_study_is_looked_after_is_no_change() -> None:
         study__lease=5,
         study__store_timeout=0,
         study__checkpoint_every=60,
+        study__checkpoint_quota="500MB",
         study__enqueue=[{"temperature_init": 2}],
         resources={"grace": 1},
     )
     assert diff(_spec(), cared) == []
     assert cared.identity() == _spec().identity()
+    assert (cared.study.checkpoint_quota, _spec().study.checkpoint_quota) == (5 * 10**8, 10**9)
     assert StudySpec.from_json(json.loads(json.dumps(cared.to_json()))) == cared
 
 

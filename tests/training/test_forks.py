@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import errno
 from pathlib import Path
@@ -13,7 +14,17 @@ import torch
 from tempopt.temperature import end_alike, same_training, steps_alike
 from tempopt.training.checkpoints import JUDGED
 from tempopt.training.identity import run_identity
-from tempopt.training.messages import Evaluation, Fork, Kept, RunRequest, Saved, Started, decode, encode
+from tempopt.training.messages import (
+    Evaluation,
+    Fork,
+    Kept,
+    Label,
+    RunRequest,
+    Saved,
+    Started,
+    decode,
+    encode,
+)
 from tempopt.training.run import Run
 from tests.training.test_keep import EPOCHS, IMPATIENT, everything, same
 
@@ -268,6 +279,28 @@ def test_a_fork_of_a_fork_is_known_as_its_own(pair: Any, listener: Any) -> None:
     grandchild = dataclasses.replace(parent, ticket=3)
     run = Run(dataclasses.replace(grandchild, forks=[fork(child, last, grandchild)]), listener())
     assert same(everything(run, run.execute()), expected)
+
+
+def test_a_run_is_logged_from_where_it_begins_as_it_would_be_else(
+    pair: Any, listener: Any, tmp_path: Path
+) -> None:
+    logger = {"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path / "logs")}}
+    trainer = {"logger": logger, "log_every_n_steps": 1}
+    runs = ("one", "two", "three")
+    labels = [Label(study="toy", begun="now", run=run, kind="search", arm="search") for run in runs]
+    parent, child = (
+        dataclasses.replace(request, label=label)
+        for request, label in zip(pair(HELD, COLDER, trainer=trainer), labels, strict=False)
+    )
+    saved = next(each for each in kept(parent, listener) if each.step == 6)
+    Run(dataclasses.replace(child, label=labels[2], checkpoints=None), listener()).execute()
+    Run(dataclasses.replace(child, forks=[fork(parent, saved, child)]), listener()).execute()
+    rows = {}
+    for run in ("two", "three"):
+        with (tmp_path / "logs" / "toy" / run / "metrics.csv").open(newline="") as file:
+            rows[run] = list(csv.DictReader(file))
+    assert rows["two"] and min(int(row["step"]) for row in rows["two"]) == 6
+    assert rows["two"] == [row for row in rows["three"] if int(row["step"]) >= 6]
 
 
 def test_identity_and_messages(pair: Any) -> None:
