@@ -180,6 +180,98 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
         assert not folder.exists() or not list(folder.iterdir())
 
 
+def _ended_with(desk: Desk, folder: Path, number: int, value: float) -> tuple[TicketRow, Path]:
+    """Take a search ticket, and end its run with a checkpoint that others may begin from."""
+    ticket = desk.next_ticket([])
+    assert ticket is not None and (ticket.kind, ticket.number) == ("search", number)
+    path = folder / "toy" / f"search-{number:04d}" / "step-8-1.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * 10)
+    ticket = desk.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0)
+    kept = desk.shared(ticket, "pruned", value)
+    outcomes = Outcomes(outcome="pruned", value=value, steps=9, seconds=1.0)
+    desk.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
+    desk.discard(ticket, kept=kept)
+    row = dataclasses.replace(ticket, state="done", outcome="pruned", value=value, checkpoints=kept)
+    desk.board.take_in(row, {})
+    return row, path
+
+
+@pytest.fixture
+def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A study of search tickets alone, whose quota has room for two checkpoints."""
+    work_in(tmp_path, monkeypatch)
+    spec = StudySpec.parse(toy_spec(trials=4, checkpoint_quota=25), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+        store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
+        yield spec, study, store
+
+
+def test_what_is_kept_for_other_runs_is_within_the_quota_and_goes_when_the_search_is_over(
+    sharing: Any, tmp_path: Path
+) -> None:
+    spec, study, store = sharing
+    desk = _desk(spec, study, store, tmp_path)
+    there = []
+    # the loss is minimized: 0.9 is the worst
+    for number, value in enumerate((0.5, 0.9, 0.4, 0.95)):
+        _, path = _ended_with(desk, tmp_path, number, value)
+        there.append(path)
+        assert path.is_file()  # until the store has been told
+    desk.speak()
+    assert [path.is_file() for path in there] == [True, False, True, False]
+    assert [bool(row.checkpoints) for row in store.tickets(study.id)] == [True, False, True, False]
+    assert desk.over()
+    assert [path.is_file() for path in there] == [False] * 4
+    assert not any(row.checkpoints for row in store.tickets(study.id))
+
+
+def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
+    sharing: Any, tmp_path: Path
+) -> None:
+    spec, study, store = sharing
+    abandoned: list[int] = []
+    desk = _desk(spec, study, store, tmp_path, abandoned.extend)
+    ticket = desk.next_ticket([])
+    assert ticket is not None
+    path = tmp_path / "toy" / "search-0000" / "step-8-1.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * 10)
+    ticket = desk.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0)
+    desk._deliver()
+    # frozen now, past the lease: another takes the run over
+    store.write(study.id, [], agent=desk._name, renew={ticket.id: 1}, lease=-1.0)
+    other = store.take_ticket(study.id, "another", Wanted(limits={"search": 0}, lease=60.0, max_attempts=3))
+    assert other is not None and other.id == ticket.id
+    kept = desk.shared(ticket, "pruned", 0.9)
+    outcomes = Outcomes(outcome="pruned", value=0.9, steps=9, seconds=1.0)
+    desk.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
+    desk.discard(ticket, kept=kept)
+    row = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=kept)
+    desk.board.take_in(row, {})
+    desk._evict([row])
+    desk.speak()
+    assert abandoned == [ticket.id]
+    assert path.is_file()
+    assert [each.url for each in store.tickets(study.id)[0].checkpoints] == [str(path)]
+    desk._read()
+    assert path.is_file()
+
+
+def test_what_others_gave_up_is_deleted_by_who_kept_it(sharing: Any, tmp_path: Path) -> None:
+    spec, study, store = sharing
+    desk = _desk(spec, study, store, tmp_path)
+    _, path = _ended_with(desk, tmp_path, 0, 0.5)
+    desk._deliver()
+    assert path.is_file()
+    # an agent on another machine, from which this file is out of reach
+    store.forget_checkpoints(study.id)
+    desk._read()
+    assert not path.is_file()
+
+
 class Onlooker(Unobserved):
     """Somebody who wants to see every five seconds what other agents do."""
 
