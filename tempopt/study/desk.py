@@ -180,7 +180,9 @@ class Desk:
 
     def _delete_evicted(self, refused: Collection[int] = ()) -> None:
         """Delete checkpoints that were kept for other runs, as soon as the store names them no more."""
+        # a run that is another's by now has other checkpoints, or these to go on from
         evicted = {id: ticket for id, ticket in self._evicted.items() if id not in refused}
+        self._evicted = evicted
         if not evicted:
             return
         self._line.attempt(lambda: self._store.forget_checkpoints(self._study.id, evicted.keys()))

@@ -68,7 +68,7 @@ class Requests:
             checkpoints=join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
             resume=[saved(each) for each in ticket.checkpoints],
-            forks=[] if ticket.checkpoints else best_forks(ticket, board.of_kind(ticket.kind), spec),
+            forks=best_forks(ticket, board.of_kind(ticket.kind), spec),
             memory_share=work.memory_share,
             observe=(ticket.kind, ticket.arm) in OBSERVED,
             label=Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),

@@ -257,6 +257,7 @@ def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
     assert path.is_file()
     assert [each.url for each in store.tickets(study.id)[0].checkpoints] == [str(path)]
     desk._read()
+    desk._deliver()
     assert path.is_file()
 
 
