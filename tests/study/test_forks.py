@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from tempopt.store.rows import Checkpoint, TicketRow, to_fork_from, to_go_on_from
+from tempopt.store.rows import Checkpoint, Ended, Kept, Outcomes, TicketRow, to_fork_from, to_go_on_from
 from tempopt.store.store import Store
-from tempopt.study import care
+from tempopt.study import care, stages
 from tempopt.study.api import search
 from tempopt.study.forks import best_forks, beyond_quota, for_others, held, kept_at_end
 from tempopt.study.progress import Unobserved
+from tempopt.study.results import StudyResult
 from tempopt.study.spec import StudySpec
-from tests.study.toy_study import URL, facts, reports, tickets, toy_spec
+from tests.store.scenes import new, taken
+from tests.study.toy_study import URL, facts, reports, tickets, toy_spec, work_in
 
 HELD = {"temperature_init": 2.0, "temperature_final": 1.0, "schedule": "hold_anneal", "hold_fraction": 0.5}
 SHORTER = {**HELD, "hold_fraction": 0.25}
@@ -160,47 +162,51 @@ def _spec(quota: str | None, **study: Any) -> dict[str, Any]:
     return toy_spec(space=FAMILY, checkpoint_quota=quota, **{**options, **study})
 
 
-@pytest.fixture
-def one_stream(monkeypatch: pytest.MonkeyPatch, toy_folder: None) -> None:
-    """All search tickets have the same seed."""
-    from tempopt.study import stages
-
+def _seed_alike(patch: pytest.MonkeyPatch) -> None:
+    """Give all search tickets the same seed."""
     derive = stages.derive
 
     def shared(*parts: int | str) -> int:
         return derive(*parts[:2]) if parts[1:2] == ("search",) else derive(*parts)
 
-    monkeypatch.setattr(stages, "derive", shared)
+    patch.setattr(stages, "derive", shared)
 
 
-class Looking(Unobserved):
-    """Writes down what lies in the runs' folders whenever a run has ended."""
+@pytest.fixture
+def one_stream(monkeypatch: pytest.MonkeyPatch, toy_folder: None) -> None:
+    """A folder of the test's own, in which all search tickets have the same seed."""
+    _seed_alike(monkeypatch)
 
-    def __init__(self) -> None:
-        self.most = 0
 
-    def finished(self, ticket: TicketRow) -> None:
-        self.most = max(self.most, len(_files()))
+Study = tuple[StudyResult, list[Any], list[Any]]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The study of which every trial trains all of its steps; some are pruned."""
+    with pytest.MonkeyPatch.context() as patch:
+        work_in(tmp_path_factory.mktemp("alone"), patch)
+        _seed_alike(patch)
+        study = _study(None)
+        rows = [t for t in tickets() if t.kind == "search"]
+        assert {t.forked_from for t in rows} == {None}
+        assert any(t.outcome == "pruned" for t in rows)
+        return study
 
 
 def _files() -> list[Path]:
     return sorted(Path.cwd().glob("tempopt-runs/toy/search-*/*.ckpt*"))
 
 
-def _study(quota: str | None, **study: Any) -> tuple[Any, list[Any], list[Any]]:
-    for path in Path.cwd().glob("tempopt.db*"):
-        path.unlink()
-    result = search(_spec(quota, **study), storage=URL, workers=1)
+def _study(quota: str | None, observer: Unobserved | None = None, **study: Any) -> Study:
+    result = search(_spec(quota, **study), storage=URL, workers=1, observer=observer)
     return result, facts(), reports()
 
 
 @pytest.mark.usefixtures("one_stream")
 class TestAStudyThatShares:
-    def test_is_the_same_as_one_that_does_not_but_for_the_steps_that_it_trains(self) -> None:
-        plain, expected, reported = _study(None)
-        alone = [t for t in tickets() if t.kind == "search"]
-        assert {t.forked_from for t in alone} == {None}
-        assert any(t.outcome == "pruned" for t in alone)
+    def test_is_the_same_as_one_that_does_not_but_for_the_steps_that_it_trains(self, alone: Study) -> None:
+        plain, expected, reported = alone
         result, found, measured = _study("1GB")
         assert (found, measured) == (expected, reported)
         assert result.winner == plain.winner and result.verdict == plain.verdict
@@ -224,6 +230,8 @@ class TestAStudyThatShares:
 
     def test_without_a_pruner_shares_what_is_validated_otherwise_too(self) -> None:
         _, expected, reported = _study(None, pruner="none")
+        for path in Path.cwd().glob("tempopt.db*"):
+            path.unlink()
         _, found, measured = _study("1GB", pruner="none")
         assert found == expected
         rows = {(t.kind, t.number): t for t in tickets()}
@@ -232,20 +240,11 @@ class TestAStudyThatShares:
         for run, step, name, _ in lacking:
             assert name == "report" and step <= (rows[run].forked_at or 0)
 
-    def test_holds_to_its_quota(self) -> None:
-        _, expected, reported = _study(None)
-        for path in Path.cwd().glob("tempopt.db*"):
-            path.unlink()
-        looking = Looking()
-        search(_spec("1kB"), storage=URL, workers=1, observer=looking)
-        assert (facts(), reports()) == (expected, reported)
+    def test_shares_nothing_that_its_quota_has_no_room_for(self, alone: Study) -> None:
+        assert _study("1kB")[1:] == alone[1:]
         assert not any(t.forked_from for t in tickets())
 
-    def test_goes_on_sharing_after_an_interruption_and_gives_up_what_gc_removes(self) -> None:
-        _, expected, reported = _study(None)
-        for path in Path.cwd().glob("tempopt.db*"):
-            path.unlink()
-
+    def test_keeps_what_it_shares_over_an_interruption_and_does_without_after_gc(self, alone: Study) -> None:
         class Cut(Unobserved):
             def finished(self, ticket: TicketRow) -> None:
                 if (ticket.kind, ticket.number) == ("search", 3):
@@ -260,30 +259,21 @@ class TestAStudyThatShares:
         (done,) = care.collect(URL, "toy")
         assert done.files == seen.files
         assert _files() == [] and not for_others(tickets())
-        search(_spec("1GB"), storage=URL, workers=1)
-        assert (facts(), reports()) == (expected, reported)
+        assert _study("1GB")[1:] == alone[1:]
 
-    def test_is_the_same_when_the_files_are_gone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        _, expected, reported = _study(None)
-        for path in Path.cwd().glob("tempopt.db*"):
-            path.unlink()
-
+    def test_is_the_same_when_the_files_are_gone(self, alone: Study) -> None:
         class Careless(Unobserved):
             def finished(self, ticket: TicketRow) -> None:
                 for path in _files():
                     path.unlink()
 
-        search(_spec("1GB"), storage=URL, workers=1, observer=Careless())
-        assert (facts(), reports()) == (expected, reported)
+        assert _study("1GB", Careless())[1:] == alone[1:]
         assert not any(t.forked_from for t in tickets())
 
 
 def test_checkpoints_are_forgotten_only_of_runs_that_are_over(
     toy_folder: None, make_spec: Callable[..., StudySpec]
 ) -> None:
-    from tempopt.store.rows import Ended, Kept, Outcomes
-    from tests.store.scenes import new, taken
-
     with Store.open(URL) as store:
         study = store.create_study("toy", {}, "0")
         store.add_tickets(study.id, [new(0, "unit"), new(1, "unit")])
