@@ -130,8 +130,8 @@ TICKET = Table(
     Column("peak_memory", BigInteger),
     Column("machine", String(MAX_NAME)),
     Column("device", String(MAX_NAME)),
-    # No foreign key: a study is deleted by parts, in the order of the ids.
-    Column("forked_from", Integer, comment="ticket of the run whose checkpoint this one began from"),
+    # The ticket of another run; no foreign key: a study is deleted by parts, in the order of the ids.
+    Column("forked_from", Integer),
     Column("forked_at", BigInteger),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are taken: the next one is found, and locked, without a sort.

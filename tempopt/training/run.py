@@ -104,8 +104,7 @@ class Run:
         self._layers = built.layers
         self._way = built.way
         self.tempered = self._temper()
-        if request.bake is not None:
-            bake(self.module, self.tempered, request.bake, way=self._way, layers=self._layers)
+        self._bake()
         self._notes: list[str] = []
         self._code = code_identity(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
@@ -326,6 +325,11 @@ class Run:
             raise AttachError(
                 f"{error} (In a study a way is given as in attach: {{way: query_rows}}.)"
             ) from error
+
+    def _bake(self) -> None:
+        parameters = self.request.bake
+        if parameters is not None:
+            bake(self.module, self.tempered, parameters, way=self._way, layers=self._layers)
 
     def _observer(self) -> ObserveCallback | None:
         # what is compiled would have to be compiled once more, to be looked into
