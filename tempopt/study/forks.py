@@ -30,7 +30,9 @@ def saved(checkpoint: Checkpoint) -> Saved:
 
 def shares(ticket: TicketRow, spec: StudySpec) -> bool:
     """Return whether other runs may begin from this one's checkpoints, and this one from others'."""
-    return ticket.kind == "search" and spec.study.checkpoint_quota is not None
+    study = spec.study
+    # where each trial has a seed of its own, no two are ever trained alike
+    return ticket.kind == "search" and study.seeds.search is not None and study.checkpoint_quota is not None
 
 
 def held(ticket: TicketRow, total_steps: int, spec: StudySpec) -> int:

@@ -96,8 +96,14 @@ class Arms(Section):
 
 
 class Seeds(Section):
-    """Number of fresh seeds on which candidates are chosen, and of others on which the gain is estimated."""
+    """Number of fresh seeds on which candidates are chosen, and of others on which the gain is estimated.
 
+    Args:
+        search: Seeds that search trials share by turns, so that what a seed does to all of them is no reason
+            to prefer one, and trials that begin alike are trained alike; None: each has its own.
+    """
+
+    search: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
     choose: Count = 4
     confirm: Annotated[int, Field(ge=2, description="a whole number of at least 2")] = 8
 

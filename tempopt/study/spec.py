@@ -461,6 +461,8 @@ def _identifying(spec: StudySpec) -> dict[str, Any]:
     unsaid = ["compile"] if spec.study.compile is None else []
     for name in ("name", *unsaid, *_CARE):
         del data["study"][name]
+    if spec.study.seeds.search is None:
+        del data["study"]["seeds"]["search"]
     # nor does one that attaches as all did before there was a choice
     if spec.attach is not None and spec.attach.way == "query_rows":
         del data["attach"]["way"]

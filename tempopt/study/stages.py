@@ -69,12 +69,13 @@ def _search(
     spec: StudySpec, numbers: range, of_round: int, enqueued: Sequence[Mapping[str, Any]]
 ) -> list[NewTicket]:
     assert len(enqueued) <= len(numbers), "more parameter sets than tickets to try them"
+    shared = spec.study.seeds.search
     return [
         NewTicket(
             kind="search",
             arm="search",
             number=number,
-            seed=derive(spec.study.seed, "search", number),
+            seed=derive(spec.study.seed, "search", number if shared is None else number % shared),
             round=of_round,
             sampled=dict(enqueued[place]) if place < len(enqueued) else None,
         )

@@ -201,7 +201,7 @@ def _ended_with(desk: Desk, folder: Path, number: int, value: float) -> tuple[Ti
 def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A study of search tickets alone, whose quota has room for two checkpoints."""
     work_in(tmp_path, monkeypatch)
-    spec = StudySpec.parse(toy_spec(trials=4, checkpoint_quota=25), source="the test")
+    spec = StudySpec.parse(toy_spec(trials=4, checkpoint_quota=25, seeds={"search": 2}), source="the test")
     with Store.open(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")

@@ -11,18 +11,20 @@ import pytest
 
 from tempopt.store.rows import Checkpoint, Ended, Kept, Outcomes, TicketRow, to_fork_from, to_go_on_from
 from tempopt.store.store import Store
-from tempopt.study import care, stages
+from tempopt.study import care
 from tempopt.study.api import search
 from tempopt.study.forks import best_forks, beyond_quota, for_others, held, kept_at_end
 from tempopt.study.progress import Unobserved
 from tempopt.study.results import StudyResult
 from tempopt.study.spec import StudySpec
+from tempopt.study.stages import first_tickets
 from tests.store.scenes import new, taken
 from tests.study.toy_study import URL, facts, reports, tickets, toy_spec, work_in
 
 HELD = {"temperature_init": 2.0, "temperature_final": 1.0, "schedule": "hold_anneal", "hold_fraction": 0.5}
 SHORTER = {**HELD, "hold_fraction": 0.25}
 COLDER = {**HELD, "temperature_final": 0.5}
+SHARED = {"search": 2}
 
 
 def at(step: int, size: int = 10, **more: Any) -> Checkpoint:
@@ -64,7 +66,7 @@ def found(spec: StudySpec, ticket: TicketRow, *others: TicketRow) -> list[tuple[
 def test_a_run_goes_on_from_the_newest_checkpoint_of_one_with_the_same_parameters_and_seed(
     make_spec: Any, ended: Any, begun: Any
 ) -> None:
-    spec = make_spec()
+    spec = make_spec(seeds=SHARED)
     others = [ended(0, HELD, 8), ended(1, HELD, 20, 12), ended(2, {**HELD, "lr": 0.1}, 22)]
     assert found(spec, begun(HELD), *others) == [(1, 20, True), (1, 12, True), (0, 8, True)]
     # what has no effect makes no difference
@@ -77,27 +79,27 @@ def test_a_run_goes_on_from_the_newest_checkpoint_of_one_with_the_same_parameter
 def test_a_run_begins_from_the_last_checkpoint_that_it_has_in_common_with_another(
     make_spec: Any, ended: Any, begun: Any
 ) -> None:
-    spec = make_spec()
+    spec = make_spec(seeds=SHARED)
     # SHORTER holds for the steps 0 to 5
     assert found(spec, begun(SHORTER), ended(0, HELD, 12, 8), ended(1, HELD, 12, 4)) == [(1, 4, True)]
     assert found(spec, begun(SHORTER), ended(0, HELD, 7, 6)) == [(0, 6, True)]
     constant = {"temperature_init": 2.0, "schedule": "constant"}
-    current = make_spec(validate_at="current")
+    current = make_spec(seeds=SHARED, validate_at="current")
     assert found(current, begun(HELD), ended(0, constant, 20, 12)) == [(0, 12, True)]
 
 
 def test_what_the_pruner_has_to_see_is_not_forked_away(make_spec: Any, ended: Any, begun: Any) -> None:
     other = ended(0, HELD, 20, 12)
-    assert found(make_spec(), begun(COLDER), other) == []
-    assert found(make_spec(pruner="none"), begun(COLDER), other) == [(0, 12, False)]
-    assert found(make_spec(validate_at="current"), begun(COLDER), other) == [(0, 12, True)]
+    assert found(make_spec(seeds=SHARED), begun(COLDER), other) == []
+    assert found(make_spec(seeds=SHARED, pruner="none"), begun(COLDER), other) == [(0, 12, False)]
+    assert found(make_spec(seeds=SHARED, validate_at="current"), begun(COLDER), other) == [(0, 12, True)]
 
 
 def test_callbacks_of_the_persons_own_leave_only_the_same_run_to_go_on_with(
     make_spec: Any, ended: Any, begun: Any
 ) -> None:
     stopping = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}}
-    spec = make_spec({"trainer": {"max_steps": 24, "callbacks": [stopping]}})
+    spec = make_spec({"trainer": {"max_steps": 24, "callbacks": [stopping]}}, seeds=SHARED)
     other = ended(0, HELD, 20, 4)
     assert found(spec, begun(SHORTER), other) == []
     assert found(spec, begun(HELD), other) == [(0, 20, True), (0, 4, True)]
@@ -105,16 +107,25 @@ def test_callbacks_of_the_persons_own_leave_only_the_same_run_to_go_on_with(
 
 
 def test_nothing_is_shared_without_a_quota(make_spec: Any, ended: Any, begun: Any) -> None:
-    spec = make_spec(checkpoint_quota=None)
+    spec = make_spec(seeds=SHARED, checkpoint_quota=None)
     assert found(spec, begun(HELD), ended(0, HELD, 8)) == []
     assert kept_at_end(ended(0, HELD, 8), spec, "pruned") == ()
     assert held(begun(HELD), 24, spec) == 0
+    # nor where each trial has a seed of its own
+    assert kept_at_end(ended(0, HELD, 8), make_spec(), "pruned") == ()
+
+
+def test_search_trials_share_seeds_by_turns(make_spec: Any) -> None:
+    seeds = [t.seed for t in first_tickets(make_spec(seeds=SHARED, trials=5)) if t.kind == "search"]
+    own = [t.seed for t in first_tickets(make_spec(trials=5)) if t.kind == "search"]
+    assert seeds == [own[0], own[1], own[0], own[1], own[0]] and len(set(own)) == 5
+    assert make_spec().identity() != make_spec(seeds=SHARED).identity()
 
 
 def test_a_run_keeps_its_two_newest_checkpoints_and_the_last_that_others_may_share(
     make_spec: Any, begun: Any, ended: Any, make_ticket: Any
 ) -> None:
-    spec = make_spec()
+    spec = make_spec(seeds=SHARED)
     assert held(begun(HELD), 24, spec) == 12
     assert held(make_ticket("unit", parameters=HELD), 24, spec) == 0
     steps = (20, 16, 12, 8, 4)
@@ -158,24 +169,8 @@ def _spec(quota: str | None, **study: Any) -> dict[str, Any]:
     tried = _tried((0.5, 0.3), (1.0, 0.3), (1.0, 0.7), (0.5, 0.7), (1.0, 0.3), (0.5, 0.3))
     pruner = {"name": "percentile", "percentile": 10.0, "n_startup_trials": 1}
     options: dict[str, Any] = {"pruner": pruner, "trials": len(tried), "arms": {"unit": 1, "constant": 1}}
-    options |= {"candidates": 2, "seeds": {"choose": 1, "confirm": 2}, "enqueue": tried}
+    options |= {"candidates": 2, "seeds": {"search": 1, "choose": 1, "confirm": 2}, "enqueue": tried}
     return toy_spec(space=FAMILY, checkpoint_quota=quota, **{**options, **study})
-
-
-def _seed_alike(patch: pytest.MonkeyPatch) -> None:
-    """Give all search tickets the same seed."""
-    derive = stages.derive
-
-    def shared(*parts: int | str) -> int:
-        return derive(*parts[:2]) if parts[1:2] == ("search",) else derive(*parts)
-
-    patch.setattr(stages, "derive", shared)
-
-
-@pytest.fixture
-def one_stream(monkeypatch: pytest.MonkeyPatch, toy_folder: None) -> None:
-    """A folder of the test's own, in which all search tickets have the same seed."""
-    _seed_alike(monkeypatch)
 
 
 Study = tuple[StudyResult, list[Any], list[Any]]
@@ -186,7 +181,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The study of which every trial trains all of its steps; some are pruned."""
     with pytest.MonkeyPatch.context() as patch:
         work_in(tmp_path_factory.mktemp("alone"), patch)
-        _seed_alike(patch)
         study = _study(None)
         rows = [t for t in tickets() if t.kind == "search"]
         assert {t.forked_from for t in rows} == {None}
@@ -203,7 +197,7 @@ def _study(quota: str | None, observer: Unobserved | None = None, **study: Any) 
     return result, facts(), reports()
 
 
-@pytest.mark.usefixtures("one_stream")
+@pytest.mark.usefixtures("toy_folder")
 class TestAStudyThatShares:
     def test_is_the_same_as_one_that_does_not_but_for_the_steps_that_it_trains(self, alone: Study) -> None:
         plain, expected, reported = alone
