@@ -129,13 +129,14 @@ def release(connection: Connection, study_id: int, agents: Collection[str]) -> i
     return connection.execute(freed).rowcount
 
 
-def forget_checkpoints(connection: Connection, study_id: int, ids: Collection[int] | None) -> None:
-    """Empty the columns of these tickets, None for all of the study's, that are over."""
+def forget_checkpoints(connection: Connection, study_id: int, ids: Collection[int] | None) -> frozenset[int]:
+    """Empty the columns of these tickets, None for all of the study's, that are over; return which were."""
     over = (TICKET.c.study_id == study_id, TICKET.c.state.in_(OVER), TICKET.c.checkpoints.is_not(None))
     found = select(TICKET.c.id).where(*over, among(TICKET.c.id, ids)).order_by(TICKET.c.id)
     locked = connection.scalars(found.with_for_update()).all()
     if locked:
         connection.execute(update(TICKET).where(TICKET.c.id.in_(locked)).values(checkpoints=None))
+    return frozenset(locked)
 
 
 def begin(

@@ -50,7 +50,7 @@ class Board:
         self._to_come: int | None = None
         self.done = Counter(row.kind for row in rows if row.state in OVER)
         self.spent = sum(spent(row) for row in rows)
-        complete = [row.seconds for row in rows if row.outcome == "complete"]
+        complete = [row.seconds for row in rows if row.outcome == "complete" and row.forked_at is None]
         self.complete, self.complete_seconds = len(complete), sum(complete)
 
     def refresh(self) -> None:
@@ -87,7 +87,8 @@ class Board:
         if row.state in OVER:
             self._to_come = None
             self.done[row.kind] += 1
-            if row.outcome == "complete":
+            # one that began where another was left says little of what those to come will take
+            if row.outcome == "complete" and row.forked_at is None:
                 self.complete += 1
                 self.complete_seconds += row.seconds
             self.arms.told(row, reports)

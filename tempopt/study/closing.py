@@ -95,7 +95,7 @@ def lost(work: Assignment, why: str, *, attempts: int, alone: bool) -> tuple[Los
     )
     if row.failures < attempts:
         return change, dataclasses.replace(row, state="waiting", agent=None)
-    return change, dataclasses.replace(row, state="failed", outcome="failed")
+    return change, dataclasses.replace(row, state="failed", outcome="failed", checkpoints=())
 
 
 def returned(work: Assignment, peak_memory: int | None) -> Returned:

@@ -185,9 +185,9 @@ class Desk:
         self._evicted = evicted
         if not evicted:
             return
-        self._line.attempt(lambda: self._store.forget_checkpoints(self._study.id, evicted.keys()))
+        over = self._line.attempt(lambda: self._store.forget_checkpoints(self._study.id, evicted.keys()))
         self._evicted = {}
-        self._remove((ticket, each.url) for ticket in evicted.values() for each in ticket.checkpoints)
+        self._remove((evicted[id], each.url) for id in over for each in evicted[id].checkpoints)
 
     def _remove(self, files: Iterable[tuple[TicketRow, str]]) -> None:
         study = self._study.name

@@ -32,7 +32,9 @@ def shares(ticket: TicketRow, spec: StudySpec) -> bool:
     """Return whether other runs may begin from this one's checkpoints, and this one from others'."""
     study = spec.study
     # where each trial has a seed of its own, no two are ever trained alike
-    return ticket.kind == "search" and study.seeds.search is not None and study.checkpoint_quota is not None
+    asked = study.seeds.search is not None and study.checkpoint_quota is not None
+    # a callback may look at the plan, or at what was validated, and keep what is in no checkpoint
+    return ticket.kind == "search" and asked and not spec.trainer.get("callbacks")
 
 
 def held(ticket: TicketRow, total_steps: int, spec: StudySpec) -> int:
@@ -40,7 +42,7 @@ def held(ticket: TicketRow, total_steps: int, spec: StudySpec) -> int:
 
     That is how long this run stays at its first temperature; 0 where nothing is shared.
     """
-    if not shares(ticket, spec) or not _takes_prefixes(spec):
+    if not shares(ticket, spec):
         return 0
     try:
         return steps_held(ticket.parameters or {}, total_steps)
@@ -88,7 +90,7 @@ def _of_parent(other: TicketRow, ticket: TicketRow, spec: StudySpec) -> Iterator
     try:
         thaws = same_training(theirs, ours)
         validated = thaws or _validated_alike(theirs, ours, spec)
-        if not thaws and not (_takes_prefixes(spec) and (validated or _unseen(spec))):
+        if not (validated or _unseen(spec)):
             return
         alike = steps_alike(theirs, ours, at_most=last, total_steps=other.total_steps)
     except SpecError:
@@ -101,11 +103,6 @@ def _of_parent(other: TicketRow, ticket: TicketRow, spec: StudySpec) -> Iterator
 
 def _validated_alike(one: Mapping[str, Any], other: Mapping[str, Any], spec: StudySpec) -> bool:
     return spec.study.validate_at == "current" or end_alike(one, other)
-
-
-def _takes_prefixes(spec: StudySpec) -> bool:
-    # a callback may look at the plan, or at what was validated under it
-    return not spec.trainer.get("callbacks")
 
 
 def _unseen(spec: StudySpec) -> bool:

@@ -365,8 +365,9 @@ class StudySpec(Section):
         Raises:
             SpecError: Another version of tempopt wrote it, in a way that this one does not read.
         """
-        trainer = stored.get("trainer") or {}
-        if trainer.get("devices") == "1" or isinstance(trainer.get("devices"), list):
+        trainer = stored.get("trainer")
+        devices = trainer.get("devices") if isinstance(trainer, Mapping) else None
+        if trainer is not None and (devices == "1" or isinstance(devices, list)):
             # one device was written so, too, when there could be no more
             stored = {**stored, "trainer": {**trainer, "devices": 1}}
         try:

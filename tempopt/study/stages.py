@@ -141,7 +141,9 @@ def reserve(
         spec: The study's spec.
         cost: What a ticket cost.
     """
-    trained = [cost(ticket) for ticket in tickets if ticket.outcome == "complete"]
+    # one that began where another was left cost less than those to come will
+    whole = (each for each in tickets if each.outcome == "complete" and each.forked_at is None)
+    trained = [cost(ticket) for ticket in whole]
     if not trained:
         return 0.0
     waiting = sum(ticket.kind in PROVING and not over(ticket) for ticket in tickets)

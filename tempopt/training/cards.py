@@ -49,10 +49,15 @@ def release() -> None:
 
 def named(device: torch.device, ranks: int) -> str:
     """Return for a person what a run trains on, as in ``NVIDIA H200 (cuda:0)`` or ``2 x NVIDIA H200``."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    name = kind(device) if device.type == "cuda" else str(device)
     if ranks > 1:
         return f"{ranks} x {name}"
     return f"{name} ({device})" if name != str(device) else name
+
+
+def kind(device: torch.device) -> str:
+    """Return what kind of device computes, the same for two cards of one kind."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def ran_out(error: BaseException) -> bool:

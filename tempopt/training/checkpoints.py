@@ -24,9 +24,11 @@ from tempopt.training.messages import Fork, RunRequest, Saved
 from tempopt.training.ranks import ALONE, Ranks
 
 _RUN = "tempopt_run"
-_CODE = "tempopt_code"
-# What a checkpoint is marked with whose training may have gone by what was validated.
+_CONDITIONS = "tempopt_conditions"
+# Whether its training may go by what was validated, or by what is in no checkpoint.
 JUDGED = "tempopt_judged"
+# Whether its module looks at validations itself.
+WATCHED = "tempopt_watched"
 _WRITING = ".writing"
 # Stores in which an object is there whole or not at all, so that a rename, there a copy, gains nothing.
 _ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
@@ -41,22 +43,23 @@ class RunCheckpoints:
     Args:
         request: The run; its ``checkpoints`` are not None.
         run: Identity of the run; a checkpoint of another one is not gone on from.
-        code: Identity of the code that trains it; of another run only one of the same code is used.
         ranks: Who train the run.
 
     Attributes:
+        conditions: Identity of the code, the data and the device that train it, to be those of
+            another run's checkpoint; empty: not known, or not the same from the first step on.
         seconds: What writing them took so far.
         faults: A sentence for each that could not be written.
     """
 
-    def __init__(self, request: RunRequest, *, run: str, code: str = "", ranks: Ranks = ALONE) -> None:
+    def __init__(self, request: RunRequest, *, run: str, ranks: Ranks = ALONE) -> None:
         assert request.checkpoints is not None
         self.seconds = 0.0
         self.faults: list[str] = []
         self._request = request
         self._attempt = request.attempt
         self._run = run
-        self._code = code
+        self.conditions = ""
         self._ranks = ranks
         self._saving = False
         self._step: int | None = None
@@ -144,7 +147,7 @@ class RunCheckpoints:
     def mark(self, checkpoint: dict[str, Any]) -> bool:
         """Write the run's identity into a checkpoint that is saved, if it is one of ours; return whether."""
         if self._saving:
-            checkpoint[_RUN], checkpoint[_CODE] = self._run, self._code
+            checkpoint[_RUN], checkpoint[_CONDITIONS] = self._run, self.conditions
             # a run is built from its request; what these hold may be no plain data, and would not load
             for name in ("hyper_parameters", "datamodule_hyper_parameters"):
                 checkpoint.pop(name, None)
@@ -234,13 +237,18 @@ class RunCheckpoints:
             raise _UnusableError("is of another run")
         if fork is not None:
             self._refuse_unlike(content, fork)
+        elif content.get(_CONDITIONS) != self.conditions:
+            # what this run writes from here on is of both
+            self.conditions = ""
         return path
 
     def _refuse_unlike(self, content: Mapping[str, Any], fork: Fork) -> None:
-        if content.get(_CODE) != self._code:
-            raise _UnusableError("was written by other code")
-        if not fork.validated and content.get(JUDGED, True):
+        if not self.conditions or content.get(_CONDITIONS) != self.conditions:
+            raise _UnusableError("was trained by other code, on other data or on another device")
+        if content.get(JUDGED, True):
             raise _UnusableError("is of a training that may go by what was validated")
+        if not fork.validated and content.get(WATCHED, True):
+            raise _UnusableError("is of a module that looks at what was validated")
 
     def close(self) -> None:
         """Remove what was fetched in order to go on from it."""

@@ -13,13 +13,19 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from tempopt.training.callbacks import end, steps_of
-from tempopt.training.checkpoints import JUDGED, RunCheckpoints
+from tempopt.training.checkpoints import JUDGED, WATCHED, RunCheckpoints
 from tempopt.training.messages import Saved
 from tempopt.training.ranks import Ranks, Wishes
 
 _STATE = "tempopt_loop"
+_HOOKS = (
+    *("on_validation_start", "on_validation_epoch_start", "on_validation_batch_start"),
+    *("on_validation_batch_end", "on_validation_epoch_end", "on_validation_end"),
+    *("on_train_epoch_start", "on_train_epoch_end", "lr_scheduler_step"),
+)
 
 
 class KeepCallback(Checkpoint):
@@ -132,7 +138,9 @@ class KeepCallback(Checkpoint):
             if not all(_same(other, state["gradients"]) for other in others):
                 state["others"] = others
         checkpoint[_STATE] = state
+        # half of a gradient is of a step that a schedule may part at
         checkpoint[JUDGED] = _is_judged(trainer) or bool(state.get("gradients"))
+        checkpoint[WATCHED] = any(is_overridden(hook, pl_module) for hook in _HOOKS)
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]

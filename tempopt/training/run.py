@@ -36,7 +36,8 @@ from tempopt.training.callbacks import (
 )
 from tempopt.training.checkpoints import RunCheckpoints, load_weights
 from tempopt.training.data import seed_data
-from tempopt.training.identity import code_identity, run_identity
+from tempopt.training.forking import begins_alike
+from tempopt.training.identity import code_identity, conditions, run_identity
 from tempopt.training.keep import KeepCallback
 from tempopt.training.messages import (
     Evaluation,
@@ -133,6 +134,9 @@ class Run:
         self._seed_data()
         options = {**LEAN, **self._compile(), **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
+        if self._checkpoints is not None:
+            on = cards.kind(self._device), str(self.trainer.precision)
+            self._checkpoints.conditions = conditions(self._code, request.program, *on)
         cards.begin(self._device, request.memory_share)
         self._beat(0)
 
@@ -274,7 +278,7 @@ class Run:
         request = self.request
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
-        return RunCheckpoints(request, run=run_identity(request), code=self._code, ranks=self._ranks)
+        return RunCheckpoints(request, run=run_identity(request), ranks=self._ranks)
 
     def _newest(self) -> Path | None:
         checkpoints = self._checkpoints
@@ -283,7 +287,11 @@ class Run:
         path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
         if path is None and self.request.forks:
-            path, self._forked, notes = self._ranks.first(lambda: checkpoints.forked(self.request.forks))
+            path, self._forked, notes = self._ranks.first(
+                lambda: checkpoints.forked(
+                    [each for each in self.request.forks if begins_alike(self.module, self.request, each)]
+                )
+            )
             self._notes += notes
             if self._forked is not None and not self._forked.validated:
                 self._callback.disown()

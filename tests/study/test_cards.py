@@ -12,6 +12,7 @@ from tempopt.errors import UsageError
 from tempopt.study.agent import Agent
 from tempopt.study.api import resume, search
 from tempopt.study.progress import Unobserved
+from tempopt.study.requests import Requests
 from tempopt.training.messages import RunRequest
 from tests.study.toy_study import SMALL, URL, tickets, toy_spec
 
@@ -87,27 +88,27 @@ class Died(BaseException):
 def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    request = Agent._request
+    request = Requests.of
     dead: set[str] = set()
     asked: list[RunRequest] = []
 
-    def dying(self: Agent, work: Any) -> RunRequest:
+    def dying(self: Requests, work: Any) -> RunRequest:
         if work.alone:
             raise Died
         return request(self, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Agent, "_request", dying)
+        patch.setattr(Requests, "of", dying)
         patch.setattr(Agent, "_leave", lambda self: dead.add(self._desk._name))
         with pytest.raises(Died):
             search(hungry(1, {"gpus": 0.5, "workers": 2}), storage=URL)
     monkeypatch.setattr("tempopt.study.board.is_dead", lambda agent: agent in dead)
 
-    def noted(self: Agent, work: Any) -> RunRequest:
+    def noted(self: Requests, work: Any) -> RunRequest:
         asked.append(request(self, work))
         return asked[-1]
 
-    monkeypatch.setattr(Agent, "_request", noted)
+    monkeypatch.setattr(Requests, "of", noted)
     resume("toy", storage=URL, workers=2)
     (alone,) = [t for t in tickets() if t.alone]
     assert (alone.outcome, alone.attempt) == ("complete", 3)

@@ -24,6 +24,7 @@ from tempopt.store.store import Store
 from tempopt.study import crew
 from tempopt.study.agent import Agent
 from tempopt.study.progress import Unobserved
+from tempopt.study.requests import Requests
 from tempopt.study.spec import StudySpec
 from tempopt.training.messages import (
     Failed,
@@ -296,14 +297,14 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
     with monkeypatch.context() as patch:
         patch.setattr(Agent, "_leave", lambda self: dead.add(self._desk._name))
 
-        request = Agent._request
+        request = Requests.of
 
-        def dying(self: Agent, work: Any) -> RunRequest:
+        def dying(self: Requests, work: Any) -> RunRequest:
             if work.alone:
                 raise Died
             return request(self, work)
 
-        patch.setattr(Agent, "_request", dying)
+        patch.setattr(Requests, "of", dying)
         with pytest.raises(Died):
             agent(packed(1, 2)).run()
     before = rows()[0]

@@ -25,11 +25,14 @@ from tempopt.store.rows import (
 )
 from tempopt.store.store import Store
 from tempopt.study.arms import Arms
+from tempopt.study.assignment import Assignment
+from tempopt.study.closing import lost
 from tempopt.study.desk import Desk
 from tempopt.study.progress import Observer, Unobserved
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import first_tickets
 from tempopt.study.trials import make_study
+from tempopt.training.places import Place
 from tests.study.toy_study import URL, toy_spec, work_in
 
 
@@ -259,6 +262,50 @@ def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
     desk._read()
     desk._deliver()
     assert path.is_file()
+
+
+def test_what_is_at_work_again_keeps_its_checkpoint_whatever_a_stale_agent_gives_up(
+    sharing: Any, tmp_path: Path
+) -> None:
+    spec, study, store = sharing
+    desk = _desk(spec, study, store, tmp_path)
+    ticket = desk.next_ticket([])
+    assert ticket is not None
+    path = tmp_path / "toy" / "search-0000" / "step-8-1.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * 10)
+    kept = Checkpoint(step=8, url=str(path), digest="d", size=10)
+    ticket = desk.keep(ticket, kept, age=0.0)
+    desk._deliver()
+    # for this agent the run is over; for the store it is at work, another having gone on with it
+    over = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=(kept,))
+    desk.board.take_in(over, {})
+    desk._evict([over])
+    desk._delete_evicted()
+    assert path.is_file()
+    assert store.tickets(study.id)[0].checkpoints == (kept,)
+
+
+def test_what_a_run_that_failed_for_good_has_written_is_deleted(sharing: Any, tmp_path: Path) -> None:
+    spec, study, store = sharing
+    desk = _desk(spec, study, store, tmp_path)
+    ticket = desk.next_ticket([])
+    assert ticket is not None
+    path = tmp_path / "toy" / "search-0000" / "step-8-1.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * 10)
+    ticket = desk.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0)
+    desk._deliver()
+    trainer: Any = SimpleNamespace(place=Place())
+    work = Assignment(trainer=trainer, ticket=ticket, folder=tmp_path)
+    change, again = lost(work, "it died", attempts=2, alone=False)
+    assert again.state == "waiting" and again.checkpoints == ticket.checkpoints
+    change, row = lost(work, "it died", attempts=1, alone=False)
+    assert row.state == "failed"
+    desk.tell(change)
+    desk.discard(ticket, kept=row.checkpoints)
+    desk._deliver()
+    assert not path.exists()
 
 
 def test_what_others_gave_up_is_deleted_by_who_kept_it(sharing: Any, tmp_path: Path) -> None:

@@ -95,14 +95,14 @@ def test_what_the_pruner_has_to_see_is_not_forked_away(make_spec: Any, ended: An
     assert found(make_spec(seeds=SHARED, validate_at="current"), begun(COLDER), other) == [(0, 12, True)]
 
 
-def test_callbacks_of_the_persons_own_leave_only_the_same_run_to_go_on_with(
+def test_where_there_are_callbacks_of_the_persons_own_nothing_is_shared(
     make_spec: Any, ended: Any, begun: Any
 ) -> None:
     stopping = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "x"}}
     spec = make_spec({"trainer": {"max_steps": 24, "callbacks": [stopping]}}, seeds=SHARED)
     other = ended(0, HELD, 20, 4)
-    assert found(spec, begun(SHORTER), other) == []
-    assert found(spec, begun(HELD), other) == [(0, 20, True), (0, 4, True)]
+    assert found(spec, begun(SHORTER), other) == found(spec, begun(HELD), other) == []
+    assert kept_at_end(other, spec, "pruned") == ()
     assert held(begun(HELD), 24, spec) == 0
 
 

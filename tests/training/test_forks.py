@@ -160,15 +160,49 @@ def begun(parent: RunRequest, child: RunRequest, listener: Any, **changes: Any) 
 
 
 @pytest.mark.parametrize("rate", ["plateau step", "plateau epoch"])
-def test_a_rate_that_goes_by_the_metric_is_taken_over_only_from_where_it_was_validated_alike(
-    pair: Any, listener: Any, rate: str
+@pytest.mark.parametrize("other", [HELD, SHORTER, COLDER], ids=["same", "same end", "another end"])
+def test_a_training_whose_rate_goes_by_a_metric_is_no_beginning(
+    pair: Any, listener: Any, rate: str, other: dict[str, Any]
 ) -> None:
+    # parts of the metric may be in no checkpoint
     trainer = {"val_check_interval": 1, "check_val_every_n_epoch": 1}
     given: dict[str, Any] = {"init": {"rate": rate}, "trainer": trainer}
-    started = begun(*pair(HELD, COLDER, "Scheduled", **given), listener)
+    started = begun(*pair(HELD, other, "Scheduled", **given), listener)
     assert (started.step, started.forked) == (0, None)
     assert "may go by what was validated" in started.notes[0]
-    assert max(assert_exact_from_every_fork(*pair(HELD, SHORTER, "Scheduled", **given), listener)) > 4
+
+
+def test_a_module_that_looks_at_validations_is_no_beginning_for_one_that_is_validated_otherwise(
+    pair: Any, listener: Any
+) -> None:
+    started = begun(*pair(HELD, COLDER, "Watching"), listener)
+    assert (started.step, started.forked) == (0, None)
+    assert "looks at what was validated" in started.notes[0]
+    assert max(assert_exact_from_every_fork(*pair(HELD, SHORTER, "Watching"), listener)) > 4
+
+
+def test_what_begins_at_a_value_of_the_plan_has_to_begin_alike(pair: Any, listener: Any) -> None:
+    given: dict[str, Any] = {"validate_at": "current"}
+    assert begun(*pair(HELD, COLDER, **given), listener).step > 0
+    started = begun(*pair(HELD, COLDER, "LearnsEnd", **given), listener)
+    assert (started.step, started.forked) == (0, None)
+    assert max(assert_exact_from_every_fork(*pair(HELD, SHORTER, "LearnsEnd"), listener)) > 4
+
+
+def test_what_two_codes_have_trained_is_no_beginning(
+    pair: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, child = pair(HELD, HELD)
+    first = kept(parent, listener)[0]
+    monkeypatch.setattr("tempopt.training.run.code_identity", lambda module, data: "changed")
+    heard = listener()
+    again = dataclasses.replace(parent, attempt=2, resume=[first], checkpoint_every=0.0)
+    Run(again, heard).execute()
+    offered = fork(parent, heard.saved[0], child)
+    child_heard = listener()
+    Run(dataclasses.replace(child, forks=[offered]), child_heard).execute()
+    assert child_heard.of(Started)[0].step == 0
+    assert "trained by other code" in child_heard.of(Started)[0].notes[0]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +235,7 @@ def test_what_is_not_of_the_same_seed_parameters_and_code_is_not_begun_from(
     monkeypatch.setattr("tempopt.training.run.code_identity", lambda module, data: "changed")
     heard = listener()
     Run(dataclasses.replace(child, forks=[fork(parent, saved, child)]), heard).execute()
-    assert "was written by other code" in heard.of(Started)[0].notes[0]
+    assert "trained by other code" in heard.of(Started)[0].notes[0]
 
 
 def test_what_is_missing_or_damaged_is_passed_over_and_changes_nothing(pair: Any, listener: Any) -> None:
