@@ -367,8 +367,7 @@ class StudySpec(Section):
         """
         trainer = stored.get("trainer")
         devices = trainer.get("devices") if isinstance(trainer, Mapping) else None
-        if trainer is not None and (devices == "1" or isinstance(devices, list)):
-            # one device was written so, too, when there could be no more
+        if trainer and (devices == "1" or isinstance(devices, list)):  # as older versions wrote one
             stored = {**stored, "trainer": {**trainer, "devices": 1}}
         try:
             return cls.parse(stored, source="the stored study spec")

@@ -134,9 +134,6 @@ class Run:
         self._seed_data()
         options = {**LEAN, **self._compile(), **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
-        if self._checkpoints is not None:
-            on = cards.kind(self._device), str(self.trainer.precision)
-            self._checkpoints.conditions = conditions(self._code, request.program, *on)
         cards.begin(self._device, request.memory_share)
         self._beat(0)
 
@@ -284,6 +281,8 @@ class Run:
         checkpoints = self._checkpoints
         if checkpoints is None:
             return None
+        on = cards.kind(self._device), str(self.trainer.precision)
+        checkpoints.conditions = conditions(self._code, self.request.program, *on)
         path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
         if path is None and self.request.forks:
