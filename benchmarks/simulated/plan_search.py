@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import norm
 
+from benchmarks.recorded.tasks import at
 from benchmarks.simulated.forecast import Forecast
 from benchmarks.simulated.surrogate import Runs, Surrogate
 
@@ -157,7 +158,7 @@ class PlanSearch:
         return pool[int(np.argmax(picture.expected(pool)[0]))]
 
     def _draw(self, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-        return {name: _value(each, self._rng.random()) for name, each in space.items()}
+        return {name: at(each, self._rng.random()) for name, each in space.items()}
 
     def _pool(
         self, space: Mapping[str, BaseDistribution], best: Sequence[Mapping[str, Any]]
@@ -178,10 +179,10 @@ class PlanSearch:
             held = centre.get(name)
             if isinstance(each, CategoricalDistribution) or held is None:
                 kept = held is not None and self._rng.random() > width
-                moved[name] = held if kept else _value(each, self._rng.random())
+                moved[name] = held if kept else at(each, self._rng.random())
             else:
                 place = _place(each, held) + width * self._rng.standard_normal()
-                moved[name] = _value(each, min(max(place, 0.0), 1.0))
+                moved[name] = at(each, min(max(place, 0.0), 1.0))
         return moved
 
 
@@ -206,24 +207,6 @@ def _place(distribution: BaseDistribution, value: Any) -> float:
     if distribution.log:  # type: ignore[attr-defined]
         return math.log(value / low) / math.log(high / low)
     return (value - low) / (high - low)
-
-
-def _value(distribution: BaseDistribution, place: float) -> Any:
-    """Return the value at a place in [0, 1] of a distribution."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[
-            min(int(place * len(distribution.choices)), len(distribution.choices) - 1)
-        ]
-    assert isinstance(distribution, FloatDistribution | IntDistribution)
-    low, high, step = distribution.low, distribution.high, distribution.step
-    if isinstance(distribution, IntDistribution):
-        low, high = low - 0.4999, high + 0.4999
-    value = low * (high / low) ** place if distribution.log and low > 0 else low + place * (high - low)
-    if step is not None:
-        value = distribution.low + step * round((value - distribution.low) / step)
-    if isinstance(distribution, IntDistribution):
-        value = round(value)
-    return min(max(value, distribution.low), distribution.high)
 
 
 def hopeless(picture: Picture, trial: FrozenTrial, *, hope: float = 1.0) -> bool:

@@ -183,14 +183,19 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
         assert not folder.exists() or not list(folder.iterdir())
 
 
-def _ended_with(desk: Desk, folder: Path, number: int, value: float) -> tuple[TicketRow, Path]:
-    """Take a search ticket, and end its run with a checkpoint that others may begin from."""
+def _written(desk: Desk, folder: Path, number: int) -> tuple[TicketRow, Path]:
+    """Take a search ticket whose run then writes a checkpoint."""
     ticket = desk.next_ticket([])
     assert ticket is not None and (ticket.kind, ticket.number) == ("search", number)
     path = folder / "toy" / f"search-{number:04d}" / "step-8-1.ckpt"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x" * 10)
-    ticket = desk.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0)
+    return desk.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0), path
+
+
+def _ended_with(desk: Desk, folder: Path, number: int, value: float) -> tuple[TicketRow, Path]:
+    """Take a search ticket, and end its run with a checkpoint that others may begin from."""
+    ticket, path = _written(desk, folder, number)
     kept = desk.shared(ticket, "pruned", value)
     outcomes = Outcomes(outcome="pruned", value=value, steps=9, seconds=1.0)
     desk.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
@@ -237,12 +242,7 @@ def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
     spec, study, store = sharing
     abandoned: list[int] = []
     desk = _desk(spec, study, store, tmp_path, abandoned.extend)
-    ticket = desk.next_ticket([])
-    assert ticket is not None
-    path = tmp_path / "toy" / "search-0000" / "step-8-1.ckpt"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"x" * 10)
-    ticket = desk.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0)
+    ticket, path = _written(desk, tmp_path, 0)
     desk._deliver()
     # frozen now, past the lease: another takes the run over
     store.write(study.id, [], agent=desk._name, renew={ticket.id: 1}, lease=-1.0)
@@ -269,13 +269,8 @@ def test_what_is_at_work_again_keeps_its_checkpoint_whatever_a_stale_agent_gives
 ) -> None:
     spec, study, store = sharing
     desk = _desk(spec, study, store, tmp_path)
-    ticket = desk.next_ticket([])
-    assert ticket is not None
-    path = tmp_path / "toy" / "search-0000" / "step-8-1.ckpt"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"x" * 10)
-    kept = Checkpoint(step=8, url=str(path), digest="d", size=10)
-    ticket = desk.keep(ticket, kept, age=0.0)
+    ticket, path = _written(desk, tmp_path, 0)
+    (kept,) = ticket.checkpoints
     desk._deliver()
     # for this agent the run is over; for the store it is at work, another having gone on with it
     over = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=(kept,))
@@ -289,12 +284,7 @@ def test_what_is_at_work_again_keeps_its_checkpoint_whatever_a_stale_agent_gives
 def test_what_a_run_that_failed_for_good_has_written_is_deleted(sharing: Any, tmp_path: Path) -> None:
     spec, study, store = sharing
     desk = _desk(spec, study, store, tmp_path)
-    ticket = desk.next_ticket([])
-    assert ticket is not None
-    path = tmp_path / "toy" / "search-0000" / "step-8-1.ckpt"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"x" * 10)
-    ticket = desk.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0)
+    ticket, path = _written(desk, tmp_path, 0)
     desk._deliver()
     trainer: Any = SimpleNamespace(place=Place())
     work = Assignment(trainer=trainer, ticket=ticket, folder=tmp_path)
