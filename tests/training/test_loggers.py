@@ -234,6 +234,8 @@ def test_a_resumed_run_goes_on_in_its_own_curves_with_no_step_twice(
     assert 0 < died.saved[0].step
     # what was logged last came after the checkpoint
     saved = died.saved[-2:] if every else died.saved
+    # TensorBoard reads a run's files in the order of the seconds in which they were begun
+    time.sleep(1.0)
     Run(asked("torn", attempt=2, resume=saved), listener()).execute()
     whole, torn = (rows_of(tmp_path / each / "csv/warm/search-0012") for each in ("whole", "torn"))
     names = ("val_loss", "temperature/0", "entropy/0/0", "measured/validate")
