@@ -53,11 +53,8 @@ def one(world: World, name: str, *, repetition: int, budget: int, workers: int, 
     if truth:
         truth = dict(zip(truth, world.truth([json.loads(each) for each in truth]), strict=True))
     asked = {_key(each): early for each, early in zip(trace.asked, trace.ended_early, strict=True)}
-    good = [
-        early
-        for each, early in asked.items()
-        if sign * float(world.truth([json.loads(each)])[0]) >= world.high
-    ]
+    reached = sign * world.truth([json.loads(each) for each in asked])
+    good = [early for early, value in zip(asked.values(), reached, strict=True) if value >= world.high]
     return {
         "task": world.task,
         "tuner": name,
@@ -65,7 +62,7 @@ def one(world: World, name: str, *, repetition: int, budget: int, workers: int, 
         "budget": budget,
         "workers": workers,
         "see": see,
-        "trainings": len(known(world.task)),
+        "trainings": world.trainings,
         "steps": [steps / world.total_steps for steps in trace.steps],
         "share": [(truth[_key(each)] - world.unit) / whole for each in trace.selected],
         "asked": len(trace.asked),

@@ -82,6 +82,10 @@ class World:
                 for row, other in zip(rows, order, strict=True)
             ]
         parameters = [json.loads(row["parameters"]) for row in rows]
+        self.trainings = len(rows)
+        self._recorded = list(
+            {row["parameters"]: each for row, each in zip(rows, parameters, strict=True)}.values()
+        )
         self._features = np.array([describe(each, self.spec) for each in parameters])
         self._groups = np.array([row["configuration"] for row in rows])
         self._seeds = np.array([row["seed"] for row in rows])
@@ -177,17 +181,14 @@ class World:
     @cached_property
     def unit(self) -> float:
         """What τ = 1 comes to on test data, with the best of the recorded values of what else is searched."""
-        spec = self.spec
-        whole = [json.loads(row["parameters"]) for row in known(self.task) if row["seed"] == 0]
-        neutral = spec.parameters("unit", {})
-        flat = [each for each in whole if all(each.get(n) == value for n, value in neutral.items())]
+        neutral = self.spec.parameters("unit", {})
+        flat = [each for each in self._recorded if all(each.get(n) == value for n, value in neutral.items())]
         return float(self._sign * (self._sign * self.truth(flat)).max())
 
     @cached_property
     def best(self) -> float:
         """What the best known configuration comes to on test data: of those recorded, and of many between."""
-        many = self._drawn(0)
-        many += [json.loads(row["parameters"]) for row in known(self.task) if row["seed"] == 0]
+        many = [*self._drawn(0), *self._recorded]
         return float(self._sign * (self._sign * self.truth(many)).max())
 
     @cached_property

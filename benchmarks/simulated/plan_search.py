@@ -111,40 +111,21 @@ class PlanSearch:
     """Asks for the parameter set that is most expected to improve on the best one known.
 
     Args:
-        describe: Turns sampled values into features.
-        startup: Trials before the picture is asked.
         seed: What is drawn follows from it.
-        seed_of: Which of the study's seeds a trial is trained with.
     """
 
-    def __init__(
-        self, describe: Describe, *, startup: int = 8, seed: int = 0, seed_of: Callable[[int], int] = int
-    ) -> None:
-        self._describe = describe
-        self._startup = startup
+    def __init__(self, *, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
-        self._seed_of = seed_of
 
-    def propose(
-        self,
-        space: Mapping[str, BaseDistribution],
-        trials: Sequence[FrozenTrial],
-        number: int,
-        *,
-        maximize: bool,
-    ) -> dict[str, Any]:
+    def propose(self, space: Mapping[str, BaseDistribution], picture: Picture | None) -> dict[str, Any]:
         """Return the parameter set to try next.
 
         Args:
             space: What is sampled.
-            trials: What may be known, those that run included.
-            number: Number of the trial that is asked for.
-            maximize: Whether more of the metric is better.
+            picture: What is known; None: nothing yet, so that it is drawn.
         """
-        complete = sum(trial.state == TrialState.COMPLETE for trial in trials)
-        if number < self._startup or complete < FEWEST:
+        if picture is None:
             return self._draw(space)
-        picture = Picture(trials, self._describe, maximize=maximize, seed_of=self._seed_of)
         pool = self._pool(space, [trial.params for trial in picture.ranked[:_NEAR]])
         mean_M, deviation_M = picture.expected(pool)
         gap_M = mean_M - mean_M.max()

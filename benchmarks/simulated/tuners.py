@@ -112,15 +112,10 @@ class Plans:
 
     def ask(self) -> Job | None:
         number = len(self._trials)
-        sampler = PlanSearch(
-            self._describe,
-            startup=self._startup,
-            seed=hash((self._seed, number)) % 2**32,
-            seed_of=self._seed_of,
-        )
-        known = list(self._trials.values())
-        params = sampler.propose(self._space, known, number, maximize=self._maximize)
-        self._pictures[number] = self._picture(known)
+        picture = self._picture(list(self._trials.values()))
+        search = PlanSearch(seed=hash((self._seed, number)) % 2**32)
+        params = search.propose(self._space, picture if number >= self._startup else None)
+        self._pictures[number] = picture
         self._trials[number] = frozen(
             number, state=TrialState.RUNNING, distributions=self._space, params=params
         )
@@ -156,7 +151,7 @@ class Plans:
             if picture is None or len(complete) < self._trust:
                 best = max(complete, key=lambda t: sign * (t.value or 0.0)).params
             else:
-                best = PlanSearch(self._describe, seed=self._seed).recommend(self._space, picture)
+                best = PlanSearch(seed=self._seed).recommend(self._space, picture)
             self._selected = self._spec.parameters("search", best)
         return self._selected
 

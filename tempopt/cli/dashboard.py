@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tempopt.cli import DONE
+from tempopt.cli.storage import read_private
 from tempopt.errors import TempoptError, UsageError
 from tempopt.report.access import Access, is_loopback
 from tempopt.report.beside import Beside
@@ -94,18 +94,11 @@ def _read(file: str | None) -> str | None:
     if file is None:
         return None
     path = Path(file)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-        mode = path.stat().st_mode
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file in UTF-8. Give a file that holds one line.") from None
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}. Give a file that holds one line."
-        ) from error
+    text, others = read_private(path, "one line")
+    lines = text.splitlines()
     if len(lines) != 1:
         raise UsageError(f"{path} holds {len(lines)} lines. Give a file that holds one, the secret.")
-    if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
+    if others:
         _warn(f"{path} can be read by others on this machine. Run: chmod 600 {path}")
     return lines[0]
 

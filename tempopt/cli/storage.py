@@ -37,23 +37,36 @@ def storage_option(arguments: argparse.Namespace) -> str:
     return f" --storage {shlex.quote(urls.parse(arguments.storage).shown)}"
 
 
-def _from_file(path: Path) -> str:
+def read_private(path: Path, holds: str) -> tuple[str, bool]:
+    """Return what a file holds, and whether others on this machine can read it.
+
+    Args:
+        path: The file.
+        holds: What it is to hold, for messages.
+
+    Raises:
+        UsageError: It cannot be read, or is not text.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
         mode = path.stat().st_mode
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file in UTF-8. Give a file that holds one URL.") from None
+        raise UsageError(f"{path} is not a text file in UTF-8. Give a file that holds {holds}.") from None
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read: {error.strerror}. Give a file that holds one URL."
+            f"{path} cannot be read: {error.strerror}. Give a file that holds {holds}."
         ) from error
+    return text, os.name == "posix" and bool(mode & (stat.S_IRGRP | stat.S_IROTH))
+
+
+def _from_file(path: Path) -> str:
+    text, others = read_private(path, "one URL")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != 1:
         count = f"{len(lines)} lines" if lines else "nothing"
         raise UsageError(f"{path} holds {count}. Give a file that holds one line, the URL.")
     (url,) = lines
-    others = mode & (stat.S_IRGRP | stat.S_IROTH)
-    if os.name == "posix" and others and urls.parse(url).secrets:
+    if others and urls.parse(url).secrets:
         print(
             f"tempopt: warning: {path} holds a password that others on this machine can read. "
             f"Run: chmod 600 {shlex.quote(str(path))}",
