@@ -9,7 +9,18 @@ import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
-from tempopt.report.plots.style import CONSTANT, FAINT, OTHER, SEQUENTIAL, UNIT, WINNER, figure, number, plain
+from tempopt.report.plots.style import (
+    CONSTANT,
+    FAINT,
+    OTHER,
+    SEQUENTIAL,
+    UNIT,
+    WINNER,
+    figure,
+    label_bars,
+    number,
+    plain,
+)
 from tempopt.store.rows import KINDS, TicketRow
 from tempopt.study.results import StudyResult
 
@@ -124,12 +135,5 @@ def plot_cost(data: CostShown) -> go.Figure:
                     hovertemplate=f"%{{customdata}}, {kind}: %{{x:.3g}} {unit}<extra></extra>",
                 )
             )
-    made.update_yaxes(
-        autorange="reversed",
-        showgrid=False,
-        tickvals=list(range(len(shown))),
-        ticktext=names,
-        ticklabelstandoff=8,
-        ticks="",
-    )
+    label_bars(made, names)
     return made

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
-from tempopt.report.plots.style import WINNER, figure, plain
+from tempopt.report.plots.style import WINNER, figure, label_bars, plain
 from tempopt.study.confirm import usable
 from tempopt.study.history import View, frozen
 from tempopt.study.results import StudyResult
@@ -156,13 +156,6 @@ def plot_importance(data: Importances) -> go.Figure:
             hovertemplate="%{customdata}: %{x:.1%}<extra></extra>",
         )
     )
-    made.update_yaxes(
-        autorange="reversed",
-        showgrid=False,
-        tickvals=list(range(len(shown))),
-        ticktext=names,
-        ticklabelstandoff=8,
-        ticks="",
-    )
+    label_bars(made, names)
     made.update_xaxes(tickformat=".0%", range=[0, 1.18 * max(share for _, share in shown)])
     return made

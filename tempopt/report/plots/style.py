@@ -185,3 +185,15 @@ def temperature_ticks(low: float, high: float, *, fewest: int = 4) -> list[float
 def mark_size(count: int) -> int:
     """Return how large marks are in pixels: many have to be small."""
     return 8 if count <= 200 else 6 if count <= 800 else 4
+
+
+def label_bars(made: go.Figure, names: Sequence[str]) -> None:
+    """Name the bars of a figure whose bars lie side by side, from the top, at the places 0, 1, ..."""
+    made.update_yaxes(
+        autorange="reversed",
+        showgrid=False,
+        tickvals=list(range(len(names))),
+        ticktext=list(names),
+        ticklabelstandoff=8,
+        ticks="",
+    )
