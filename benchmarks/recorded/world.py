@@ -21,6 +21,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from benchmarks.recorded.make import known
 from benchmarks.recorded.tasks import TASKS, at
+from benchmarks.recorded.trees import OneByOne
 from tempopt.study.spec import StudySpec
 from tempopt.temperature import NEUTRAL, TemperatureParameters, progress
 
@@ -29,6 +30,7 @@ _TREES = 100
 _NEAREST = 8
 _PLACES = 5
 _BETWEEN = 3000
+_PAIRS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,12 @@ class Training:
     Args:
         final: Validation metric at each rung under the plan's last temperature.
         current: The same under the temperature of the moment.
+        test: Metric on the test data at the end.
     """
 
     final: Array
     current: Array
+    test: float = float("nan")
 
 
 def describe(parameters: Mapping[str, Any], spec: StudySpec) -> list[float]:
@@ -66,21 +70,16 @@ class World:
 
     Args:
         task: Name of the task.
-        shuffled: A seed to deal the recorded trainings out anew among the configurations, so that no
-            configuration is better than another; None: as they were recorded.
+        shuffled: Whether each training is any recorded one, whatever its configuration, so that none is
+            better than another.
     """
 
-    def __init__(self, task: str, *, shuffled: int | None = None) -> None:
+    def __init__(self, task: str, *, shuffled: bool = False) -> None:
         self.task = task
+        self._shuffled = shuffled
         self.spec = TASKS[task].spec
         self.total_steps = int(self.spec.trainer["max_steps"])
         rows = [row for row in known(task) if row["outcome"] == "complete"]
-        if shuffled is not None:
-            order = np.random.default_rng(shuffled).permutation(len(rows))
-            rows = [
-                {**rows[other], "parameters": row["parameters"], "configuration": row["configuration"]}
-                for row, other in zip(rows, order, strict=True)
-            ]
         parameters = [json.loads(row["parameters"]) for row in rows]
         self.trainings = len(rows)
         self._recorded = list(
@@ -105,6 +104,10 @@ class World:
     @cached_property
     def _forest(self) -> ExtraTreesRegressor:
         return self._new_forest().fit(self._features, self._curves)
+
+    @cached_property
+    def _one_by_one(self) -> OneByOne:
+        return OneByOne(self._forest)
 
     @staticmethod
     def _new_forest() -> ExtraTreesRegressor:
@@ -151,6 +154,8 @@ class World:
 
     def expected(self, many: Sequence[Mapping[str, Any]]) -> Array:
         """Return the mean curves of configurations: rungs under the last τ, the τ of the moment, the test."""
+        if self._shuffled:
+            return np.tile(self._curves.mean(axis=0), (len(many), 1))
         found: Array = self._forest.predict(np.array([describe(each, self.spec) for each in many]))
         return found
 
@@ -166,37 +171,64 @@ class World:
             parameters: The whole parameter set.
             seed: What is common to trainings of one seed is common here too.
         """
-        mean = self.expected([parameters])[0]
         features = np.array(describe(parameters, self.spec))
         rng = np.random.default_rng([seed, *np.round(1e4 * np.abs(features)).astype(int)])
+        if self._shuffled:
+            return self._training(self._curves[rng.integers(len(self._curves))])
+        mean = self._one_by_one(features)
         recorded = int(np.random.default_rng(seed).integers(len(set(self._seeds.tolist()))))
         far = (((self._features - features) / self._scale) ** 2).sum(axis=1) + 1e9 * (self._seeds != recorded)
         near = np.argsort(far, kind="stable")[:_NEAREST]
-        curve = mean + self._residuals[rng.choice(near)]
+        return self._training(mean + self._residuals[rng.choice(near)])
+
+    def _training(self, curve: Array) -> Training:
         count = len(self.rungs)
         current = curve[count : 2 * count].copy()
         current[-1] = curve[count - 1]
-        return Training(final=curve[:count], current=current)
+        return Training(final=curve[:count], current=current, test=float(curve[-1]))
 
     @cached_property
     def unit(self) -> float:
         """What τ = 1 comes to on test data, with the best of the recorded values of what else is searched."""
+        return float(self._sign * (self._sign * self.truth(self._flat)).max())
+
+    @cached_property
+    def _flat(self) -> list[dict[str, Any]]:
         neutral = self.spec.parameters("unit", {})
-        flat = [each for each in self._recorded if all(each.get(n) == value for n, value in neutral.items())]
-        return float(self._sign * (self._sign * self.truth(flat)).max())
+        return [each for each in self._recorded if all(each.get(n) == value for n, value in neutral.items())]
 
     @cached_property
     def best(self) -> float:
         """What the best known configuration comes to on test data: of those recorded, and of many between."""
-        many = [*self._drawn(0), *self._recorded]
+        many = [*self.drawn(0), *self._recorded]
         return float(self._sign * (self._sign * self.truth(many)).max())
+
+    @cached_property
+    def floor(self) -> float:
+        """What shares of the best known are counted from: τ = 1, or the median configuration.
+
+        The latter where the best known is not better than τ = 1 by more than the forest may be wrong.
+        """
+        error = self.fit_quality()["held-out RMSE of a configuration's mean"]
+        if self._sign * (self.best - self.unit) > error:
+            return self.unit
+        return float(np.median(self.truth(self.drawn(2))))
 
     @cached_property
     def high(self) -> float:
         """What the best twentieth of the space comes to at the least, more being better."""
-        return float(np.quantile(self._sign * self.truth(self._drawn(1)), 0.95))
+        return float(np.quantile(self._sign * self.truth(self.drawn(1)), 0.95))
 
-    def _drawn(self, seed: int) -> list[dict[str, Any]]:
+    def pair_deviation(self) -> float:
+        """Return the standard deviation of a difference on test data, on one seed: a good set less τ = 1."""
+        drawn = self.drawn(3)
+        good = [drawn[place] for place in np.argsort(-self._sign * self.truth(drawn))[:_PAIRS]]
+        unit = self._flat[int(np.argmax(self._sign * self.truth(self._flat)))]
+        both = [(self.train(each, seed), self.train(unit, seed)) for seed, each in enumerate(good)]
+        return float(np.std([one.test - other.test for one, other in both], ddof=1))
+
+    def drawn(self, seed: int) -> list[dict[str, Any]]:
+        """Return some thousand parameter sets from everywhere in the space."""
         rng = np.random.default_rng(seed)
         space = self.spec.space()
         drawn = ({name: at(each, rng.random()) for name, each in space.items()} for _ in range(_BETWEEN))

@@ -11,9 +11,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import Job, Parameters, Wish
-from benchmarks.simulated.features import Features
-from benchmarks.simulated.plan_search import FEWEST, Picture, PlanSearch, hopeless
+from tempopt.study.features import Features
+from tempopt.study.first_trials import first_trial
 from tempopt.study.history import frozen
+from tempopt.study.knowledge import Knower
+from tempopt.training.seeds import derive
 
 
 class Optuna:
@@ -59,17 +61,15 @@ class Optuna:
             return None
 
 
-class Plans:
-    """A search that knows plans, see plan_search.py; not what tempopt does by default.
+class Tempopt:
+    """tempopt's search arm, in memory: each ticket knows the tickets that it would know in a study.
 
     Args:
         world: What is searched.
         seed: Seed of the search and of the trainings.
-        streams: How many seeds trainings share by turns; None: each has its own.
-        startup: Trials that are drawn at random.
-        hope: As in :func:`benchmarks.simulated.plan_search.hopeless`.
+        streams: As ``study.seeds.search``.
         prunes: Whether runs are ended early.
-        trust: Complete trials from which on the picture names the best, and not the best value.
+        parallel: As ``study.parallel``.
     """
 
     def __init__(
@@ -77,82 +77,82 @@ class Plans:
         world: World,
         seed: int,
         *,
-        streams: int | None = None,
-        startup: int = 8,
-        hope: float = 1.0,
+        streams: int | None = 2,
         prunes: bool = True,
-        trust: int = 5,
+        parallel: int = 4,
     ) -> None:
         self._spec = world.spec
         self._space = world.spec.space()
-        self._maximize = world.spec.study.direction == "maximize"
         self._seed = seed
         self._streams = streams
         self._prunes = prunes
+        self._parallel = parallel
         features = Features(world.spec)
-        cache: dict[str, Any] = {}
-
-        def describe(sampled: Any) -> Any:
-            key = repr(sorted(sampled.items()))
-            if key not in cache:
-                cache[key] = features(self._spec.parameters("search", sampled))
-            return cache[key]
-
-        self._describe = describe
-        self._startup = startup
-        self._trials: dict[int, FrozenTrial] = {}
-        self._hope = hope
+        self._rungs = list(world.rungs)
+        self._maximize = world.spec.study.direction == "maximize"
+        self._knower = Knower(
+            self._space,
+            lambda sampled: features(self._spec.parameters("search", sampled)),
+            maximize=self._maximize,
+            streams=streams,
+            thaws=streams is not None,
+            seed=seed,
+        )
+        self._trials: list[FrozenTrial] = []
         self._selected: Parameters | None = None
-        self._trust = trust
         self._stale = False
-        self._pictures: dict[int, Picture | None] = {}
-
-    def _seed_of(self, number: int) -> int:
-        return number if self._streams is None else number % self._streams
 
     def ask(self) -> Job | None:
         number = len(self._trials)
-        picture = self._picture(list(self._trials.values()))
-        search = PlanSearch(seed=hash((self._seed, number)) % 2**32)
-        params = search.propose(self._space, picture if number >= self._startup else None)
-        self._pictures[number] = picture
-        self._trials[number] = frozen(
-            number, state=TrialState.RUNNING, distributions=self._space, params=params
+        known = self._known(number)
+        if any(trial.state == TrialState.RUNNING for trial in known):
+            return None
+        seed = derive(self._seed, "sampler", number)
+        params = self._knower.ask(known, self._trials[len(known) :], number=number, seed=seed, fixed={})
+        if params is None:
+            params = first_trial(self._spec, "search", number, seed=self._seed)
+        stream = number if self._streams is None else number % self._streams
+        begun = max((len(t.intermediate_values) for t in self._same(params, stream)), default=0)
+        self._trials.append(
+            frozen(number, state=TrialState.RUNNING, distributions=self._space, params=params)
         )
         whole = self._spec.parameters("search", params)
-        return Job(number, whole, seed=1000 * self._seed + self._seed_of(number))
+        return Job(number, whole, seed=1000 * self._seed + stream, begun=begun)
 
-    def _picture(self, trials: list[FrozenTrial]) -> Picture | None:
-        if sum(t.state == TrialState.COMPLETE for t in trials) < FEWEST:
-            return None
-        return Picture(trials, self._describe, maximize=self._maximize, seed_of=self._seed_of)
+    def _same(self, params: Any, stream: int) -> list[FrozenTrial]:
+        return [
+            t
+            for t in self._trials
+            if self._streams is not None and t.number % self._streams == stream and t.params == params
+            if t.state != TrialState.RUNNING
+        ]
+
+    def _known(self, number: int) -> list[FrozenTrial]:
+        return self._trials[: max(0, number - self._parallel + 1)]
 
     def report(self, job: Job, step: int, value: float) -> Wish:
         own = self._trials[job.handle]
         own.intermediate_values[step] = value
-        picture = self._pictures[job.handle]
-        if not self._prunes or picture is None or len(picture.complete) < 4:
-            return "go on"
-        return "end" if hopeless(picture, own, hope=self._hope) else "go on"
+        return "end" if self._prunes and self._knower.prune(self._known(own.number), own) else "go on"
 
     def end(self, job: Job, value: float | None) -> None:
         own = self._trials[job.handle]
         own.state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         own.value = value
         if value is not None:
+            own.intermediate_values[self._rungs[-1]] = value
             self._stale = True
 
     def selected(self) -> Parameters | None:
         if self._stale:
             self._stale = False
-            complete = [t for t in self._trials.values() if t.state == TrialState.COMPLETE]
-            sign = 1 if self._maximize else -1
-            picture = self._picture(list(self._trials.values()))
-            if picture is None or len(complete) < self._trust:
-                best = max(complete, key=lambda t: sign * (t.value or 0.0)).params
-            else:
-                best = PlanSearch(seed=self._seed).recommend(self._space, picture)
-            self._selected = self._spec.parameters("search", best)
+            over = [t for t in self._trials if t.state != TrialState.RUNNING]
+            named = self._knower.named(over, count=1, seed=self._seed)
+            if not named:
+                complete = [t for t in over if t.value is not None]
+                sign = 1 if self._maximize else -1
+                named = [max(complete, key=lambda t: sign * t.value).params]  # type: ignore[operator]
+            self._selected = self._spec.parameters("search", named[0])
         return self._selected
 
 
@@ -173,6 +173,9 @@ TUNERS: dict[str, Make] = {
     ),
     "Optuna TPE": lambda w, s: Optuna(w, optuna.samplers.TPESampler(seed=s), optuna.pruners.NopPruner(), s),
     "Optuna GP": lambda w, s: Optuna(w, optuna.samplers.GPSampler(seed=s), optuna.pruners.NopPruner(), s),
-    "plans": lambda w, s: Plans(w, s, streams=4),
-    "plans, no pruning": lambda w, s: Plans(w, s, streams=4, prunes=False),
+    "Optuna CMA-ES": lambda w, s: Optuna(
+        w, optuna.samplers.CmaEsSampler(seed=s), optuna.pruners.NopPruner(), s
+    ),
+    "tempopt": Tempopt,
+    "tempopt, no pruning": lambda w, s: Tempopt(w, s, prunes=False),
 }

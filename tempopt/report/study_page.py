@@ -27,8 +27,8 @@ from tempopt.report.plots import PLOTS, Plot
 from tempopt.report.plots.style import GROUND, evenly
 from tempopt.store.rows import SEARCHING, StudySummary, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.confirm import oriented
 from tempopt.study.results import StudyResult, load
+from tempopt.study.tickets import oriented
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -87,6 +87,7 @@ STUDY = Table(
     Column("created", Utc, nullable=False),
     Column("version", Integer, nullable=False, server_default=_ZERO),
     Column("checkpoints", LongText),
+    Column("warm_start", Document),
     UniqueConstraint("name", name="tempopt_study_name"),
     **OPTIONS,
 )

@@ -79,9 +79,22 @@ class Store:
 
     # ---- studies
 
-    def create_study(self, name: str, spec: dict[str, Any], spec_hash: str) -> StudyRow:
-        """Write a new study, running, and return it; StorageError if there is one of that name."""
-        return self._database.write(lambda c: studies.create(c, name, spec, spec_hash, shown=self.url_shown))
+    def create_study(
+        self, name: str, spec: dict[str, Any], spec_hash: str, *, warm_start: Sequence[Any] = ()
+    ) -> StudyRow:
+        """Write a new study, running, and return it; StorageError if there is one of that name.
+
+        Args:
+            warm_start: What it keeps of earlier studies, as plain JSON data.
+        """
+        kept = list(warm_start) or None
+        return self._database.write(
+            lambda c: studies.create(c, name, spec, spec_hash, kept, shown=self.url_shown)
+        )
+
+    def warm_start(self, study_id: int) -> list[Any]:
+        """Return what a study keeps of earlier ones; StudyNotFound if it has been deleted."""
+        return self._database.read(lambda c: studies.warm_start(c, study_id))
 
     def load_study(self, name: str) -> StudyRow:
         """Return the study of that name; StudyNotFound, with the names that there are, if there is none."""
@@ -180,6 +193,18 @@ class Store:
         """
         wanted = tuple(kinds)
         return self._database.write(lambda c: studies.withdraw(c, study_id, wanted))
+
+    def end_before(self, ticket: TicketRow, *, version: int) -> int | None:
+        """Withdraw a ticket that was taken and not begun, and those of its kind after it that wait.
+
+        Args:
+            ticket: As it was taken; it stays as it is if it is another's by now.
+            version: That of the tickets that the decision was made on.
+
+        Returns:
+            How many were withdrawn; None, and none were, if tickets have been added or withdrawn since.
+        """
+        return self._database.write(lambda c: studies.end_before(c, ticket, version))
 
     def take_ticket(self, study_id: int, agent: str, wanted: Wanted) -> TicketRow | None:
         """Take the next waiting ticket for an agent; None if there is none, or the study is not running.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tempopt.errors import StorageError, StudyNotFound, unknown
@@ -24,6 +24,7 @@ from tempopt.store.rows import (
     StudyRow,
     StudyState,
     StudySummary,
+    TicketRow,
     TicketState,
 )
 from tempopt.store.taking import now
@@ -32,7 +33,13 @@ _WITHDRAWN = "withdrawn: the search was stopped"
 
 
 def create(
-    connection: Connection, name: str, spec: dict[str, Any], spec_hash: str, *, shown: str
+    connection: Connection,
+    name: str,
+    spec: dict[str, Any],
+    spec_hash: str,
+    warm_start: list[Any] | None = None,
+    *,
+    shown: str,
 ) -> StudyRow:
     """Write a new study; StorageError if the name cannot be stored or is taken."""
     if not name.strip() or name != name.strip() or len(name) > MAX_NAME:
@@ -49,7 +56,7 @@ def create(
         "version": 0,
     }
     try:
-        result = connection.execute(insert(STUDY).values(values))
+        result = connection.execute(insert(STUDY).values({**values, "warm_start": warm_start}))
     except IntegrityError:
         raise StorageError(
             f'The store {shown} has a study "{name}" already. Go on with it '
@@ -58,6 +65,14 @@ def create(
     key = result.inserted_primary_key
     assert key is not None, "one row was inserted"
     return StudyRow(id=key[0], **values)
+
+
+def warm_start(connection: Connection, study_id: int) -> list[Any]:
+    """Return what a study keeps of earlier ones; StudyNotFound if it has been deleted."""
+    row = connection.execute(select(STUDY.c.warm_start).where(STUDY.c.id == study_id)).one_or_none()
+    if row is None:
+        raise _deleted(study_id)
+    return row.warm_start or []
 
 
 def load(connection: Connection, name: str, *, shown: str) -> StudyRow:
@@ -169,13 +184,32 @@ def add_tickets(
 def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
     """Withdraw the waiting tickets of these kinds, and close the trials of those that were begun before."""
     _lock(connection, study_id)
-    waiting = (TICKET.c.study_id == study_id, TICKET.c.state == "waiting", reading.of_kinds(kinds))
-    found = select(TICKET.c.id, TICKET.c.trial_id).where(*waiting).order_by(TICKET.c.id)
-    rows = connection.execute(found.with_for_update()).all()
+    return _withdraw(connection, study_id, TICKET.c.state == "waiting", reading.of_kinds(kinds))
+
+
+def end_before(connection: Connection, ticket: TicketRow, version: int) -> int | None:
+    """Withdraw a taken ticket and those after it that wait; None if tickets have come or gone meanwhile."""
+    _lock(connection, ticket.study_id)
+    current = select(STUDY.c.version).where(STUDY.c.id == ticket.study_id)
+    if connection.scalars(current).one_or_none() != version:
+        return None
+    waiting = and_(TICKET.c.state == "waiting", TICKET.c.number > ticket.number)
+    mine = and_(
+        TICKET.c.id == ticket.id,
+        TICKET.c.state == "running",
+        TICKET.c.attempt == ticket.attempt,
+        TICKET.c.agent == ticket.agent,
+    )
+    return _withdraw(connection, ticket.study_id, or_(waiting, mine), reading.of_kinds([ticket.kind]))
+
+
+def _withdraw(connection: Connection, study_id: int, *which: ColumnElement[bool]) -> int:
+    found = select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study_id, *which)
+    rows = connection.execute(found.order_by(TICKET.c.id).with_for_update()).all()
     for start in range(0, len(rows), MANY):
         some = rows[start : start + MANY]
         these = TICKET.c.id.in_([row.id for row in some])
-        connection.execute(update(TICKET).where(these).values(state="withdrawn"))
+        connection.execute(update(TICKET).where(these).values(state="withdrawn", agent=None, lease=None))
         closed = TrialChange(end=End(outcome="failed", error=_WITHDRAWN))
         trials = {row.trial_id: closed for row in some if row.trial_id is not None}
         optuna_tables.write_trials(connection, trials)

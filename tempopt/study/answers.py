@@ -21,17 +21,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.store.rows import Measurement, TicketRow
-from tempopt.study.confirm import (
-    POSTHOC_CONSTANTS,
-    constant_name,
-    counted,
-    current_round,
-    finished,
-    of_kind,
-    oriented,
-    usable,
-)
+from tempopt.study.confirm import POSTHOC_CONSTANTS, constant_name, counted
 from tempopt.study.paired import PairedTest, paired
+from tempopt.study.tickets import current_round, finished, of_kind, oriented, usable
 
 if TYPE_CHECKING:
     from tempopt.study.spec import StudySpec

@@ -6,18 +6,27 @@ Joins the space and the history; speaks to no trainer and no database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optuna.trial import TrialState
 
 from tempopt.store.rows import OVER, SEARCHING, Measurement, TicketRow, TrialParam
-from tempopt.study.confirm import oriented, usable
+from tempopt.study.choose import Parameters
+from tempopt.study.features import Features
+from tempopt.study.first_trials import first_trial
+from tempopt.study.forks import can_share
 from tempopt.study.history import History
 from tempopt.study.optimizers import make_pruner, make_sampler
+from tempopt.study.settings import KNOWLEDGE_GRADIENT
 from tempopt.study.space import Arm
 from tempopt.study.spec import StudySpec
+from tempopt.study.tickets import oriented, usable
 from tempopt.study.trials import trial_params
+from tempopt.study.warm_start import Remembered
 from tempopt.training.seeds import derive
+
+if TYPE_CHECKING:
+    from tempopt.study.knowledge import Knower
 
 
 def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
@@ -35,9 +44,17 @@ class Arms:
         spec: The study's spec.
         tickets: The study's tickets as they are in the store, by number.
         reports: Validation reports as they are in the store.
+        earlier: What the study has kept of earlier ones.
     """
 
-    def __init__(self, spec: StudySpec, tickets: Iterable[TicketRow], reports: Sequence[Measurement]) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        tickets: Iterable[TicketRow],
+        reports: Sequence[Measurement],
+        *,
+        earlier: Remembered = (),
+    ) -> None:
         self._spec = spec
         self._spaces = {arm: spec.space(arm) for arm in SEARCHING}
         self._constants = spec.constants()
@@ -51,6 +68,8 @@ class Arms:
             )
             for arm in SEARCHING
         }
+        self._remembered = earlier
+        self._knowers: dict[Arm, Knower] = {}
         self._wanted = {(t.kind, t.number): t.sampled for t in tickets if t.sampled and t.parameters is None}
         self._known: dict[Arm, set[int]] = {arm: set() for arm in SEARCHING}
         reported = by_step(reports)
@@ -59,6 +78,25 @@ class Arms:
                 self.asked(ticket)
             if ticket.state in OVER:
                 self.told(ticket, reported.get(ticket.id, {}))
+
+    def _knower(self, arm: Arm) -> Knower:
+        # it loads scipy, for which who only looks at a study should not wait
+        from tempopt.study.earlier import Earlier
+        from tempopt.study.knowledge import Knower
+
+        if arm not in self._knowers:
+            study, features = self._spec.study, Features(self._spec, arm)
+            self._knowers[arm] = Knower(
+                self._spaces[arm],
+                lambda sampled: features(self._spec.parameters(arm, sampled)),
+                maximize=study.direction == "maximize",
+                streams=study.seeds.search if arm == "search" else None,
+                # whether checkpoints are kept is a matter of care, which changes no decision
+                thaws=arm == "search" and can_share(self._spec),
+                seed=derive(study.seed, arm, "pool"),
+                earlier=[Earlier(each["runs"], features) for each in self._remembered],
+            )
+        return self._knowers[arm]
 
     def asked(self, ticket: TicketRow) -> None:
         """Take in the parameters of a ticket that has been begun, by whomever."""
@@ -92,9 +130,24 @@ class Arms:
         fixed |= self._wanted.get((arm, number)) or {}
         if not self._spaces[arm].keys() - fixed.keys():
             return fixed
-        seed = derive(self._spec.study.seed, arm, "sampler", number)
-        sampler = make_sampler(self._spec.study.sampler, seed=seed)
-        return self._histories[arm].ask(number, sampler) | fixed
+        seed, history = derive(self._spec.study.seed, arm, "sampler", number), self._histories[arm]
+        if sampler := make_sampler(self._spec.study.sampler, seed=seed):
+            return history.ask(number, sampler) | fixed
+        known, pending = history.known(number), history.pending(number)
+        knower = self._knower(arm)
+        found = knower.ask(known, pending, number=number, seed=seed, fixed=fixed) or knower.first(number)
+        return (found or first_trial(self._spec, arm, number, seed=self._spec.study.seed)) | fixed
+
+    def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
+        """Return how much better a run like this ticket's is expected to make what is named, and its noise.
+
+        By what was known before the first of the tickets that are in work with it, so that all agents end a
+        search at the same ticket. None: too little is known, or the sampler is one that does not say.
+        """
+        arm: Arm = ticket.kind  # type: ignore[assignment]
+        if self._spec.study.sampler.name != KNOWLEDGE_GRADIENT or not self._spaces[arm]:
+            return None
+        return self._knower(arm).prospect(self._histories[arm].known(ticket.number))
 
     def trial(self, sampled: Mapping[str, Any]) -> list[TrialParam]:
         """Return the parameters of a search ticket as Optuna's tables hold them."""
@@ -105,16 +158,33 @@ class Arms:
         if ticket.kind not in SEARCHING or not reports or not self._spaces[ticket.kind]:
             # runs that differ in nothing but the seed are all wanted, the unlucky ones too
             return False
+        history = self._histories[ticket.kind]
         # a pruner of its own for each decision: some settle their options by what they see first
-        pruner = make_pruner(self._spec.study.pruner)
-        return self._histories[ticket.kind].prune(ticket.number, reports, pruner)
+        if pruner := make_pruner(self._spec.study.pruner):
+            return history.prune(ticket.number, reports, pruner)
+        own = history.running(ticket.number, reports)
+        return self._knower(ticket.kind).prune(history.known(ticket.number), own)
 
     def bound(self, ticket: TicketRow, reports: Mapping[int, float]) -> float | None:
         """Return what the pruner would not have this ticket be worse than; None: it has no such number."""
         if ticket.kind not in SEARCHING or not reports or not self._spaces[ticket.kind]:
             return None
         pruner = make_pruner(self._spec.study.pruner)
+        if pruner is None:
+            return None
         return self._histories[ticket.kind].bound(ticket.number, reports, pruner)
+
+    def named(self, arm: Arm, count: int) -> list[Parameters]:
+        """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
+
+        The best single one first; none where the study's sampler has no picture of what it has seen, or
+        where too few runs are complete.
+        """
+        if self._spec.study.sampler.name != KNOWLEDGE_GRADIENT or not self._spaces[arm]:
+            return []
+        seed = derive(self._spec.study.seed, arm, "named")
+        found = self._knower(arm).named(self._histories[arm].over(), count=count, seed=seed)
+        return [self._spec.parameters(arm, sampled) for sampled in found]
 
     def told(self, ticket: TicketRow, reports: Mapping[int, float]) -> None:
         """Take in how a ticket ended."""

@@ -14,10 +14,11 @@ from typing import Any
 from tempopt.store.rows import KINDS, OVER, SEARCHING, Kind, StudyRow, StudyState, TicketRow
 from tempopt.store.store import Store
 from tempopt.study.arms import Arms, by_step
-from tempopt.study.confirm import oriented, usable, winner_of
+from tempopt.study.confirm import winner_of
 from tempopt.study.presence import is_dead
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import spent, to_come
+from tempopt.study.tickets import oriented, usable
 
 
 class Board:
@@ -33,6 +34,7 @@ class Board:
         self._spec = spec
         self._study = study
         self._store = store
+        self._earlier = store.warm_start(study.id) if spec.study.warm_start else []
         self.read()
 
     def read(self) -> None:
@@ -42,7 +44,7 @@ class Board:
         self.version = study.version
         rows = self._store.tickets(self._study.id)
         reports = self._store.measurements(self._study.id, names=["report"])
-        self.arms = Arms(self._spec, rows, reports)
+        self.arms = Arms(self._spec, rows, reports, earlier=self._earlier)
         self.tickets = {row.id: row for row in rows}
         self.codes = {row.code for row in rows if row.code is not None}
         self._of_kind = {kind: [row.id for row in rows if row.kind == kind] for kind in KINDS}

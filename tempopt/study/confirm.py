@@ -1,29 +1,21 @@
-"""Which runs prove a search: candidates, the tickets that choose among them and those that estimate.
+"""Which runs prove a search: the tickets that estimate what was chosen, and what is measured at their end.
 
 Pure: rows in, new tickets and evaluations out. The statistics on the results are in answers.py.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.store.rows import OVER, Kind, NewTicket, TicketRow
-from tempopt.study.paired import Direction
-from tempopt.study.space import distinct
+from tempopt.store.rows import Kind, NewTicket, TicketRow
+from tempopt.study.choose import Named, Parameters, names_none, pick
+from tempopt.study.tickets import ARMS, current_round, finished, fresh_seed, next_number, of_kind
 from tempopt.temperature import TEMPERATURE_PARAMETERS
 from tempopt.training.messages import Evaluation
-from tempopt.training.seeds import derive
 
 if TYPE_CHECKING:
     from tempopt.study.spec import StudySpec
-
-Parameters = dict[str, Any]
-
-ARMS: tuple[Kind, ...] = ("unit", "constant", "search")
-"""The arms that are confirmed, in the order of their tickets."""
 
 POSTHOC_CONSTANTS = (0.25, 0.35, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
 """Constant temperatures that models trained at tau = 1 are evaluated under; 1 itself is measured anyway."""
@@ -32,165 +24,9 @@ OBSERVED = (("confirm", "unit"), ("confirm", "search"))
 """Kinds and arms of the runs whose attention is looked at: the winner's, and those at temperature 1."""
 
 
-def over(ticket: TicketRow) -> bool:
-    """Return whether nothing more will become of the ticket; one that was withdrawn is over, too."""
-    return ticket.state in OVER
-
-
-def finished(tickets: Iterable[TicketRow]) -> bool:
-    """Return whether no ticket is waiting or running."""
-    return all(over(ticket) for ticket in tickets)
-
-
-def current_round(tickets: Iterable[TicketRow]) -> int:
-    """Return the round that is being worked on, or was last: 0 for a study that was never enlarged."""
-    return max((ticket.round for ticket in tickets), default=0)
-
-
-def usable(ticket: TicketRow) -> bool:
-    """Return whether the run came to its end with a finite value."""
-    return ticket.outcome == "complete" and ticket.value is not None and math.isfinite(ticket.value)
-
-
-def of_kind(
-    tickets: Iterable[TicketRow], kind: Kind, arm: str | None = None, *, of_round: int | None = None
-) -> list[TicketRow]:
-    """Return the tickets of a kind (and arm, and round) by number."""
-    found = [
-        ticket
-        for ticket in tickets
-        if ticket.kind == kind and arm in (None, ticket.arm) and of_round in (None, ticket.round)
-    ]
-    return sorted(found, key=lambda ticket: ticket.number)
-
-
-def oriented(value: float, direction: Direction) -> float:
-    """Return the value with the sign under which more is better."""
-    return value if direction == "maximize" else -value
-
-
-def candidates(tickets: Iterable[TicketRow], k: int, direction: Direction) -> list[Parameters]:
-    """Return the k best distinct parameter sets, best first, by the values of their complete runs.
-
-    Two sets are the same if their effective parameters are; a set that was run more than once counts
-    with the mean of its complete runs, and of equal values the earlier goes first.
-
-    Args:
-        tickets: The tickets of one arm.
-        k: How many at most, >= 1.
-        direction: Which values are better.
-    """
-    runs: dict[str, list[TicketRow]] = {}
-    for ticket in sorted(tickets, key=lambda ticket: ticket.number):
-        if usable(ticket) and ticket.parameters is not None:
-            runs.setdefault(distinct(ticket.parameters), []).append(ticket)
-    ranked = sorted(
-        runs.values(),
-        key=lambda run: oriented(fmean(t.value for t in run if t.value is not None), direction),
-        reverse=True,
-    )
-    return [dict(run[0].parameters) for run in ranked[:k] if run[0].parameters is not None]
-
-
-def _candidates_of(arm: Kind, tickets: Sequence[TicketRow], spec: StudySpec) -> list[Parameters]:
-    runs = of_kind(tickets, arm)
-    found = candidates(runs, spec.study.candidates, spec.study.direction)
-    if not found and arm == "unit":
-        # tau = 1 is what everything is measured against, also where it never trains to the end.
-        begun = [dict(run.parameters) for run in runs if run.parameters is not None]
-        found = begun[:1] or ([] if spec.space("unit") else [spec.parameters("unit", {})])
-    return found
-
-
-def choose_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
-    """Return the tickets that choose each arm's candidate, on fresh seeds that all candidates share.
-
-    Best of k on the very seeds that are estimated on would be a second winner's curse, so choosing
-    has seeds of its own. An arm with a single candidate has nothing to choose and gets no ticket.
-
-    Args:
-        tickets: All tickets of the study, of which unit, constant and search are over.
-        spec: The study's spec.
-
-    Returns:
-        The tickets of the current round; none if it has nothing to choose, or nothing to confirm.
-    """
-    if not spec.confirms:
-        return []
-    found = {arm: _candidates_of(arm, tickets, spec) for arm in ARMS}
-    if not found["unit"] or not found["search"]:
-        return []
-    now = current_round(tickets)
-    plan = [
-        (pair, arm, rank, parameters)
-        for pair in range(spec.study.seeds.choose)
-        for arm in ARMS
-        if len(found[arm]) > 1
-        for rank, parameters in enumerate(found[arm])
-    ]
-    return [
-        NewTicket(
-            kind="choose",
-            arm=arm,
-            number=number,
-            seed=_seed(spec, "choose", pair, now),
-            candidate=rank,
-            pair=pair,
-            parameters=parameters,
-            round=now,
-        )
-        for number, (pair, arm, rank, parameters) in enumerate(plan, next_number(tickets, "choose"))
-    ]
-
-
-def next_number(tickets: Iterable[TicketRow], kind: Kind) -> int:
-    """Return the first number that no ticket of the kind has: numbers go on from round to round."""
-    return 1 + max((ticket.number for ticket in tickets if ticket.kind == kind), default=-1)
-
-
-def _seed(spec: StudySpec, kind: Kind, pair: int, of_round: int) -> int:
-    later = (of_round,) if of_round else ()
-    return derive(spec.study.seed, kind, pair, *later)
-
-
-def pick(tickets: Sequence[TicketRow], spec: StudySpec) -> dict[Kind, Parameters]:
-    """Return the chosen parameter set of each arm, as far as the arms have been decided in this round.
-
-    The best mean over the choosing seeds wins. A candidate that diverged or was lost on some of them
-    ranks below every candidate that was so on fewer; of equal means the better of the search wins.
-
-    Args:
-        tickets: All tickets of the study.
-        spec: The study's spec.
-
-    Returns:
-        Arm to parameters; without the arms of which no run was complete or whose choosing is not over.
-    """
-    chosen: dict[Kind, Parameters] = {}
-    now = current_round(tickets)
-    for arm in ARMS:
-        tried = of_kind(tickets, "choose", arm, of_round=now)
-        if tried:
-            found = [_best(tried, spec.study.direction)] if finished(tried) else []
-        else:
-            found = _candidates_of(arm, tickets, spec)
-        if len(found) == 1:
-            chosen[arm] = found[0]
-    return chosen
-
-
-def _best(tried: Sequence[TicketRow], direction: Direction) -> Parameters:
-    def rank(candidate: int) -> tuple[int, float, int]:
-        runs = [ticket for ticket in tried if ticket.candidate == candidate]
-        values = [oriented(t.value, direction) for t in runs if usable(t) and t.value is not None]
-        mean = fmean(values) if values else -math.inf
-        return len(runs) - len(values), -mean, candidate
-
-    best = min((t.candidate for t in tried if t.candidate is not None), key=rank)
-    return next(dict(t.parameters) for t in tried if t.candidate == best and t.parameters is not None)
-
-
-def confirm_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+def confirm_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, named: Named = names_none
+) -> list[NewTicket]:
     """Return the tickets that estimate: every arm's choice, and init-only, on one set of new seeds.
 
     The initialisation-only run takes one thing away from the winner, the temperature during training:
@@ -200,16 +36,17 @@ def confirm_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
     Args:
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
+        named: As for :func:`choose_tickets`.
 
     Returns:
         ``confirm`` tickets of the current round pair by pair, then its ``init_only``; none if no search
         run was complete.
     """
-    chosen = pick(tickets, spec) if spec.confirms else {}
+    chosen = pick(tickets, spec, named) if spec.confirms else {}
     if not {"unit", "search"} <= chosen.keys():
         return []
     now = current_round(tickets)
-    seeds = [_seed(spec, "confirm", pair, now) for pair in range(spec.study.seeds.confirm)]
+    seeds = [fresh_seed(spec.study.seed, "confirm", pair, now) for pair in range(spec.study.seeds.confirm)]
     plan = [(pair, seed, arm) for pair, seed in enumerate(seeds) for arm in ARMS if arm in chosen]
     neutral = {n: value for n, value in chosen["unit"].items() if n in TEMPERATURE_PARAMETERS}
     others = {n: value for n, value in chosen["search"].items() if n not in TEMPERATURE_PARAMETERS}

@@ -31,12 +31,13 @@ from tempopt.study.assignment import first_lease
 from tempopt.study.at_work import in_work
 from tempopt.study.board import Board
 from tempopt.study.forks import beyond_quota, for_others, kept_at_end
-from tempopt.study.limits import ended_by
+from tempopt.study.limits import beyond_notice, ended_by
 from tempopt.study.outbox import Away, Line, Outbox, left_behind, outbox_path
 from tempopt.study.presence import agent_name, leave
 from tempopt.study.progress import Observer, TrainerView
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import next_tickets
+from tempopt.study.tickets import over
 
 THOROUGH_SECONDS = 2.0
 """So often at most, while nothing is known to wait, the store is asked for what others have lost."""
@@ -243,7 +244,8 @@ class Desk:
             if self.board.state == "paused":
                 return None
         if ticket is None:
-            self._end_search()
+            if reason := self._why_to_end():
+                self._end_search(reason)
             ticket = self._take(held) if self.board.startable() and not goes_on else None
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
@@ -263,7 +265,8 @@ class Desk:
                 # this process was frozen for longer than the lease
                 self._read()
                 return None
-        self.board.take_in(ticket, {})
+        if ticket is not None:
+            self.board.take_in(ticket, {})
         return ticket
 
     def _wanted(self, held: list[int]) -> Wanted:
@@ -281,10 +284,16 @@ class Desk:
         wanted = self._wanted(held)
         return self._line.attempt(lambda: self._store.take_ticket(self._study.id, self._name, wanted))
 
-    def _parametrised(self, ticket: TicketRow) -> TicketRow:
+    def _parametrised(self, ticket: TicketRow) -> TicketRow | None:
+        """Return a ticket with what it is to train; None: the search ends before it."""
         if self.board.arms.unknown_before(ticket):
             # with many agents: to read what the others were given takes less than to draw all of it again
             self._line.attempt(self.board.refresh)
+        while reason := self._beyond_notice(ticket):
+            if self._end_search(reason, before=ticket):
+                return None
+            # somebody has asked for more in the meantime
+            self._read()
         arms = self.board.arms
         sampled = arms.ask(ticket)
         parameters = self._spec.parameters(ticket.kind, sampled)  # type: ignore[arg-type]
@@ -293,6 +302,25 @@ class Desk:
             lambda: self._store.begin(ticket.id, ticket.attempt, parameters, sampled, trial)
         )
         return dataclasses.replace(ticket, parameters=parameters, sampled=sampled, trial_number=number)
+
+    def _beyond_notice(self, ticket: TicketRow) -> str | None:
+        """Return why neither this ticket nor those after it are worth training, None if they may be."""
+        if self._spec.study.limits.standard_errors is None or ticket.kind != "search" or ticket.round:
+            # trials that a person has asked for after a verdict are trained
+            return None
+        search = self.board.of_kind("search")
+        unbegun = [each for each in search if each.parameters is None and each.round == ticket.round]
+        if any(t.sampled is not None and t.number >= ticket.number and not over(t) for t in unbegun):
+            # and so is what somebody wants tried
+            return None
+        # another agent may end the search at one before this, or have done so: then it ends for all
+        first = ticket.number - self._spec.study.parallel
+        said = (
+            beyond_notice(self._spec, each, self.board.arms, left=len(search) - each.number)
+            for each in unbegun
+            if first < each.number <= ticket.number and each.sampled is None
+        )
+        return next(filter(None, said), None)
 
     def reports(self, ticket: TicketRow) -> dict[int, float]:
         """Return what earlier attempts at a ticket have reported, step to value."""
@@ -303,12 +331,20 @@ class Desk:
         )
         return by_step(found).get(ticket.id, {})
 
-    def _end_search(self) -> None:
-        reason = self._why_to_end()
-        if reason is not None:
-            self._line.attempt(lambda: self._store.withdraw(self._study.id, SEARCHING))
-            self._observer.note(reason)
-            self._read()
+    def _end_search(self, reason: str, *, before: TicketRow | None = None) -> bool:
+        """Withdraw what waits, and return whether it was; not if tickets have come or gone meanwhile.
+
+        Args:
+            before: The first ticket that is not to be begun, which this agent has taken; None: all of them.
+        """
+        id, version = self._study.id, self.board.version
+        if before is None:
+            self._line.attempt(lambda: self._store.withdraw(id, SEARCHING))
+        elif self._line.attempt(lambda: self._store.end_before(before, version=version)) is None:
+            return False
+        self._observer.note(reason)
+        self._read()
+        return True
 
     def _why_to_end(self) -> str | None:
         return ended_by(self._spec, self._study, self.board, trainers=self._trainers)
@@ -325,7 +361,7 @@ class Desk:
         self._evict(for_others(self.board.tickets.values()))
         self._delete_evicted()
         id, version = self._study.id, self.board.version
-        new = next_tickets(list(self.board.tickets.values()), self._spec)
+        new = next_tickets(list(self.board.tickets.values()), self._spec, self.board.arms.named)
         if not new and self._line.attempt(lambda: self._store.set_state(id, "done", version=version)):
             return True
         if new:

@@ -301,3 +301,17 @@ def blanks(value: Any, *, path: str) -> list[str]:
     if isinstance(value, list):
         return [p for i, item in enumerate(value) for p in blanks(item, path=f"{path}.{i}")]
     return [path] if value == BLANK else []
+
+
+def renewed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a stored spec as this version would have stored them."""
+    data = dict(stored)
+    trainer, study = data.get("trainer"), data.get("study")
+    if isinstance(trainer, Mapping) and trainer:
+        devices = trainer.get("devices")
+        if devices == "1" or isinstance(devices, list):
+            data["trainer"] = {**trainer, "devices": 1}
+    if isinstance(study, Mapping) and isinstance(study.get("seeds"), Mapping):
+        # before trials could share seeds each had its own
+        data["study"] = {**study, "seeds": {"search": None, **study["seeds"]}}
+    return data

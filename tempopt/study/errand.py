@@ -35,6 +35,7 @@ from tempopt.study.settings import Workers
 from tempopt.study.spec import StudySpec, diff
 from tempopt.study.stages import first_tickets
 from tempopt.study.trials import make_study
+from tempopt.study.warm_start import remembered
 from tempopt.training.claims import claimed
 from tempopt.training.machine import Machine, this_machine
 from tempopt.training.messages import Failed, Finished, RunRequest, Started
@@ -144,8 +145,11 @@ class Errand:
         spec, store = self._spec, self._store
         for note in spec.notes:
             self._observer.note(note)
+        kept = remembered(store, spec)
+        for each in kept:
+            self._observer.note(f"Begins with what {len(each['runs'])} runs of {each['name']} have shown.")
         try:
-            return store.create_study(spec.study.name, spec.to_json(), spec.identity())
+            return store.create_study(spec.study.name, spec.to_json(), spec.identity(), warm_start=kept)
         except StorageError:
             # somebody else has begun the same study at the same moment
             found = find(store, spec.study.name)

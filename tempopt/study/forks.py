@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import SpecError
 from tempopt.store.rows import Checkpoint, TicketRow, to_fork_from
-from tempopt.study.confirm import oriented
+from tempopt.study.settings import KNOWLEDGE_GRADIENT
+from tempopt.study.tickets import oriented
 from tempopt.temperature import end_alike, same_training, steps_alike, steps_held
 from tempopt.training.messages import Fork, Saved
 
@@ -28,13 +29,16 @@ def saved(checkpoint: Checkpoint) -> Saved:
     return Saved(step=checkpoint.step, url=checkpoint.url, digest=checkpoint.digest, size=checkpoint.size)
 
 
+def can_share(spec: StudySpec) -> bool:
+    """Return whether search trials could begin from each other's checkpoints, if these were kept."""
+    # a callback may look at the plan, or at what was validated, and keep what is in no checkpoint; and
+    # where each trial has a seed of its own, no two are ever trained alike
+    return spec.study.seeds.search is not None and not spec.trainer.get("callbacks")
+
+
 def shares(ticket: TicketRow, spec: StudySpec) -> bool:
     """Return whether other runs may begin from this one's checkpoints, and this one from others'."""
-    study = spec.study
-    # where each trial has a seed of its own, no two are ever trained alike
-    asked = study.seeds.search is not None and study.checkpoint_quota is not None
-    # a callback may look at the plan, or at what was validated, and keep what is in no checkpoint
-    return ticket.kind == "search" and asked and not spec.trainer.get("callbacks")
+    return ticket.kind == "search" and can_share(spec) and spec.study.checkpoint_quota is not None
 
 
 def held(ticket: TicketRow, total_steps: int, spec: StudySpec) -> int:
@@ -108,10 +112,10 @@ def _validated_alike(one: Mapping[str, Any], other: Mapping[str, Any], spec: Stu
 def _unseen(spec: StudySpec) -> bool:
     """Return whether nothing is decided by the reports of a run that is not over.
 
-    A run that begins from one that was validated otherwise lacks the reports before; where the pruner would
-    have seen them, what it decides would depend on which checkpoints are at hand.
+    A run that begins from one that was validated otherwise lacks the reports before; where the pruner or the
+    sampler would have seen them, what they decide would depend on which checkpoints are at hand.
     """
-    return spec.study.pruner.name == "none"
+    return spec.study.pruner.name == "none" and spec.study.sampler.name != KNOWLEDGE_GRADIENT
 
 
 def kept_at_end(ticket: TicketRow, spec: StudySpec, outcome: str) -> tuple[Checkpoint, ...]:

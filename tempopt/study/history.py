@@ -168,12 +168,7 @@ class History:
 
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
         """Return the sampler's suggestion for ticket ``number``; say with :meth:`asked` what became of it."""
-        known = self._known(number)
-        pending = [
-            frozen(n, state=TrialState.RUNNING, distributions=self._distributions, params=self._asked[n])
-            for n in range(len(known), number)
-            if n in self._asked
-        ]
+        known, pending = self.known(number), self.pending(number)
         if isinstance(sampler, Tpe) and not self._partial and any(t.state in LEARNED for t in known):
             sampler.shared, sampler.rows = self._distributions, self._rows
         view = View(
@@ -207,15 +202,9 @@ class History:
         if decider is not None:
             assert self._ready >= self._end(number), "a ticket was started before its history was known"
             return decider.prune(number, reports, self._end(number))
-        own = frozen(
-            number,
-            state=TrialState.RUNNING,
-            distributions=self._distributions,
-            params=self._asked[number],
-            reports=reports,
-        )
+        own = self.running(number, reports)
         view = View(
-            name=self._name, direction=self._direction, trials=self._known(number), own=own, number=number
+            name=self._name, direction=self._direction, trials=self.known(number), own=own, number=number
         )
         return bool(pruner.prune(view.study(pruner=pruner), own))
 
@@ -266,7 +255,26 @@ class History:
         """Return how many tickets, from the first on, ticket ``number`` may know."""
         return max(0, number - self._parallel + 1)
 
-    def _known(self, number: int) -> list[FrozenTrial]:
+    def known(self, number: int) -> list[FrozenTrial]:
+        """Return the trials that ticket ``number`` may know, from the first on."""
         end = self._end(number)
         assert self._ready >= end, "a ticket was started before its history was known"
         return self._finished[:end]  # type: ignore[return-value]
+
+    def pending(self, number: int) -> list[FrozenTrial]:
+        """Return the trials between those that ticket ``number`` may know and itself."""
+        return [self.running(n, {}) for n in range(self._end(number), number) if n in self._asked]
+
+    def running(self, number: int, reports: Mapping[int, float]) -> FrozenTrial:
+        """Return a trial in work, with what it has reported (step to value)."""
+        return frozen(
+            number,
+            state=TrialState.RUNNING,
+            distributions=self._distributions,
+            params=self._asked[number],
+            reports=reports,
+        )
+
+    def over(self) -> list[FrozenTrial]:
+        """Return all trials that are over, by number."""
+        return [trial for trial in self._finished if trial is not None]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
-from tempopt.store.rows import SEARCHING, StudyRow
+from tempopt.store.rows import SEARCHING, StudyRow, TicketRow
+from tempopt.study.arms import Arms
 from tempopt.study.board import Board
 from tempopt.study.spec import StudySpec
 from tempopt.study.stages import reserve, spent
@@ -43,3 +45,31 @@ def ended_by(spec: StudySpec, study: StudyRow, board: Board, *, trainers: int) -
                 f"{more:.3g} more. The search ends here; what it has found is confirmed."
             )
     return None
+
+
+def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, left: int) -> str | None:
+    """Return in words that nothing left of the search could be noticed, None if something could, or may.
+
+    What all runs that are left would add if each were worth as much as the next, against the standard error
+    of the gain that they are searched for. So Makarova et al. end a search (2022, "Automatic Termination for
+    Hyperparameter Optimization"), with a bound on the regret in place of the expected rise.
+
+    Args:
+        spec: The study's spec, with ``study.limits.standard_errors``.
+        ticket: A search ticket that has not been begun.
+        arms: What is known.
+        left: Search tickets that have not been begun, this one included.
+    """
+    limit = spec.study.limits.standard_errors
+    prospect = arms.prospect(ticket) if limit is not None and ticket.kind == "search" else None
+    if limit is None or prospect is None:
+        return None
+    rise, noise = prospect
+    error = noise * math.sqrt(2.0 / spec.study.seeds.confirm)
+    if left * rise >= limit * error:
+        return None
+    return (
+        f"study.limits.standard_errors is {limit:g}: the next trial is expected to add {rise:.2g}, and all "
+        f"{left} that are left {left * rise:.2g}, were each worth as much, to a gain with a standard error "
+        f"of {error:.2g}. The search ends here; what it has found is confirmed."
+    )

@@ -63,8 +63,8 @@ def _made(what: str, kind: type[Any], strategy: Strategy, **forced: Any) -> Any:
         raise SpecError(f"study.{what}: {strategy.name} does not take {strategy.options}: {error}") from error
 
 
-def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSampler:
-    """Return the sampler that the spec names.
+def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSampler | None:
+    """Return the sampler of Optuna that the spec names; None: it is tempopt's own, in knowledge.py.
 
     Args:
         strategy: Name and options.
@@ -73,17 +73,23 @@ def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSample
     Raises:
         SpecError: The sampler does not take an option.
     """
-    kind = Tpe if strategy.name == "tpe" else getattr(optuna.samplers, SAMPLERS[strategy.name])
+    name = SAMPLERS[strategy.name]
+    if name is None:
+        return None
+    kind = Tpe if strategy.name == "tpe" else getattr(optuna.samplers, name)
     sampler: optuna.samplers.BaseSampler = _made("sampler", kind, strategy, seed=seed & 0xFFFFFFFF)
     return sampler
 
 
-def make_pruner(strategy: Strategy) -> optuna.pruners.BasePruner:
-    """Return the pruner that the spec names.
+def make_pruner(strategy: Strategy) -> optuna.pruners.BasePruner | None:
+    """Return the pruner of Optuna that the spec names; None: it is tempopt's own, in knowledge.py.
 
     Raises:
         SpecError: The pruner does not take an option.
     """
-    kind = getattr(optuna.pruners, PRUNERS[strategy.name])
+    name = PRUNERS[strategy.name]
+    if name is None:
+        return None
+    kind = getattr(optuna.pruners, name)
     pruner: optuna.pruners.BasePruner = _made("pruner", kind, strategy)
     return pruner

@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
 from tempopt.store.rows import KINDS, Kind, Measurement, Outcome, StudyRow, StudyState, TicketRow
 from tempopt.study.answers import Answer, Share, Verdict, conclude
-from tempopt.study.confirm import current_round, evaluations, of_kind, oriented, usable, winner_of
+from tempopt.study.confirm import evaluations, winner_of
 from tempopt.study.paired import Direction
 from tempopt.study.presence import at_work
 from tempopt.study.spec import StudySpec
+from tempopt.study.tickets import current_round, of_kind, oriented, usable
+from tempopt.study.warm_start import Remembered
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -112,6 +114,7 @@ class StudyResult:
         curves: Ticket id to the validations during training; empty unless the whole was loaded.
         measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
             ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
+        earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
     """
 
     spec: StudySpec
@@ -131,6 +134,7 @@ class StudyResult:
     runs: tuple[TicketRow, ...] = field(repr=False)
     curves: Mapping[int, Curve] = field(repr=False, default_factory=dict)
     measured: Mapping[int, Mapping[str, Curve]] = field(repr=False, default_factory=dict)
+    earlier: Remembered = field(repr=False, default=())
 
     @property
     def name(self) -> str:
@@ -243,7 +247,8 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     row = store.load_study(name)
     tickets = store.tickets(row.id)
     if whole:
-        return assemble(row, tickets, store.measurements(row.id), whole=True)
+        found = assemble(row, tickets, store.measurements(row.id), whole=True)
+        return replace(found, earlier=store.warm_start(row.id)) if found.spec.study.warm_start else found
     compared = [t.id for t in tickets if t.kind == "confirm" and t.arm == "unit"]
     spec = StudySpec.from_json(row.spec)
     # by name: the entropies of these runs are many, and no verdict follows from them

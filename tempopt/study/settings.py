@@ -27,14 +27,19 @@ Direction = Literal["maximize", "minimize"]
 Workers = int | Literal["auto"]
 """Number of trials side by side; ``auto``: as many as there is room for."""
 
-SAMPLERS: dict[str, str] = {
+KNOWLEDGE_GRADIENT = "knowledge_gradient"
+"""Name of tempopt's own sampler and pruner."""
+
+SAMPLERS: dict[str, str | None] = {
+    KNOWLEDGE_GRADIENT: None,
     "tpe": "TPESampler",
     "random": "RandomSampler",
     "gp": "GPSampler",
 }
-"""Name of a sampler to its class in ``optuna.samplers``."""
+"""Name of a sampler to its class in ``optuna.samplers``; None: tempopt's own."""
 
-PRUNERS: dict[str, str] = {
+PRUNERS: dict[str, str | None] = {
+    KNOWLEDGE_GRADIENT: None,
     "median": "MedianPruner",
     "percentile": "PercentilePruner",
     "hyperband": "HyperbandPruner",
@@ -42,7 +47,7 @@ PRUNERS: dict[str, str] = {
     "threshold": "ThresholdPruner",
     "none": "NopPruner",
 }
-"""Name of a pruner to its class in ``optuna.pruners``."""
+"""Name of a pruner to its class in ``optuna.pruners``; None: tempopt's own."""
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 """Modes of ``torch.compile`` that a study may ask for."""
@@ -100,10 +105,10 @@ class Seeds(Section):
 
     Args:
         search: Seeds that search trials share by turns, so that what a seed does to all of them is no reason
-            to prefer one, and trials that begin alike are trained alike; None: each has its own.
+            to prefer one, and one that was ended early can be gone on with; None: each has its own.
     """
 
-    search: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    search: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = 2
     choose: Count = 4
     confirm: Annotated[int, Field(ge=2, description="a whole number of at least 2")] = 8
 
@@ -115,14 +120,17 @@ class Limits(Section):
         hours: Hours since the study was begun.
         gpu_hours: Hours of cards, added up over all trials, a share of a card counting as that share; where
             trials train on no card, their hours of training.
+        standard_errors: The search ends as soon as all that is left of it is expected to raise what would be
+            named by less than so many standard errors of the confirmation, which could not tell.
     """
 
     hours: _Most = None
     gpu_hours: _Most = None
+    standard_errors: _Most = None
 
 
 class Strategy(Section):
-    """A sampler or pruner of Optuna by its short name, with its options."""
+    """A sampler or pruner by its short name, with its options: Optuna's, or tempopt's own, which has none."""
 
     name: str
     options: dict[str, Any] = {}
@@ -146,6 +154,7 @@ class StudySection(Section):
 
     Args:
         enqueue: Parameter sets to try first, of some or all of the searched names.
+        warm_start: Earlier studies of the same store, by name, whose runs the sampler learns from.
         lease: Seconds that a run may go without a step before another agent takes its ticket.
         store_timeout: Seconds that agents go on training while the database cannot be reached.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
@@ -172,13 +181,17 @@ class StudySection(Section):
     test: Annotated[Literal["t", "wilcoxon"], Field(description="t or wilcoxon")] = "t"
     confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
     validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
-    sampler: Strategy = Strategy(name="tpe")
-    pruner: Strategy = Strategy(name="median")
+    sampler: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
+    pruner: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
     parallel: Count = 4
     max_attempts: Count = 3
     enqueue: Annotated[
         list[dict[str, Any]],
         Field(description="a list of parameter sets, as in [{temperature_init: 2.0}]"),
+    ] = []
+    warm_start: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(description="a list of names of earlier studies, as in [first, second]"),
     ] = []
     limits: Limits = Limits()
     lease: Annotated[
@@ -205,6 +218,8 @@ class StudySection(Section):
         known = SAMPLERS if info.field_name == "sampler" else PRUNERS
         if given.name not in known:
             raise ValueError(unknown(str(info.field_name), given.name, known))
+        if given.name == KNOWLEDGE_GRADIENT and given.options:
+            raise ValueError(f"given {given.options!r}, but {given.name} has no options. Take them out.")
         if "seed" in given.options:
             raise ValueError(
                 "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
@@ -225,6 +240,36 @@ class StudySection(Section):
         if isinstance(mode, str) and mode in COMPILE_MODES:
             return mode
         raise ValueError(f"given {given!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
+
+    @model_validator(mode="after")
+    def _learns(self) -> Self:
+        given = self.warm_start
+        if self.name in given or len(set(given)) < len(given):
+            message = f"given {given!r}. Give names of other studies, each of them once."
+        elif given and self.sampler.name != KNOWLEDGE_GRADIENT:
+            message = (
+                f"given {given!r} with sampler: {self.sampler.name}, which learns nothing from others. "
+                f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
+            )
+        else:
+            return self
+        raise FaultsError([("warm_start", message)])
+
+    @model_validator(mode="after")
+    def _foreseen(self) -> Self:
+        given, sampler = self.limits.standard_errors, self.sampler.name
+        if given is None:
+            return self
+        if sampler != KNOWLEDGE_GRADIENT:
+            message = (
+                f"given {given:g} with sampler: {sampler}, which does not say what trials to come are worth. "
+                f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
+            )
+        elif self.evaluate_only is not None:
+            message = f"given {given:g} with evaluate_only, where nothing is confirmed. Take it out."
+        else:
+            return self
+        raise FaultsError([("limits.standard_errors", message)])
 
     @model_validator(mode="after")
     def _enough_pairs(self) -> Self:

@@ -365,12 +365,8 @@ class StudySpec(Section):
         Raises:
             SpecError: Another version of tempopt wrote it, in a way that this one does not read.
         """
-        trainer = stored.get("trainer")
-        devices = trainer.get("devices") if isinstance(trainer, Mapping) else None
-        if trainer and (devices == "1" or isinstance(devices, list)):  # as older versions wrote one
-            stored = {**stored, "trainer": {**trainer, "devices": 1}}
         try:
-            return cls.parse(stored, source="the stored study spec")
+            return cls.parse(document.renewed(stored), source="the stored study spec")
         except SpecError as error:
             raise SpecError(
                 f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Go on "
@@ -457,13 +453,12 @@ def _identifying(spec: StudySpec) -> dict[str, Any]:
     del data["resources"]
     for name in _LOGGED:
         data["trainer"].pop(name, None)
-    # a study that compiles nothing asks what it asked before there was this key
-    unsaid = ["compile"] if spec.study.compile is None else []
+    # what was asked before there was a key is still asked without it
+    unsaid = [name for name in ("compile", "warm_start") if not getattr(spec.study, name)]
     for name in ("name", *unsaid, *_CARE):
         del data["study"][name]
     if spec.study.seeds.search is None:
         del data["study"]["seeds"]["search"]
-    # nor does one that attaches as all did before there was a choice
     if spec.attach is not None and spec.attach.way == "query_rows":
         del data["attach"]["way"]
     return data

@@ -1,6 +1,6 @@
 """Which tickets a study gets, and when: its first ones, more on request, and those that prove what was found.
 
-Pure: rows in, new tickets out. What choosing and confirming consist of is confirm.py's.
+Pure: rows in, new tickets out. What choosing and confirming consist of is choose.py's and confirm.py's.
 """
 
 from __future__ import annotations
@@ -10,14 +10,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.store.rows import Kind, NewTicket, TicketRow
-from tempopt.study.confirm import (
-    ARMS,
-    choose_tickets,
-    confirm_tickets,
-    current_round,
-    next_number,
-    over,
-)
+from tempopt.study.choose import Named, choose_tickets, most_to_choose, names_none
+from tempopt.study.confirm import confirm_tickets
+from tempopt.study.tickets import ARMS, current_round, next_number, over
 from tempopt.training.seeds import derive
 
 if TYPE_CHECKING:
@@ -83,18 +78,17 @@ def _search(
     ]
 
 
-def next_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+def next_tickets(tickets: Sequence[TicketRow], spec: StudySpec, named: Named = names_none) -> list[NewTicket]:
     """Return the tickets that follow when all that there are are over; none when the study is, too.
 
     Args:
         tickets: All tickets of the study, of which none waits or runs.
         spec: The study's spec.
+        named: Names the candidates; where it names none, they are those with the best values.
     """
-    kinds = _proving(tickets)
-    if "confirm" in kinds:
+    if "confirm" in _proving(tickets):
         return []
-    chosen = [] if "choose" in kinds else choose_tickets(tickets, spec)
-    return chosen or confirm_tickets(tickets, spec)
+    return choose_tickets(tickets, spec, named) or confirm_tickets(tickets, spec, named)
 
 
 def _proving(tickets: Iterable[TicketRow]) -> set[Kind]:
@@ -112,7 +106,7 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     asked = {arm: sum(t.kind == arm and t.state != "withdrawn" for t in tickets) for arm in ARMS}
     confirming = (sum(count > 0 for count in asked.values()) + 1) * spec.study.seeds.confirm
     if "choose" in kinds:
-        return confirming
+        return confirming + most_to_choose(tickets, spec)
     if not spec.other_names:
         asked["unit"] = min(asked["unit"], 1)
     several = [min(count, spec.study.candidates) for count in asked.values()]

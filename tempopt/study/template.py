@@ -30,8 +30,9 @@ study:
   seeds: {{choose: 4, confirm: 8}}  # fresh seeds to choose the winner on, and others to measure its gain
   confirm_on: {confirm_on}
   # test: wilcoxon  # instead of the paired t test, where a few seeds may fail altogether
-  # pruner: hyperband  # instead of median; none trains every run to its end
+  # pruner: none        # trains every run to its end
   # enqueue: [{{temperature_init: 0.5}}]  # parameters to try first
+  # warm_start: [an_earlier_study]  # whose runs the search learns from, of the same database
   # limits: {{hours: 8}}  # stop searching by then, and confirm what was found; gpu_hours counts training
   # compile: true  # the training steps, with torch.compile; or reduce-overhead, max-autotune
   # checkpoint_every: 60  # seconds; else at every validation, and at least every 300 seconds

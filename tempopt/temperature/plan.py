@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
@@ -232,21 +233,26 @@ def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
     return parameters["temperature_final"] in (None, level)
 
 
-def _read(choice: str, parameters: Mapping[str, Any]) -> set[str]:
+def _read(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
     """Return the parameters that the chosen strategy reads, none if none is chosen."""
     if choice not in parameters:
-        return set()
+        return frozenset()
     check_plan_parameter(choice, parameters[choice])
     return _field_names(_REGISTRIES[choice][parameters[choice]])
 
 
-def _unread(choice: str, chosen: str) -> set[str]:
+def _unread(choice: str, chosen: str) -> frozenset[str]:
     """Return the parameters that other strategies of this choice read and the chosen one does not."""
     check_plan_parameter(choice, chosen)
+    return _only_others(choice, chosen)
+
+
+@cache
+def _only_others(choice: str, chosen: str) -> frozenset[str]:
     registry = _REGISTRIES[choice]
-    read = _field_names(registry[chosen])
-    return {name for strategy in registry.values() for name in _field_names(strategy)} - read
+    others = frozenset(name for strategy in registry.values() for name in _field_names(strategy))
+    return others - _field_names(registry[chosen])
 
 
-def _field_names(strategy: type[Any]) -> set[str]:
-    return {each.name for each in fields(strategy)}
+def _field_names(strategy: type[Any]) -> frozenset[str]:
+    return frozenset(each.name for each in fields(strategy))

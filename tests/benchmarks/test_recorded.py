@@ -6,10 +6,13 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.ensemble import ExtraTreesRegressor
 
 from benchmarks.recorded.make import known, table_path
 from benchmarks.recorded.tasks import SEEDS, TASKS
+from benchmarks.recorded.trees import OneByOne
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -52,3 +55,12 @@ def _check_curves(row: dict[str, Any], total: int, every: int) -> None:
     else:
         assert row["final_steps"] == asked[::-1][::2][::-1]
         assert row["current_steps"] == [*asked[::-1][1::2][::-1], total]
+
+
+def test_one_sample_goes_through_a_forest_as_many_do() -> None:
+    rng = np.random.default_rng(0)
+    features, outputs = rng.random((200, 3)), rng.standard_normal((200, 4))
+    forest = ExtraTreesRegressor(20, min_samples_leaf=4, random_state=0).fit(features, outputs)
+    one = OneByOne(forest)
+    asked = rng.random((50, 3)) * 1.5 - 0.25
+    np.testing.assert_array_equal([one(each) for each in asked], forest.predict(asked))

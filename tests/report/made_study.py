@@ -19,9 +19,10 @@ from tempopt.store.models import MEASUREMENT, TICKET
 from tempopt.store.reading import STAGES
 from tempopt.store.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.confirm import choose_tickets, confirm_tickets, evaluations
+from tempopt.study.confirm import evaluations
 from tempopt.study.results import StudyResult, assemble
 from tempopt.study.spec import StudySpec
+from tempopt.study.stages import next_tickets
 from tempopt.temperature import TemperatureParameters
 
 BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -68,6 +69,7 @@ class World:
                     "metric": "val_accuracy",
                     "direction": "maximize",
                     "trials": self.trials,
+                    "pruner": "median",
                     **self.study,
                 },
                 "model": {"class_path": "package.module.Model", "init_args": {"d_model": 8}},
@@ -109,8 +111,8 @@ def make(world: World) -> Made:
     ]
     rows += [_ended(world, spec, draw, "search", i, _sampled(spec, draw)) for i in range(world.trials)]
     if world.confirmed:
-        for tickets in (choose_tickets, confirm_tickets):
-            rows += [_judged(world, spec, draw, ticket) for ticket in tickets(rows, spec)]
+        while new := next_tickets(rows, spec):
+            rows += [_judged(world, spec, draw, ticket) for ticket in new]
     # as the store's keys: rising in the order of work
     rows = [replace(row, id=index) for index, row in enumerate(rows, start=1)]
     state = "done" if world.confirmed else "running"

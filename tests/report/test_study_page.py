@@ -207,7 +207,7 @@ def test_a_plot_that_fails_or_is_too_large_takes_nothing_with_it(
     assert "Temperature over training (too large for this page" in note
 
 
-@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+@pytest.mark.parametrize("pruner", ["median", "hyperband", "knowledge_gradient"])
 def test_the_pruning_check_of_many_seeds_has_room_and_knows_every_trial(pruner: str) -> None:
     study = {"pruner": pruner, "seeds": {"confirm": 150}}
     result = make(World(trials=40, reports=50, layers=0, study=study)).result()

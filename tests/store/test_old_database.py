@@ -7,7 +7,9 @@ the trial was made and before its ticket knew of it, and after the trial was clo
 was lost once and then pruned, one has failed, one was given back with checkpoints and taken again, one runs
 and one was never begun. ``data/store_0003.sql`` was written by the program of version 0003: the same of runs
 on cards, one of which needs one to itself, begun by a launcher. ``data/store_0004.sql`` was written by the
-program of version 0004: the same, of which it is known where they were trained.
+program of version 0004: the same, of which it is known where they were trained. ``data/store_0005.sql`` was
+written by the program of version 0005: two complete runs of which the second began from the first, a
+pruned one, two that run and one that was never begun.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from alembic import command
 from optuna.trial import TrialState
 from sqlalchemy import Connection, MetaData, create_engine, insert, inspect, select, text
 
-from tempopt.errors import StorageError
+from tempopt.errors import StorageError, StudyNotFound
 from tempopt.store import Began, Store, TicketRow, schema, upgrade
 from tempopt.store.database import Database
 from tempopt.store.urls import parse
@@ -94,7 +96,7 @@ def trials(store: Store) -> list[optuna.trial.FrozenTrial]:
     return found
 
 
-each = pytest.mark.parametrize("version", ["0001", "0002", "0003", "0004"])
+each = pytest.mark.parametrize("version", ["0001", "0002", "0003", "0004", "0005"])
 
 
 @each
@@ -142,6 +144,7 @@ def test_a_search_ticket_knows_what_was_suggested_for_its_trial(store: Store) ->
         ("0002", "ALTER TABLE tempopt_ticket ADD COLUMN gpu_seconds DOUBLE PRECISION NOT NULL DEFAULT 0"),
         ("0003", "ALTER TABLE tempopt_ticket ADD COLUMN machine VARCHAR(255)"),
         ("0004", "ALTER TABLE tempopt_ticket ADD COLUMN forked_from INTEGER"),
+        ("0005", "ALTER TABLE tempopt_study ADD COLUMN warm_start TEXT"),
     ],
 )
 def test_an_upgrade_that_was_broken_off_is_done_again(old: str, added: str) -> None:
@@ -269,3 +272,27 @@ class TestBeforeForks:
         rows = {t.number: t for t in store.tickets(1)}
         assert rows[3].checkpoints == kept[:1]
         assert (rows[5].forked_from, rows[5].forked_at, rows[5].steps_trained) == (held[3].id, 20, 80)
+
+
+@pytest.mark.parametrize("version", ["0005"])
+class TestBeforeWarmStarts:
+    """What version 0005 wrote is known of, and no study is said to have learnt from another."""
+
+    def test_runs_are_as_they_were(self, store: Store) -> None:
+        tickets = store.tickets(1)
+        assert [t.state for t in tickets] == ["done", "done", "done", "running", "running", "waiting"]
+        assert [(t.forked_from, t.forked_at) for t in tickets[:2]] == [(None, None), (tickets[0].id, 20)]
+        assert [[(c.step, c.shared) for c in t.checkpoints] for t in tickets[::3]] == [
+            [(20, True)],
+            [(20, False), (10, False)],
+        ]
+        assert store.warm_start(1) == []
+
+    def test_later_studies_keep_what_it_has_found(self, store: Store) -> None:
+        kept = [{"name": "old", "runs": [[PARAMETERS, -0.7], [PARAMETERS, -0.6]]}]
+        later = store.create_study("later", {}, "", warm_start=kept)
+        assert store.warm_start(later.id) == kept
+        store.delete_study("old")
+        assert store.warm_start(later.id) == kept
+        with pytest.raises(StudyNotFound):
+            store.warm_start(1)

@@ -25,7 +25,7 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "9999", "0005"
+revision, down_revision = "9999", "0006"
 
 def upgrade():
     op.add_column("tempopt_ticket", sa.Column("mood", sa.DateTime))
@@ -117,7 +117,7 @@ class TestOlder:
     @pytest.fixture
     def old(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
         with monkeypatch.context() as before:
-            before.setattr(schema, "HEAD", "0005")
+            before.setattr(schema, "HEAD", "0006")
             before.setattr(schema, "MIGRATIONS", Path(schema.__file__).parent / "migrations")
             return Store.open(url)
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from tempopt.errors import StorageError, StudyNotFound
+from tempopt.errors import StaleAttempt, StorageError, StudyNotFound
 from tempopt.store import KINDS, Measurement, Outcomes, Store, StudyRow, TicketRow
 from tests.store.scenes import HOUR, complete, ended, new, only, reported, take, taken
 
@@ -228,6 +228,26 @@ def test_what_is_withdrawn_is_not_begun_and_what_was_begun_goes_on(store: Store,
     assert take(store, study.id) is None
     store.add_tickets(study.id, [new(1)])
     assert take(store, study.id) is None
+
+
+def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
+    store: Store, study: StudyRow
+) -> None:
+    store.add_tickets(study.id, [new(n) for n in range(3)])
+    mine = taken(store, study, limits={"search": None})
+    others = taken(store, study, agent="another", limits={"search": None})
+    version = store.load_study(study.name).version
+    assert store.end_before(mine, version=version - 1) is None
+    stale = replace(others, attempt=others.attempt + 1, number=9)
+    assert store.end_before(stale, version=version) == 0
+    # one that was given back before it goes on
+    mine, others = others, mine
+    store.release(study.id, ["agent"])
+    assert store.end_before(mine, version=version) == 2
+    assert [t.state for t in store.tickets(study.id)] == ["waiting", "withdrawn", "withdrawn"]
+    assert store.load_study(study.name).version == version + 1
+    with pytest.raises(StaleAttempt):
+        store.begin(mine.id, mine.attempt, {}, {}, None)
 
 
 def test_tickets_are_taken_in_the_order_of_kinds_then_of_numbers(store: Store, study: StudyRow) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tempopt.store.rows import KINDS, Kind, Measurement, NewTicket, StudyRow, StudyState, TicketRow
-from tempopt.study.confirm import choose_tickets, confirm_tickets, evaluations
+from tempopt.study.choose import choose_tickets
+from tempopt.study.confirm import confirm_tickets, evaluations
 from tempopt.study.results import StudyResult, assemble
 from tempopt.study.spec import StudySpec
 from tests.study.toy_study import Ended, undisturbed_study, work_in

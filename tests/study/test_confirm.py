@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from tempopt.store.rows import TicketRow
-from tempopt.study.confirm import (
-    POSTHOC_CONSTANTS,
-    candidates,
-    choose_tickets,
-    confirm_tickets,
-    counted,
-    evaluations,
-    pick,
-    winner_of,
-)
+from tempopt.study.choose import candidates, choose_tickets, pick
+from tempopt.study.confirm import POSTHOC_CONSTANTS, confirm_tickets, counted, evaluations, winner_of
 
 
 @pytest.fixture
@@ -81,7 +73,10 @@ def test_what_is_chosen_on_is_never_estimated_on(
     make_spec: Any, run_ticket: Any, searched: list[TicketRow]
 ) -> None:
     spec = make_spec(seeds={"choose": 4, "confirm": 8})
-    chosen = [run_ticket(t, 0.5) for t in choose_tickets(searched, spec)]
+    chosen: list[TicketRow] = []
+    while new := choose_tickets([*searched, *chosen], spec):
+        chosen += [run_ticket(t, 0.5) for t in new]
+    assert {t.pair for t in chosen} == {0, 1, 2, 3}
     confirmed = confirm_tickets([*searched, *chosen], spec)
     seeds = {t.pair: t.seed for t in confirmed}
     assert len(set(seeds.values())) == 8
@@ -119,7 +114,7 @@ def test_a_candidate_that_is_lost_on_a_seed_ranks_below_those_that_are_not(
 def test_an_arm_is_not_decided_before_its_choosing_is_over(
     make_spec: Any, run_ticket: Any, searched: list[TicketRow]
 ) -> None:
-    spec = make_spec()
+    spec = make_spec(seeds={"choose": 2})
     tickets = choose_tickets(searched, spec)
     runs = [run_ticket(t, None, state="running") if t is tickets[-1] else run_ticket(t, 0.5) for t in tickets]
     assert pick(searched, spec) == {"unit": {"temperature_init": 1.0}}

@@ -91,7 +91,10 @@ def test_a_run_begins_from_the_last_checkpoint_that_it_has_in_common_with_anothe
 def test_what_the_pruner_has_to_see_is_not_forked_away(make_spec: Any, ended: Any, begun: Any) -> None:
     other = ended(0, HELD, 20, 12)
     assert found(make_spec(seeds=SHARED), begun(COLDER), other) == []
-    assert found(make_spec(seeds=SHARED, pruner="none"), begun(COLDER), other) == [(0, 12, False)]
+    blind = make_spec(seeds=SHARED, pruner="none", sampler="tpe")
+    assert found(blind, begun(COLDER), other) == [(0, 12, False)]
+    # tempopt's own sampler learns from reports on the way
+    assert found(make_spec(seeds=SHARED, pruner="none"), begun(COLDER), other) == []
     assert found(make_spec(seeds=SHARED, validate_at="current"), begun(COLDER), other) == [(0, 12, True)]
 
 
@@ -112,14 +115,16 @@ def test_nothing_is_shared_without_a_quota(make_spec: Any, ended: Any, begun: An
     assert kept_at_end(ended(0, HELD, 8), spec, "pruned") == ()
     assert held(begun(HELD), 24, spec) == 0
     # nor where each trial has a seed of its own
-    assert kept_at_end(ended(0, HELD, 8), make_spec(), "pruned") == ()
+    alone = make_spec(seeds={"search": None})
+    assert kept_at_end(ended(0, HELD, 8), alone, "pruned") == ()
 
 
 def test_search_trials_share_seeds_by_turns(make_spec: Any) -> None:
     seeds = [t.seed for t in first_tickets(make_spec(seeds=SHARED, trials=5)) if t.kind == "search"]
-    own = [t.seed for t in first_tickets(make_spec(trials=5)) if t.kind == "search"]
+    alone = make_spec(seeds={"search": None}, trials=5)
+    own = [t.seed for t in first_tickets(alone) if t.kind == "search"]
     assert seeds == [own[0], own[1], own[0], own[1], own[0]] and len(set(own)) == 5
-    assert make_spec().identity() != make_spec(seeds=SHARED).identity()
+    assert make_spec(seeds={"search": None}).identity() != make_spec(seeds=SHARED).identity()
 
 
 def test_a_run_keeps_its_two_newest_checkpoints_and_the_last_that_others_may_share(
@@ -223,10 +228,10 @@ class TestAStudyThatShares:
         assert not any(t.checkpoints for t in tickets())
 
     def test_without_a_pruner_shares_what_is_validated_otherwise_too(self) -> None:
-        _, expected, reported = _study(None, pruner="none")
+        _, expected, reported = _study(None, pruner="none", sampler="tpe")
         for path in Path.cwd().glob("tempopt.db*"):
             path.unlink()
-        _, found, measured = _study("1GB", pruner="none")
+        _, found, measured = _study("1GB", pruner="none", sampler="tpe")
         assert found == expected
         rows = {(t.kind, t.number): t for t in tickets()}
         lacking = set(reported) - set(measured)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tempopt.errors import SpecError
 from tempopt.store.rows import StudyRow, TicketRow
-from tempopt.study.limits import ended_by
+from tempopt.study.limits import beyond_notice, ended_by
 from tempopt.study.stages import spent, to_come
 
 
@@ -61,3 +62,36 @@ def test_hours_by_the_clock_leave_room_for_the_confirmation(make_spec: Any, make
     needed = to_come(rows, spec)
     assert ended_by(spec, study(100.5 - needed / 2), board(rows), trainers=2) is not None
     assert ended_by(spec, study(99.5 - needed / 2), board(rows), trainers=2) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "rise", "limit", "ends"),
+    [
+        # eight pairs, each with a noise of 0.2 in both runs: a standard error of 0.1
+        (10, 0.0049, 0.5, True),
+        (10, 0.0051, 0.5, False),
+        (1, 0.0051, 0.5, True),
+        (10, 0.0051, 0.6, True),
+        (10, 0.0, None, False),
+    ],
+)
+def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
+    make_spec: Any, make_ticket: Any, left: int, rise: float, limit: float | None, ends: bool
+) -> None:
+    spec = make_spec(limits={"standard_errors": limit}, seeds={"confirm": 8})
+    arms: Any = SimpleNamespace(prospect=lambda ticket: (rise, 0.2))
+    reason = beyond_notice(spec, make_ticket("search", 30, state="waiting"), arms, left=left)
+    assert (reason is not None) == ends
+    if reason is not None:
+        assert f"all {left} that are left {left * rise:.2g}" in reason
+        assert "standard error of 0.1." in reason
+    unknown: Any = SimpleNamespace(prospect=lambda ticket: None)
+    assert beyond_notice(spec, make_ticket("search", 3, state="waiting"), unknown, left=left) is None
+    assert beyond_notice(spec, make_ticket("constant", 9, state="waiting"), arms, left=left) is None
+
+
+def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:
+    with pytest.raises(SpecError, match="sampler: tpe, which does not say what trials to come are worth"):
+        make_spec(limits={"standard_errors": 0.5}, sampler="tpe")
+    with pytest.raises(SpecError, match="with evaluate_only, where nothing is confirmed"):
+        make_spec(limits={"standard_errors": 0.5}, evaluate_only="m.ckpt")

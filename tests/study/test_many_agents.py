@@ -123,6 +123,25 @@ def test_a_search_ends_at_its_limit_and_is_confirmed() -> None:
     assert any("study.limits.gpu_hours allows 1e-05" in note for note in watcher.notes)
 
 
+def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path) -> None:
+    spec = toy_spec(trials=40, limits={"standard_errors": 1e9}, lease=30)
+    watcher = Watcher()
+    alone = search(spec, storage=URL, workers=1, observer=watcher)
+    kinds = alone.tickets["search"]
+    assert 6 <= kinds.done < 20 and kinds.done + kinds.withdrawn == 40
+    assert alone.state == "done" and alone.verdict is not None
+    assert [note for note in watcher.notes if "study.limits.standard_errors is 1e+09" in note]
+    one = ended(alone)
+    with Store.open(URL) as store:
+        store.delete_study("toy")
+    # the ticket that is the last depends on what may be known, and not on who asks
+    process = start(spec, tmp_path)
+    wait_until(lambda rows: any(t.state == "running" for t in rows))
+    join("toy", storage=URL, workers=2)
+    assert process.wait(timeout=120) == 0
+    assert same(ended(load_study(URL, "toy")), one)
+
+
 def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed: Ended) -> None:
     search(toy_spec(), storage=URL, workers=2)
     first = facts()
@@ -132,7 +151,8 @@ def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed: Ended
     assert len([t for t in rows if t.kind == "search"]) == 12
     assert [fact for fact in facts() if fact[:3] in {f[:3] for f in first}] == first == undisturbed.facts
     assert {t.kind for t in new} == {"search", "choose", "confirm", "init_only"}
-    assert not {t.seed for t in old} & {t.seed for t in new}
+    # the search goes on with the seeds that it shares
+    assert not {t.seed for t in old} & {t.seed for t in new if t.kind != "search"}
     assert result.state == "done" and result.verdict is not None and result.verdict.round == 1
     assert len(optuna.load_study(study_name="toy", storage=URL).trials) == 12
 

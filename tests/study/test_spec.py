@@ -69,7 +69,7 @@ def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
     assert (spec.study.trials, spec.num_constant, spec.num_unit) == (40, 20, 3)
     assert (spec.study.candidates, spec.study.seeds.choose, spec.study.seeds.confirm) == (3, 4, 8)
     assert (spec.study.test, spec.study.confirm_on, spec.study.validate_at) == ("t", "test", "final")
-    assert (spec.study.sampler.name, spec.study.pruner.name) == ("tpe", "median")
+    assert (spec.study.sampler.name, spec.study.pruner.name) == ("knowledge_gradient",) * 2
     assert spec.study.parallel == 4
     assert spec.confirms
     assert spec.notes == []
@@ -108,7 +108,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__limits": {"gpu_hours": True}}, "study.limits.gpu_hours: given True. Give a number above 0"),
     ({"study__limits": {"hours": math.inf}}, "study.limits.hours: given inf. Give a number above 0"),
     ({"study__limits": {"hour": 1}}, 'study.limits.hour: Unknown key "hour". Did you mean "hours"?'),
-    ({"study__limits": 3}, "study.limits: given 3. Give a mapping with the keys hours, gpu_hours."),
+    ({"study__limits": 3}, "study.limits: given 3. Give a mapping with the keys hours, gpu_hours, "),
     ({"study__lease": 0.5}, "study.lease: given 0.5. Give a number of seconds of at least 1."),
     ({"study__lease": "5m"}, 'study.lease: given the text "5m". Give a number of seconds of at least 1.'),
     ({"study__store_timeout": -1}, "study.store_timeout: given -1. Give a number of seconds of at least 0."),
@@ -334,13 +334,15 @@ FIRST_STORED = """
 "trainer": {"max_steps": 100}, "search": {"temperature_init": {"low": 0.25, "high": 4.0, "log": true}},
 "attach": null, "resources": {"workers": null, "threads": null}}
 """
+# what it had by default, where that has changed
+AS_FIRST = {"study__sampler": "tpe", "study__pruner": "median", "study__seeds": {"search": None}}
 FIRST_IDENTITY = "20a6b1ef7e3fb909f22101b03e18d3717df86b26af4ccc08ff4a0db045692f86"
 
 
 def test_what_the_first_version_stored_is_the_same_study_still() -> None:
     stored = StudySpec.from_json(json.loads(FIRST_STORED))
-    assert stored == _spec()
-    assert stored.identity() == _spec().identity() == FIRST_IDENTITY
+    assert stored == _spec(**AS_FIRST)
+    assert stored.identity() == FIRST_IDENTITY
     assert (stored.study.lease, stored.study.store_timeout, stored.resources.grace) == (300, 1800, 20)
     assert (stored.study.limits.hours, stored.study.limits.gpu_hours) == (None, None)
     assert (stored.study.checkpoint_every, stored.study.enqueue) == (None, [])
@@ -480,13 +482,11 @@ def test_a_spec_is_loaded_without_torch_lightning_or_optuna(write: Write) -> Non
     assert done.stdout.strip() == "[]"
 
 
-def test_what_is_compiled_is_part_of_the_question_and_nothing_compiled_is_as_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_compiled_is_part_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA_ROOT", "/here")
     compiled = _spec(study__compile=True)
-    assert _spec(study__compile=False).identity() == _spec().identity() == FIRST_IDENTITY
-    assert compiled.identity() == _spec(study__compile="default").identity() != FIRST_IDENTITY
+    assert _spec(study__compile=False, **AS_FIRST).identity() == FIRST_IDENTITY
+    assert compiled.identity() == _spec(study__compile="default").identity() != _spec().identity()
     assert diff(_spec(), compiled) == ['study.compile: was not given, now "default"']
     assert (_spec().program().compile, compiled.program().compile) == (None, "default")
     with pytest.raises(SpecError, match=r"study\.compile: given 'fast'. Give true, false, or one of"):
@@ -495,6 +495,6 @@ def test_what_is_compiled_is_part_of_the_question_and_nothing_compiled_is_as_bef
 
 def test_a_study_that_attaches_as_all_did_asks_what_it_asked_before_there_was_a_choice() -> None:
     first = "c0ea964838d1019db7992928752349aff062e651c3a79c607485d0475054644a"
-    assert _spec(attach__layers="auto").identity() == first
-    assert _spec(attach__way="query_rows").identity() == first
-    assert _spec(attach__way="attention_interface").identity() != first
+    assert _spec(attach__layers="auto", **AS_FIRST).identity() == first
+    assert _spec(attach__way="query_rows", **AS_FIRST).identity() == first
+    assert _spec(attach__way="attention_interface", **AS_FIRST).identity() != first

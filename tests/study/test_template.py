@@ -139,11 +139,12 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
     before, _, resources = text.partition("# resources:")
     spec = _load(before + "resources:" + re.sub("(?m)^#   ", "  ", resources))
     assert (spec.study.pruner.name, spec.study.limits.hours, spec.study.checkpoint_every) == (
-        "hyperband",
+        "none",
         8,
         60,
     )
     assert spec.study.enqueue == [{"temperature_init": 0.5}]
+    assert spec.study.warm_start == ["an_earlier_study"]
     given = spec.resources
     assert (given.workers, given.gpus, given.cpus, given.grace) == ("auto", 0.25, 1, 20)
     strategies = {"layer_pattern", "layer_ratio", "length_scaling", "normaliser", "top_k"}

@@ -32,7 +32,7 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     assert constant.endswith("the plan is worth that much more than one constant.")
     assert "winner's final temperature" in inference and inference.endswith("29 % of the gain.")
     assert init.endswith("20 % of the gain.")
-    assert cost == "  cost: 2 min 10 s of training in 65 runs (search trials: 4 complete)."
+    assert cost == "  cost: 1 min 46 s of training in 53 runs (search trials: 4 complete)."
 
 
 def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:

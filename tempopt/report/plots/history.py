@@ -28,8 +28,8 @@ from tempopt.report.plots.style import (
     number,
 )
 from tempopt.store.rows import TicketRow
-from tempopt.study.confirm import oriented, usable
 from tempopt.study.results import Baseline, StudyResult
+from tempopt.study.tickets import oriented, usable
 from tempopt.study.verdict import parameters_text
 
 _FEWEST = 8

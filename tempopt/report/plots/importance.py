@@ -17,9 +17,9 @@ from optuna.trial import TrialState
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import WINNER, figure, label_bars, plain
-from tempopt.study.confirm import usable
 from tempopt.study.history import View, frozen
 from tempopt.study.results import StudyResult
+from tempopt.study.tickets import usable
 from tempopt.temperature import LinearNormaliser
 
 _FEWEST = 8

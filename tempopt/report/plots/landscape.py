@@ -29,8 +29,8 @@ from tempopt.report.plots.style import (
     scale,
     temperature_axis,
 )
-from tempopt.study.confirm import oriented, usable
 from tempopt.study.results import StudyResult
+from tempopt.study.tickets import oriented, usable
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
 
 _LISTED = 30

@@ -213,7 +213,7 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
         for run in search
         for step, value in result.curves.get(run.id, ())
     ]
-    arms = Arms(result.spec, search, reports)
+    arms = Arms(result.spec, search, reports, earlier=result.earlier)
     # as if each were the first trial after the search that may know all of it
     place = len(search) + result.spec.study.parallel - 1
     trials = [

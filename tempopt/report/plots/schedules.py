@@ -28,8 +28,8 @@ from tempopt.report.plots.style import (
     temperature_axis,
     temperature_ticks,
 )
-from tempopt.study.confirm import oriented, usable
 from tempopt.study.results import StudyResult
+from tempopt.study.tickets import oriented, usable
 from tempopt.study.verdict import parameters_text
 from tempopt.temperature import (
     NEUTRAL,

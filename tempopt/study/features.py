@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from tempopt.temperature import NEUTRAL, TemperatureParameters
 
 if TYPE_CHECKING:
+    from tempopt.study.space import Arm
     from tempopt.study.spec import StudySpec
 
 _CURVE = (
@@ -34,20 +35,22 @@ _CURVE = (
 _DEPTH = ("layer_pattern", "layer_ratio")
 _PLACES = 24
 _LAYERS = 5
+_BEYOND = 0.5
 # between a quarter of a temperature and four times it
 _SPAN = math.log(16.0)
 
 
 class Features:
-    """Turns parameter sets of one study into vectors whose entries have a range of about 1.
+    """Turns parameter sets of one arm into vectors whose entries have a range of about 1.
 
     Args:
         spec: The study's spec.
+        arm: The arm.
     """
 
-    def __init__(self, spec: StudySpec) -> None:
+    def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
         self._fixed = spec.fixed_temperatures
-        space = spec.space("search")
+        space = spec.space(arm)
         self._curve = any(name in space for name in _CURVE)
         self._depth = any(name in space for name in _DEPTH)
         self._others = {name: each for name, each in space.items() if name not in (*_CURVE, *_DEPTH)}
@@ -74,8 +77,11 @@ def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
         # two choices are half apart, as two of more choices are
         return [math.sqrt(0.5) * (value == choice) for choice in distribution.choices[1:]]
     low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
-    if value is None:
+    if not isinstance(value, int | float):
         return [0.5]
     if distribution.log:  # type: ignore[attr-defined]
-        return [math.log(value / low) / math.log(high / low)]
-    return [(value - low) / (high - low)]
+        # another study may have gone further, even below 0
+        place = math.log(max(value, low * low / high) / low) / math.log(high / low)
+    else:
+        place = (value - low) / (high - low)
+    return [min(max(place, -_BEYOND), 1 + _BEYOND)]

@@ -1,4 +1,4 @@
-"""The simulated clock counts every step once, and the surrogate is a Gaussian process."""
+"""The simulated clock counts every step once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
 from benchmarks.recorded.world import Training
 from benchmarks.simulated.clock import Job, simulate
-from benchmarks.simulated.forecast import Forecast
-from benchmarks.simulated.surrogate import Runs, Surrogate
 
 
 class Made:
@@ -83,52 +78,3 @@ def test_what_was_trained_before_is_paid_for_once() -> None:
     # one at a time: each is trained to its end before the next one is begun
     assert complete == list(range(1, len(complete) + 1))
     assert trace.steps[-1] == 60 * len(complete)
-
-
-def test_predictions_are_those_of_another_gaussian_process() -> None:
-    rng = np.random.default_rng(0)
-    features, values = rng.random((25, 3)), rng.standard_normal(25)
-    excess = rng.random(25)
-    runs = Runs(features_ND=features, seeds_N=np.arange(25), values_N=values, excess_N=excess)
-    surrogate = Surrogate(runs)
-    *lengths, signal, noise, shared = np.exp(surrogate.found)
-    weights = 1 / (1 + excess / np.var(values))
-    centre, scale = np.average(values, weights=weights), np.std(values)
-    kernel = ConstantKernel(signal**2) * Matern(lengths, nu=2.5)
-    # a seed of its own for each run: what is shared with nobody is noise
-    alpha = noise**2 + shared**2 + excess / scale**2 + 1e-8
-    other = GaussianProcessRegressor(kernel, alpha=alpha, optimizer=None).fit(
-        features, (values - centre) / scale
-    )
-    asked = rng.random((40, 3))
-    mean, deviation = other.predict(asked, return_std=True)
-    found = surrogate.predict(asked)
-    np.testing.assert_allclose(found[0], centre + scale * mean, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(found[1], scale * deviation, rtol=1e-5)
-
-
-def test_the_gradient_of_the_evidence_is_its_gradient() -> None:
-    rng = np.random.default_rng(1)
-    seeds = rng.integers(0, 3, 20)
-    runs = Runs(
-        features_ND=rng.random((20, 2)),
-        seeds_N=seeds,
-        values_N=rng.standard_normal(20) + seeds,
-        excess_N=rng.random(20),
-    )
-    surrogate = Surrogate(runs)
-    for at in (surrogate.found, surrogate.found + 0.3):
-        numeric = approx_fprime(at, lambda point: surrogate._loss(point)[0], 1e-6)
-        np.testing.assert_allclose(surrogate._loss(at)[1], numeric, atol=1e-4)
-
-
-def test_a_forecast_is_as_sure_as_complete_runs_allow() -> None:
-    rng = np.random.default_rng(2)
-    ends = rng.standard_normal(200)
-    told = Forecast([({10: end + 0.1 * rng.standard_normal()}, float(end)) for end in ends])
-    value, variance = told({10: 1.5}) or (0.0, 0.0)
-    assert value == pytest.approx(1.5, abs=0.15) and variance < 0.05
-    untold = Forecast([({10: float(rng.standard_normal())}, float(end)) for end in ends])
-    said = untold({10: 1.5})
-    assert said is None or said[1] > 10
-    assert told({}) is None and Forecast([])({10: 1.0}) is None

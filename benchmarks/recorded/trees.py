@@ -1,0 +1,46 @@
+"""One sample through a forest: scikit-learn takes forty times as long for it as for its share of many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class OneByOne:
+    """What a fitted forest of regression trees says of one sample, to the bit.
+
+    Args:
+        forest: scikit-learn's, of several outputs.
+    """
+
+    def __init__(self, forest: Any) -> None:
+        trees = [each.tree_ for each in forest.estimators_]
+        self._roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
+        self._depth = max(tree.max_depth for tree in trees)
+        own = [np.arange(tree.node_count) for tree in trees]
+        leaf = [tree.children_left < 0 for tree in trees]
+
+        def joined(name: str) -> NDArray[np.int64]:
+            # a leaf is its own child, so that all samples take as many steps
+            parts = zip(trees, leaf, own, self._roots, strict=True)
+            return np.concatenate([np.where(end, me, getattr(t, name)) + root for t, end, me, root in parts])
+
+        self._left, self._right = joined("children_left"), joined("children_right")
+        self._feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
+        self._threshold = np.concatenate([tree.threshold for tree in trees])
+        self._value = np.concatenate([tree.value[:, :, 0] for tree in trees])
+
+    def __call__(self, sample: Any) -> Array:
+        """Return the outputs of a sample, given by its features."""
+        # scikit-learn compares in float32
+        features = np.asarray(sample, dtype=np.float32)
+        at = self._roots
+        for _ in range(self._depth):
+            down = features[self._feature[at]] <= self._threshold[at]
+            at = np.where(down, self._left[at], self._right[at])
+        outputs: Array = self._value[at].sum(axis=0) / len(self._roots)
+        return outputs

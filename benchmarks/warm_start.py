@@ -1,0 +1,84 @@
+"""What is an earlier study worth? Searches on recorded trainings, begun from nothing and from other studies.
+
+Each search begins with what a study of 40 trials has kept, of the same task (with other seeds) or of another
+one, and is asked on its way what it would name. What is named is judged by what it comes to in truth.
+
+    python -m benchmarks.warm_start --searches 10
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from benchmarks.recorded.tasks import TASKS
+from benchmarks.recorded.world import World
+from benchmarks.simulated.whole import Whole, with_study
+from tempopt.study.tickets import oriented, usable
+from tempopt.study.warm_start import Remembered
+
+_AT = (8, 12, 16, 24)
+_EARLIER = 40
+_OTHER_SEEDS = 1000
+
+
+@cache
+def world_of(task: str) -> World:
+    """Return the world of a task."""
+    return World(task)
+
+
+@cache
+def kept(task: str, seed: int) -> Remembered:
+    """Return what an earlier study of a task has to say."""
+    spec = with_study(world_of(task).spec, seed=_OTHER_SEEDS + seed, trials=_EARLIER)
+    study = Whole(world_of(task), spec)
+    for _ in study.searched():
+        pass
+    direction = spec.study.direction
+    runs = [(row.parameters, oriented(row.value or 0.0, direction)) for row in study.rows if usable(row)]
+    return [{"name": task, "runs": runs}]
+
+
+def shares(task: str, seed: int, earlier: Remembered) -> Iterator[float]:
+    """Yield the share of the best known gain that is named after some trials."""
+    world = world_of(task)
+    spec = with_study(world.spec, seed=seed, trials=max(_AT))
+    study = Whole(world, spec, earlier=earlier)
+    for row in study.searched():
+        if row.number + 1 in _AT:
+            named = study.named(1)
+            yield (float(world.truth(named)[0]) - world.floor) / (world.best - world.floor) if named else 0.0
+
+
+def main() -> None:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tasks", nargs="*", default=[name for name in TASKS if name != "digits"])
+    parser.add_argument("--searches", type=int, default=10, help="of each task and each earlier one")
+    given = parser.parse_args()
+    print(f"| task | earlier study of | {' | '.join(f'after {at}' for at in _AT)} |")
+    print(f"|---|---|{'---|' * len(_AT)}", flush=True)
+    for task in given.tasks:
+        for other in (None, task, *(each for each in given.tasks if each != task)):
+            table: Any = np.array(
+                [
+                    list(shares(task, seed, [] if other is None else kept(other, seed)))
+                    for seed in range(given.searches)
+                ]
+            )
+            error = table.std(axis=0, ddof=1) / np.sqrt(given.searches)
+            cells = [
+                f"{mean:.2f} ± {doubt:.2f}" for mean, doubt in zip(table.mean(axis=0), error, strict=True)
+            ]
+            print(f"| {task} | {other or 'none'} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Where a value lies in its distribution: 0 is the lowest value, 1 the highest, equal steps are as likely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+_DIGITS = 4
+
+
+def at_place(distribution: BaseDistribution, place: float) -> Any:
+    """Return the value at a place; numbers of a continuous range have four significant digits.
+
+    Args:
+        distribution: Optuna's.
+        place: In [0, 1].
+    """
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[
+            min(int(place * len(distribution.choices)), len(distribution.choices) - 1)
+        ]
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = float(distribution.low), float(distribution.high)
+    value = low * (high / low) ** place if distribution.log else low + place * (high - low)
+    if distribution.step is not None:
+        value = low + distribution.step * round((value - low) / distribution.step)
+    if isinstance(distribution, IntDistribution):
+        return int(min(max(round(value), distribution.low), distribution.high))
+    if distribution.step is None:
+        value = float(f"{value:.{_DIGITS}g}")
+    return float(min(max(value, distribution.low), distribution.high))
+
+
+def place_of(distribution: BaseDistribution, value: Any) -> float:
+    """Return where a value lies: of a choice, the middle of what :func:`at_place` gives it."""
+    if isinstance(distribution, CategoricalDistribution):
+        return float(distribution.choices.index(value) + 0.5) / len(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = float(distribution.low), float(distribution.high)
+    if low == high:
+        return 0.5
+    if distribution.log:
+        return math.log(value / low) / math.log(high / low)
+    return float((value - low) / (high - low))
+
+
+def at_places(space: Mapping[str, BaseDistribution], places: Sequence[float]) -> dict[str, Any]:
+    """Return the values at places, one for each name of the space in its order."""
+    return {name: at_place(each, place) for (name, each), place in zip(space.items(), places, strict=True)}
+
+
+def nearest(space: Mapping[str, BaseDistribution], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a space that are nearest to these; where one says nothing, the middle."""
+    found = {}
+    for name, each in space.items():
+        value = values.get(name)
+        if isinstance(each, CategoricalDistribution):
+            # a choice of this space, since 1, 1.0 and True are equal
+            same = (choice for choice in each.choices if choice == value and type(choice) is type(value))
+            found[name] = next(same, at_place(each, 0.5))
+            continue
+        assert isinstance(each, FloatDistribution | IntDistribution)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        held = min(max(value, each.low), each.high) if number else None  # type: ignore[type-var]
+        found[name] = at_place(each, 0.5 if held is None else place_of(each, held))
+    return found

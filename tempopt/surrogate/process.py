@@ -1,0 +1,274 @@
+"""A Gaussian process over parameter sets, of runs that are noisy and partly broken off.
+
+Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning": prediction by algorithm 2.1, the
+gradient of the evidence by equation 5.9. Shapes: N runs, D features, M parameter sets asked about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
+
+Array = NDArray[np.float64]
+
+_JITTER = 1e-8
+_LENGTH = np.log(0.5), 0.75
+# As the root of the number of features (Hvarfner, Hellsten and Nardi 2024, "Vanilla Bayesian Optimization
+# Performs Great in High Dimensions", equation 6): else a function of many would be rough in all of them.
+_USUAL_FEATURES = 4
+_SIGNAL = 0.0, 1.0
+_NOISE = np.log(0.3), 1.0
+_SHARED = np.log(0.2), 1.0
+_TREND = np.log(0.5), 1.0
+_BOUND = 6.0
+_QUIETEST = 8.0
+_ITERATIONS = 60
+_ROOM = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What is known of runs.
+
+    Args:
+        features_ND: Parameter sets, each feature of a range of about 1; trends last, as deviations.
+        seeds_N: Which of the study's seeds each was trained with.
+        values_N: What each came to, or is forecast to come to; more is better.
+        excess_N: Variance of a value on top of the noise of a run, 0 for runs that are complete. Runs of
+            like parameter sets have it in common: a forecast that is wrong is wrong for all of them.
+    """
+
+    features_ND: Array
+    seeds_N: NDArray[np.int64]
+    values_N: Array
+    excess_N: Array
+
+
+class Surrogate:
+    """What parameter sets come to in the mean over seeds, given runs.
+
+    The covariance is a Matérn one (ν = 5/2) with a length for each feature, and a part that runs of one seed
+    have in common; values may follow trends, each by a factor that is normally distributed. Lengths and
+    variances are those of highest posterior density under wide priors.
+
+    Args:
+        runs: At least one.
+        trends: How many of the features, the last ones, are trends.
+        start: Lengths and variances to search from, as in ``found`` of an earlier one; None: the priors'.
+        fit: Whether to search for better ones.
+
+    Attributes:
+        found: Logarithms of the lengths, then of the deviations of the trends' factors if there are any, of
+            signal, noise and seeds.
+    """
+
+    def __init__(self, runs: Runs, *, trends: int = 0, start: Array | None = None, fit: bool = True) -> None:
+        self._runs = runs
+        self._trends = trends
+        self._lengths_end = runs.features_ND.shape[1] - trends
+        self._mean = float(np.average(runs.values_N, weights=1.0 / (1.0 + _relative(runs))))
+        deviation = float(np.std(runs.values_N))
+        self._scale = deviation if deviation > 0 else 1.0
+        self._values_N = (runs.values_N - self._mean) / self._scale
+        self._excess_N = runs.excess_N / self._scale**2
+        self._alike_NN = np.sqrt(self._excess_N[:, None] * self._excess_N)
+        self._same_NN = (runs.seeds_N[:, None] == runs.seeds_N[None, :]).astype(float)
+        self._squares_DNN = self._apart(runs.features_ND, runs.features_ND)
+        self._trend_NN = self._together(runs.features_ND, runs.features_ND)
+        count = self._lengths_end
+        length = _LENGTH[0] + 0.5 * np.log(count / _USUAL_FEATURES), _LENGTH[1]
+        trend = [_TREND] if trends else []
+        self._prior = np.array([length] * count + trend + [_SIGNAL, _NOISE, _SHARED])
+        begin = self._prior[:, 0] if start is None else start
+        self.found: Array = self._fitted(begin) if fit else begin
+        self._lower, self._weights_N = self._solved(self.found)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a run about the mean of its parameter set and its seed."""
+        return float(np.exp(self.found[-2])) * self._scale
+
+    def predict(self, features_MD: Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of what parameter sets come to, the noise of runs left out."""
+        mean_M, half_NM = self._mean_and_half(features_MD)
+        signal, trend = float(np.exp(2 * self.found[-3])), self._trend(self.found)
+        before_M = signal + trend * (features_MD[:, self._lengths_end :] ** 2).sum(axis=1)
+        variance_M = np.maximum(before_M - (half_NM**2).sum(axis=0), _JITTER)
+        return mean_M, self._scale * np.sqrt(variance_M)
+
+    def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
+        """Return means, and what the runs take off the prior's covariance, as its square root (N, M)."""
+        cross_MN = self._prior_covariance(features_MD, self._runs.features_ND)
+        half_NM: Array = solve_triangular(self._lower, cross_MN.T, lower=True, check_finite=False)
+        return self._mean_of(cross_MN), half_NM
+
+    def _mean_of(self, cross_MN: Array) -> Array:
+        mean_M: Array = self._mean + self._scale * (cross_MN @ self._weights_N)
+        return mean_M
+
+    def _prior_covariance(self, one_MD: Array, other_ND: Array) -> Array:
+        shape_MN = _matern(self._apart(one_MD, other_ND), self._lengths)[0]
+        signal_MN: Array = float(np.exp(2 * self.found[-3])) * shape_MN
+        return signal_MN + self._trend(self.found) * self._together(one_MD, other_ND)
+
+    def _apart(self, one_MD: Array, other_ND: Array) -> Array:
+        """Return squared differences by feature, shape (D, M, N), trends left out."""
+        end = self._lengths_end
+        squares: Array = (one_MD.T[:end, :, None] - other_ND.T[:end, None, :]) ** 2
+        return squares
+
+    def _together(self, one_MD: Array, other_ND: Array) -> Array:
+        together: Array = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
+        return together
+
+    def _trend(self, at: Array) -> float:
+        """Return the variance of the trends' factors."""
+        return float(np.exp(2 * at[-4])) if self._trends else 0.0
+
+    def mean(self, features_MD: Array) -> Array:
+        """Return what parameter sets are expected to come to."""
+        return self._mean_of(self._prior_covariance(features_MD, self._runs.features_ND))
+
+    def beliefs(self, features_MD: Array) -> Beliefs:
+        """Return what parameter sets come to, as far as it is known, with what that is known together."""
+        return Beliefs(self, features_MD)
+
+    def expecting(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
+        """Return a surrogate to which runs in work have come to what is expected of them.
+
+        Args:
+            features_PD: Their parameter sets.
+            seeds_P: The seeds that they are trained with.
+        """
+        if not len(features_PD):
+            return self
+        runs, (mean_P, _) = self._runs, self.predict(features_PD)
+        more = Runs(
+            features_ND=np.vstack([runs.features_ND, features_PD]),
+            seeds_N=np.concatenate([runs.seeds_N, seeds_P]),
+            values_N=np.concatenate([runs.values_N, mean_P]),
+            excess_N=np.concatenate([runs.excess_N, np.zeros(len(mean_P))]),
+        )
+        return Surrogate(more, trends=self._trends, start=self.found, fit=False)
+
+    @property
+    def _lengths(self) -> Array:
+        return self.found[: self._lengths_end]
+
+    def _covariance(self, at: Array) -> tuple[Array, Array, Array]:
+        """Return the covariance of values, that of the signal, and the derivative by squared distance."""
+        shape_NN, slope_NN = _matern(self._squares_DNN, at[: self._lengths_end])
+        signal, noise, shared = np.exp(2 * at[-3:])
+        own_NN = (signal + self._alike_NN) * shape_NN + shared * self._same_NN
+        own_NN += self._trend(at) * self._trend_NN
+        own_NN[np.diag_indices_from(own_NN)] += noise + _JITTER
+        return own_NN, signal * shape_NN, (signal + self._alike_NN) * slope_NN
+
+    def _solved(self, at: Array) -> tuple[Array, Array]:
+        lower: Array = cholesky(self._covariance(at)[0], lower=True)
+        return lower, cho_solve((lower, True), self._values_N)
+
+    def _fitted(self, start: Array) -> Array:
+        centre, width = self._prior.T
+        lowest = centre - _BOUND * width
+        # an evaluation, unlike a training, has no noise at all
+        lowest[-2] = centre[-2] - _QUIETEST * width[-2]
+        bounds = list(zip(lowest, centre + _BOUND * width, strict=True))
+        done: Any = minimize(
+            self._loss,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _ITERATIONS},
+        )
+        best: Array = done.x
+        return best
+
+    def _loss(self, at: Array) -> tuple[float, Array]:
+        """Return the negative logarithm of the posterior density, and its gradient."""
+        own_NN, signal_NN, slope_NN = self._covariance(at)
+        lower = cholesky(own_NN, lower=True)
+        weights_N = cho_solve((lower, True), self._values_N)
+        inverse_NN = cho_solve((lower, True), np.eye(len(weights_N)))
+        pull_NN = inverse_NN - np.outer(weights_N, weights_N)
+        slopes = [
+            # d(squared distance)/d(log length) is -2 (difference / length)^2
+            float((pull_NN * slope_NN * (-2.0 * squares_NN * np.exp(-2 * length))).sum()) / 2
+            for squares_NN, length in zip(self._squares_DNN, at[: self._lengths_end], strict=True)
+        ]
+        if self._trends:
+            slopes.append(float((pull_NN * self._trend_NN).sum()) * self._trend(at))
+        _, noise, shared = np.exp(2 * at[-3:])
+        slopes += [
+            float((pull_NN * signal_NN).sum()),
+            float(np.trace(pull_NN)) * noise,
+            float((pull_NN * self._same_NN).sum()) * shared,
+        ]
+        centre, width = self._prior.T
+        apart = (at - centre) / width
+        evidence = self._values_N @ weights_N / 2 + np.log(np.diag(lower)).sum()
+        return float(evidence + (apart**2).sum() / 2), np.array(slopes) + apart / width
+
+
+def near(values_N: Array) -> Array:
+    """Return values of which those that are far below the others are drawn near, in their order.
+
+    How bad the worst are says nothing of which is best, and must not be the scale that the best are seen at.
+    """
+    middle, most = float(np.median(values_N)), float(values_N.max())
+    room = _ROOM * (most - middle)
+    if room <= 0:
+        return values_N
+    below_N = np.maximum(middle - room - values_N, 0.0)
+    return values_N + below_N - room * np.log1p(below_N / room)
+
+
+class Beliefs:
+    """What parameter sets come to in the mean over seeds: a normal distribution.
+
+    Args:
+        surrogate: Whose beliefs.
+        features_MD: The parameter sets.
+
+    Attributes:
+        mean_M: Their means.
+    """
+
+    def __init__(self, surrogate: Surrogate, features_MD: Array) -> None:
+        self._surrogate = surrogate
+        self._features_MD = features_MD
+        self.mean_M, self._half_NM = surrogate._mean_and_half(features_MD)
+
+    def covariance(self) -> Array:
+        """Return the covariances, shape (M, M)."""
+        whole = self._surrogate._prior_covariance(self._features_MD, self._features_MD)
+        covariance: Array = self._surrogate._scale**2 * (whole - self._half_NM.T @ self._half_NM)
+        return covariance
+
+    def with_another(self, features_D: Array) -> tuple[float, float, Array]:
+        """Return mean and variance of one more parameter set, and its covariances with these, shape (M,)."""
+        one_1D, surrogate = features_D[None], self._surrogate
+        mean_1, half_N1 = surrogate._mean_and_half(one_1D)
+        own = float(surrogate._prior_covariance(one_1D, one_1D)[0, 0] - (half_N1**2).sum())
+        cross_M = surrogate._prior_covariance(one_1D, self._features_MD)[0] - half_N1[:, 0] @ self._half_NM
+        square = surrogate._scale**2
+        return float(mean_1[0]), square * max(own, _JITTER), square * cross_M
+
+
+def _relative(runs: Runs) -> Array:
+    spread = float(np.var(runs.values_N))
+    return runs.excess_N / spread if spread > 0 else np.zeros(len(runs.excess_N))
+
+
+def _matern(squares_DMN: Array, lengths_D: Array) -> tuple[Array, Array]:
+    """Return the correlation at squared differences, and its derivative by the scaled squared distance."""
+    square_MN = np.tensordot(np.exp(-2 * lengths_D), squares_DMN, axes=1)
+    root_MN = np.sqrt(5.0 * square_MN)
+    fall_MN = np.exp(-root_MN)
+    return (1.0 + root_MN + root_MN**2 / 3.0) * fall_MN, -5.0 / 6.0 * (1.0 + root_MN) * fall_MN

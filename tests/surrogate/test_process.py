@@ -1,0 +1,155 @@
+"""The surrogate is a Gaussian process, and forecasts are as sure as complete runs allow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import approx_fprime
+from sklearn.gaussian_process.kernels import Matern
+
+from tempopt.surrogate import Forecast, Runs, Surrogate
+
+Array = NDArray[np.float64]
+
+
+def runs(count: int = 20, *, seed: int = 0, seeds: int = 3) -> Runs:
+    rng = np.random.default_rng(seed)
+    features = rng.random((count, 2))
+    return Runs(
+        features_ND=features,
+        seeds_N=np.arange(count) % seeds,
+        values_N=np.sin(4 * features[:, 0]) + 0.1 * rng.standard_normal(count),
+        excess_N=np.zeros(count),
+    )
+
+
+@pytest.mark.parametrize("trends", [0, 1, 2])
+def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) -> None:
+    rng = np.random.default_rng(0)
+    features, values, seeds = rng.random((25, 3 + trends)), rng.standard_normal(25), np.arange(25) % 5
+    values = values + features[:, 3:].sum(axis=1)
+    excess = rng.random(25)
+    made = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess)
+    surrogate = Surrogate(made, trends=trends)
+    *lengths, signal, noise, shared = np.exp(surrogate.found)
+    factor = lengths.pop() if trends else 0.0
+    weights = 1 / (1 + excess / np.var(values))
+    centre, scale = np.average(values, weights=weights), np.std(values)
+
+    def matern(one: Array, other: Array) -> Array:
+        shape: Array = Matern(lengths, nu=2.5)(one[:, :3], other[:, :3])
+        return shape
+
+    def prior(one: Array, other: Array) -> Array:
+        # Rasmussen and Williams, equation 2.40: a linear function of normal weights
+        return signal**2 * matern(one, other) + factor**2 * one[:, 3:] @ other[:, 3:].T
+
+    root = np.sqrt(excess) / scale
+    # what a forecast may be wrong by is alike for parameter sets that are alike
+    covariance = prior(features, features) + np.outer(root, root) * matern(features, features)
+    covariance += shared**2 * (seeds[:, None] == seeds) + (noise**2 + 1e-8) * np.eye(25)
+    asked = rng.random((40, 3 + trends))
+    cross = prior(asked, features)
+    mean = cross @ np.linalg.solve(covariance, (values - centre) / scale)
+    left = prior(asked, asked) - cross @ np.linalg.solve(covariance, cross.T)
+    found = surrogate.predict(asked)
+    np.testing.assert_allclose(found[0], centre + scale * mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(surrogate.mean(asked), found[0], rtol=1e-9)
+    np.testing.assert_allclose(found[1], scale * np.sqrt(np.diag(left)), rtol=1e-5)
+    np.testing.assert_allclose(surrogate.beliefs(asked).covariance(), scale**2 * left, atol=1e-8)
+
+
+def test_many_forecasts_that_may_all_be_wrong_make_nobody_sure() -> None:
+    features = np.concatenate([np.linspace(0, 1, 8), np.full(30, 0.5)])[:, None]
+    forecast = np.concatenate([np.zeros(8), np.ones(30)])
+
+    def doubt(excess: NDArray[np.float64]) -> float:
+        made = Runs(features_ND=features, seeds_N=np.arange(38), values_N=forecast, excess_N=excess)
+        start = np.array([np.log(0.5), 0.0, np.log(0.3), np.log(0.2)])
+        return float(Surrogate(made, start=start, fit=False).predict(np.array([[0.5]]))[1][0])
+
+    many = np.concatenate([np.zeros(8), np.full(30, 1.0)])
+    # were each of them wrong by itself, thirty would leave next to nothing open
+    assert doubt(many) > 2 * doubt(0 * many)
+
+
+@pytest.mark.parametrize("trends", [0, 1])
+def test_the_gradient_of_the_evidence_is_its_gradient(trends: int) -> None:
+    rng = np.random.default_rng(1)
+    seeds = rng.integers(0, 3, 20)
+    runs = Runs(
+        features_ND=rng.random((20, 2)),
+        seeds_N=seeds,
+        values_N=rng.standard_normal(20) + seeds,
+        excess_N=rng.random(20),
+    )
+    surrogate = Surrogate(runs, trends=trends)
+    for at in (surrogate.found, surrogate.found + 0.3):
+        numeric = approx_fprime(at, lambda point: surrogate._loss(point)[0], 1e-6)
+        np.testing.assert_allclose(surrogate._loss(at)[1], numeric, atol=1e-4)
+
+
+def test_a_forecast_is_as_sure_as_complete_runs_allow() -> None:
+    rng = np.random.default_rng(2)
+    ends = rng.standard_normal(200)
+    told = Forecast([({10: end + 0.1 * rng.standard_normal()}, float(end)) for end in ends])
+    value, variance = told({10: 1.5}) or (0.0, 0.0)
+    assert value == pytest.approx(1.5, abs=0.15) and variance < 0.05
+    untold = Forecast([({10: float(rng.standard_normal())}, float(end)) for end in ends])
+    said = untold({10: 1.5})
+    assert said is None or said[1] > 10
+    assert told({}) is None and Forecast([])({10: 1.0}) is None
+
+
+def test_what_is_known_of_one_more_is_what_is_known_of_all_together() -> None:
+    surrogate = Surrogate(runs())
+    asked = np.random.default_rng(3).random((9, 2))
+    whole = surrogate.beliefs(asked)
+    mean, variance, covariance = surrogate.beliefs(asked[1:]).with_another(asked[0])
+    assert mean == pytest.approx(whole.mean_M[0])
+    np.testing.assert_allclose([variance, *covariance], whole.covariance()[0], atol=1e-8)
+    np.testing.assert_allclose(np.sqrt(np.diag(whole.covariance())), surrogate.predict(asked)[1], rtol=1e-5)
+
+
+def test_runs_that_are_expected_move_no_mean_and_leave_less_doubt() -> None:
+    surrogate = Surrogate(runs())
+    asked = np.array([[0.3, 0.3], [0.9, 0.1]])
+    more = surrogate.expecting(asked[:1], np.array([0]))
+    np.testing.assert_allclose(more.predict(asked)[0], surrogate.predict(asked)[0], atol=0.02)
+    assert more.predict(asked)[1][0] < surrogate.predict(asked)[1][0]
+    assert surrogate.expecting(np.empty((0, 2)), np.empty(0, dtype=np.int64)) is surrogate
+
+
+def test_what_a_seed_does_to_all_its_runs_is_no_reason_to_prefer_one() -> None:
+    rng = np.random.default_rng(4)
+    features, seeds = rng.random((40, 1)), np.arange(40) % 2
+    # seed 1 is lucky by far, and was given to the low half
+    features[:, 0] = features[:, 0] / 2 + 0.5 * (seeds == 0)
+    values = features[:, 0] + 3.0 * seeds + 0.01 * rng.standard_normal(40)
+    made = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(40))
+    apart = Runs(features_ND=features, seeds_N=np.arange(40), values_N=values, excess_N=np.zeros(40))
+    asked = np.array([[0.1], [0.9]])
+    low, high = Surrogate(made).predict(asked)[0]
+    fooled_low, fooled_high = Surrogate(apart).predict(asked)[0]
+    assert fooled_low > fooled_high + 1.0
+    assert low - high < (fooled_low - fooled_high) / 2
+
+
+def test_a_trend_is_followed_where_nothing_is_known_as_far_as_it_holds() -> None:
+    rng = np.random.default_rng(5)
+    place, trend = rng.random(12) / 2, rng.standard_normal(12)
+
+    def far(values: Array) -> float:
+        made = Runs(
+            features_ND=np.column_stack([place, trend]),
+            seeds_N=np.arange(12),
+            values_N=values + 0.05 * rng.standard_normal(12),
+            excess_N=np.zeros(12),
+        )
+        high, low = Surrogate(made, trends=1).predict(np.array([[5.0, 2.0], [5.0, -2.0]]))[0]
+        return float(high - low)
+
+    assert far(3.0 * trend) == pytest.approx(12.0, abs=1.0)
+    assert far(-3.0 * trend) == pytest.approx(-12.0, abs=1.0)
+    assert abs(far(np.sin(6 * place))) < 1.0
