@@ -17,6 +17,7 @@ from tempopt.errors import StorageError
 from tempopt.store import Store
 from tempopt.store.rows import StudyState, TicketRow
 from tempopt.study.api import load_study
+from tempopt.study.spec import StudySpec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAME = "chaos"
@@ -65,6 +66,11 @@ def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
         },
         "resources": {"threads": 1},
     }
+
+
+def stored(study: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec as the store holds it and a launcher's task is given it, with every default."""
+    return StudySpec.parse(study, source="the tests of a study").to_json()
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -84,7 +84,7 @@ def task(tmp_path: Path, url: str) -> Task:
     return Task(
         study=studies.NAME,
         storage=url,
-        spec=studies.spec(TICKETS, lease=5),
+        spec=studies.stored(studies.spec(TICKETS, lease=5)),
         options=("--checkpoints", str(tmp_path / "runs")),
         cpus=CPUS,
         folder=str(tmp_path),
@@ -188,7 +188,7 @@ def test_a_study_goes_on_when_whoever_launched_it_is_killed(
     import json
 
     _set_pace(tmp_path, 1.0)
-    few = replace(task, spec=studies.spec(1, steps=8))
+    few = replace(task, spec=studies.stored(studies.spec(1, steps=8)))
     said = json.dumps({name: getattr(few, name) for name in Task.__slots__})
     with subprocess.Popen(_script(cluster, _DRIVER, said), stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None

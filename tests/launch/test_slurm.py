@@ -83,7 +83,7 @@ class Scene:
         return Task(
             study=studies.NAME,
             storage=self.url,
-            spec=spec,
+            spec=studies.stored(spec),
             options=("--checkpoints", str(self.folder / "runs")),
             folder=str(self.folder),
             environment={name: there[name] for name in ("PYTHONPATH", "PACE", "OMP_NUM_THREADS")},
