@@ -79,6 +79,9 @@ class Arms:
             if ticket.state in OVER:
                 self.told(ticket, reported.get(ticket.id, {}))
 
+    def _foresees(self, arm: Arm) -> bool:
+        return self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and bool(self._spaces[arm])
+
     def _knower(self, arm: Arm) -> Knower:
         # it loads scipy, for which who only looks at a study should not wait
         from tempopt.study.earlier import Earlier
@@ -145,7 +148,7 @@ class Arms:
         search at the same ticket. None: too little is known, or the sampler is one that does not say.
         """
         arm: Arm = ticket.kind  # type: ignore[assignment]
-        if self._spec.study.sampler.name != KNOWLEDGE_GRADIENT or not self._spaces[arm]:
+        if not self._foresees(arm):
             return None
         return self._knower(arm).prospect(self._histories[arm].known(ticket.number))
 
@@ -180,7 +183,7 @@ class Arms:
         The best single one first; none where the study's sampler has no picture of what it has seen, or
         where too few runs are complete.
         """
-        if self._spec.study.sampler.name != KNOWLEDGE_GRADIENT or not self._spaces[arm]:
+        if not self._foresees(arm):
             return []
         seed = derive(self._spec.study.seed, arm, "named")
         found = self._knower(arm).named(self._histories[arm].over(), count=count, seed=seed)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from tempopt.study.places import place_of
 from tempopt.temperature import NEUTRAL, TemperatureParameters
 
 if TYPE_CHECKING:
@@ -76,12 +77,11 @@ def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
     if isinstance(distribution, CategoricalDistribution):
         # two choices are half apart, as two of more choices are
         return [math.sqrt(0.5) * (value == choice) for choice in distribution.choices[1:]]
-    low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
     if not isinstance(value, int | float):
         return [0.5]
+    low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
     if distribution.log:  # type: ignore[attr-defined]
         # another study may have gone further, even below 0
-        place = math.log(max(value, low * low / high) / low) / math.log(high / low)
-    else:
-        place = (value - low) / (high - low)
+        value = max(value, low * low / high)
+    place = place_of(distribution, value)
     return [min(max(place, -_BEYOND), 1 + _BEYOND)]
