@@ -73,11 +73,13 @@ def spec_of(case: Case) -> Any:
     from tempopt.study.spec import StudySpec
 
     if case.sleep is not None:
-        study = {"metric": "val_loss", "direction": "minimize", "evaluate_only": __file__}
+        study = {"metric": "val_loss", "direction": "minimize", "evaluate_only": __file__, "pruner": "median"}
         data: dict[str, Any] = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
     else:
         data = yaml.safe_load((HERE.parent / "studies" / "max_retrieval.yaml").read_text())
         data["study"]["pruner"] = "none"
+    # what agents cost each other is asked here, not what a sampler costs
+    data["study"] |= {"sampler": "tpe", "seeds": {"search": None}}
     data["study"] |= {"name": NAME, "trials": case.trials, "parallel": case.parallel}
     return StudySpec.parse(data, source="the benchmark")
 

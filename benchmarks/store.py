@@ -243,11 +243,12 @@ def plain(url: str, case: Case, counts: Counts) -> dict[str, float]:
 # ---- tempopt
 
 
-def spec_of(case: Case, pruner: str = "median") -> Any:
+def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
     """Return the spec of a study of so many search trials; without proof, which is not compared here."""
     from tempopt.study.spec import StudySpec
 
-    study = {"name": NAME, "metric": "val_loss", "direction": "minimize", "pruner": pruner}
+    study = {"name": NAME, "metric": "val_loss", "direction": "minimize"}
+    study |= {"sampler": sampler, "pruner": pruner, "seeds": {"search": None}}
     study |= {"trials": case.before + case.trials, "parallel": case.running, "evaluate_only": "weights.ckpt"}
     data = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
     return StudySpec.parse(data, source="the benchmark")
@@ -368,8 +369,8 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             found[f"tempopt {command[0]}"] = 1000 * spent
-        for pruner in ("hyperband", "median"):
-            spec = spec_of(case, pruner)
+        for sampler, pruner in [("tpe", "hyperband"), ("tpe", "median"), ("knowledge_gradient",) * 2]:
+            spec = spec_of(case, sampler=sampler, pruner=pruner)
             counts.begin()
             board = Board(spec, study, store)
             ticket = board.of_kind("search")[case.before]
@@ -383,11 +384,18 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
             for step in range(2, 22):
                 board.arms.prune(later, {100 * each: 0.5 for each in range(1, step)})
             found[f"a pruning decision, {pruner}"] = counts.end(20)["cpu_ms"]
-        counts.begin()
-        for _ in range(10):
-            board.arms.ask(later)
-        found["a suggestion"] = counts.end(10)["cpu_ms"]
+            if pruner != "hyperband":
+                found[f"a suggestion, {sampler}"] = suggesting(board.arms, later, counts)
     return found
+
+
+def suggesting(arms: Any, ticket: Any, counts: Counts) -> float:
+    """Return CPU milliseconds of a suggestion, each one after another trial has ended."""
+    counts.begin()
+    for number in range(ticket.number, ticket.number + 10):
+        arms.told(dataclasses.replace(ticket, number=number, state="failed", outcome="failed"), {})
+        arms.ask(dataclasses.replace(ticket, number=number + 1, parameters=None, sampled=None))
+    return counts.end(10)["cpu_ms"]
 
 
 # ---- the tables

@@ -344,8 +344,9 @@ class Knower:
 
     def _trained_before(self, known: Sequence[FrozenTrial], own: FrozenTrial) -> int:
         """Return up to which step a run only repeats one that was ended there: it was asked to go on."""
-        training = _training(own, self._stream_of)
-        alike = (trial for trial in known if _training(trial, self._stream_of) == training)
+        stream = self._stream_of(own.number)
+        # of many trials hardly one has the same values, and they are asked at every report
+        alike = (t for t in known if t.params == own.params and self._stream_of(t.number) == stream)
         return max((max(trial.intermediate_values, default=0) for trial in alike), default=0)
 
     def _stream_of(self, number: int) -> int:
