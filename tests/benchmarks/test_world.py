@@ -1,0 +1,77 @@
+"""Worlds made of recorded trainings: their trainings are possible ones, and as noisy as those recorded."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from benchmarks.recorded.make import known, table_path
+from benchmarks.recorded.tasks import TASKS
+from benchmarks.recorded.world import World
+
+_CONFIGURATIONS = 400
+_SEEDS = 3
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def world(request: pytest.FixtureRequest) -> World:
+    if not table_path(request.param).exists():
+        pytest.skip(f"NOT TESTED: nothing was recorded of {request.param} yet.")
+    return World(request.param)
+
+
+def test_no_training_comes_to_what_none_can(world: World) -> None:
+    for seed, parameters in enumerate(world.drawn(4)[:_CONFIGURATIONS]):
+        training = world.train(parameters, seed)
+        for values in (training.final, training.current, training.test):
+            assert np.all((np.asarray(values) > 0) & (np.asarray(values) < 1))
+
+
+def test_a_training_is_the_same_whoever_asks(world: World) -> None:
+    parameters = world.drawn(4)[0]
+    one, other = world.train(parameters, 7), World(world.task).train(parameters, 7)
+    np.testing.assert_array_equal(one.final, other.final)
+    assert one.test == other.test
+
+
+def test_the_truth_is_the_mean_over_seeds(world: World) -> None:
+    asked = world.drawn(4)[:_CONFIGURATIONS]
+    truth = world.truth(asked)
+    # a seed of a world is a recorded one by chance, so each configuration is given others
+    errors = [
+        world.train(each, 10 * place + seed).test - said
+        for place, (each, said) in enumerate(zip(asked, truth, strict=True))
+        for seed in range(10)
+    ]
+    assert abs(np.mean(errors)) < 0.1 * np.std(errors)
+
+
+def test_good_and_poor_configurations_are_as_noisy_as_those_recorded(world: World) -> None:
+    asked = world.drawn(4)[:_CONFIGURATIONS]
+    truth = world.truth(asked)
+    drawn = np.array(
+        [[world.train(each, seed).test for seed in range(k, k + _SEEDS)] for k, each in enumerate(asked)]
+    )
+    rows = sorted((row for row in known(world.task) if row["outcome"] == "complete"), key=_configuration)
+    runs = [[row["test"] for row in group] for _, group in itertools.groupby(rows, _configuration)]
+    recorded = np.array([each for each in runs if len(each) == _SEEDS])
+    for low, high in ((0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1)):
+        bounds = np.quantile(truth, [low, high])
+        mine = drawn[(truth >= bounds[0]) & (truth <= bounds[1])]
+        mean = recorded.mean(axis=1)
+        theirs = recorded[(mean >= bounds[0]) & (mean <= bounds[1])]
+        assert len(theirs) >= 10
+        ratio = _deviation(mine) / _deviation(theirs)
+        # where hardly any seed learns, runs of configurations that are less alike add to the noise
+        assert 0.5 < ratio < 4.0, (low, high, ratio)
+
+
+def _configuration(row: dict[str, int]) -> int:
+    return row["configuration"]
+
+
+def _deviation(runs: np.ndarray) -> float:
+    """Return the standard deviation of a run about its configuration's mean."""
+    return float(np.sqrt(runs.var(axis=1, ddof=1).mean()))
