@@ -1,0 +1,55 @@
+"""What searches came to: lines of a file while they are run, a table in the repository when they are packed.
+
+A result is of one world. A task of which more was recorded is another world, and what was found in the old
+one is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.recorded.world import World
+
+KEPT = Path(__file__).with_name("searches.parquet")
+LINES = Path("build/search.jsonl")
+_WHICH = ("task", "tuner", "repetition", "see", "budget", "workers", "world")
+
+
+def which(result: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one search from another."""
+    return tuple(result[name] for name in _WHICH)
+
+
+def known(lines: Path = LINES) -> list[dict[str, Any]]:
+    """Return what there is of all searches; of one that was run again, the last result."""
+    rows: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
+    if lines.exists():
+        rows += [json.loads(line) for line in lines.read_text().splitlines()]
+    return list({which(row): row for row in rows}.values())
+
+
+def keep(result: dict[str, Any], lines: Path = LINES) -> None:
+    """Write one result down."""
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    with lines.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+
+
+def of_worlds(worlds: Mapping[str, World], lines: Path = LINES) -> list[dict[str, Any]]:
+    """Return what there is of searches in the worlds that there are."""
+    marks = {task: world.mark for task, world in worlds.items()}
+    return [row for row in known(lines) if row["world"] == marks.get(row["task"])]
+
+
+def pack(worlds: Mapping[str, World], lines: Path = LINES) -> None:
+    """Put what there is of searches in the worlds of all tasks into the table of the repository."""
+    rows = of_worlds(worlds, lines)
+    pq.write_table(pa.Table.from_pylist(rows), KEPT, compression="zstd")
+    lines.unlink(missing_ok=True)
+    print(f"{KEPT.name}: {len(rows)} searches, {KEPT.stat().st_size} bytes")

@@ -1,0 +1,170 @@
+"""The table of searches: what each would name comes to in truth, by trainings spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from benchmarks.recorded.world import World
+
+ENOUGH = 0.95
+_AT = (10, 20, 40, 80)
+_BOOTSTRAPS = 500
+_OURS = "tempopt"
+Array = NDArray[np.float64]
+
+
+def at(result: dict[str, Any], trainings: float) -> float:
+    """Return the share of the best known gain that the selection has after so many full trainings."""
+    found = [share for s, share in zip(result["steps"], result["share"], strict=True) if s <= trainings]
+    return found[-1] if found else 0.0
+
+
+def curve(results: Sequence[dict[str, Any]], budget: int) -> Array:
+    """Return the share that each search has selected, by trainings spent, shape (searches, times)."""
+    found: Array = np.array([[at(each, spent) for spent in _times(budget)] for each in results])
+    return found
+
+
+def _times(budget: int) -> Array:
+    return np.arange(1, 2 * budget + 1) / 2
+
+
+def crossing(shares_RT: Array, level: float) -> float:
+    """Return trainings until the mean share is at a level and stays there; inf: it does not."""
+    below = np.flatnonzero(shares_RT.mean(axis=0) < level - 1e-9)
+    place = int(below[-1]) + 1 if len(below) else 0
+    return float((place + 1) / 2) if place < shares_RT.shape[1] else float("inf")
+
+
+def interval(shares_RT: Array, level: float) -> tuple[float, float]:
+    """Return a 95 % interval of :func:`crossing`, by bootstrap over the searches."""
+    rng = np.random.default_rng(0)
+    draws = rng.integers(len(shares_RT), size=(_BOOTSTRAPS, len(shares_RT)))
+    many = [crossing(shares_RT[draw], level) for draw in draws]
+    low, high = np.quantile(many, [0.025, 0.975], method="nearest")
+    return float(low), float(high)
+
+
+def decided(shares_RT: Array, gain: float, deviation: float) -> tuple[float, float]:
+    """Return trainings until the verdict's 95 % interval is narrower than half the gain, and when to confirm.
+
+    What is selected after some trainings is confirmed on pairs of fresh seeds, of two trainings each, until
+    the interval is narrow enough. The moment to begin is the best one in the median over the searches.
+
+    Args:
+        shares_RT: As of :func:`curve`.
+        gain: Best known gain over τ = 1.
+        deviation: Standard deviation of the difference of a pair.
+    """
+    pairs = np.arange(2, 2000)
+    widths = 2 * t.ppf(0.975, pairs - 1) * deviation / np.sqrt(pairs)
+    # widths fall, so that the first that is small enough is where they are sorted in from behind
+    needed_RT = len(pairs) - np.searchsorted(widths[::-1], np.maximum(shares_RT * gain, 0) / 2, side="left")
+    cost_RT = np.where(needed_RT < len(pairs), 2.0 * (needed_RT + 2), np.inf)
+    whole_T = np.median(cost_RT, axis=0) + _times(shares_RT.shape[1] // 2)
+    best = int(np.argmin(whole_T))
+    return float(whole_T[best]), (best + 1) / 2
+
+
+def show(results: Sequence[dict[str, Any]], worlds: Mapping[str, World]) -> None:
+    """Print what the searches came to, task by task, and over all tasks."""
+    by_task: dict[str, dict[str, Array]] = {}
+    for task, world in worlds.items():
+        of_task = [each for each in results if each["task"] == task]
+        if not of_task:
+            continue
+        budget = max(each["budget"] for each in of_task)
+        names = list(dict.fromkeys(each["tuner"] for each in of_task))
+        by_task[task] = {n: curve([e for e in of_task if e["tuner"] == n], budget) for n in names}
+        _shares(world, of_task, by_task[task])
+    for name in (_OURS, f"{_OURS}, no pruning"):
+        _over_best_peer(name, {task: each for task, each in by_task.items() if name in each}, worlds)
+
+
+def _is_peer(name: str) -> bool:
+    return not name.startswith(_OURS)
+
+
+def end_of_best_peer(curves: Mapping[str, Array]) -> float:
+    """Return the share that the best peer has when all is spent."""
+    return max((float(each[:, -1].mean()) for name, each in curves.items() if _is_peer(name)), default=1.0)
+
+
+def ratio(name: str, curves: Mapping[str, Array]) -> float:
+    """Return trainings until one has what the best peer has in the end, over the least of a peer."""
+    level = end_of_best_peer(curves)
+    first = min(crossing(each, level) for other, each in curves.items() if _is_peer(other))
+    return crossing(curves[name], level) / first
+
+
+def _over_best_peer(
+    name: str, by_task: Mapping[str, Mapping[str, Array]], worlds: Mapping[str, World]
+) -> None:
+    """Print the ratio to the best peer: of each task, and the mean, with intervals by bootstrap."""
+    rng = np.random.default_rng(0)
+    found, drawn = {}, {}
+    for task, curves in by_task.items():
+        if not any(map(_is_peer, curves)):
+            continue
+        found[task] = ratio(name, curves)
+        again = [
+            {n: each[rng.integers(len(each), size=len(each))] for n, each in curves.items()}
+            for _ in range(_BOOTSTRAPS)
+        ]
+        drawn[task] = np.array([ratio(name, each) for each in again])
+    with_gain = [task for task in found if worlds[task].floor == worlds[task].unit]
+    print(f"\n{name}: trainings to what the best peer has in the end, over what that peer takes (95 %)")
+    for tasks in ([task] for task in found):
+        _print_ratio(tasks[0], tasks, found, drawn)
+    if len(found) > 1:
+        _print_ratio("mean of the tasks with a gain", with_gain, found, drawn)
+        _print_ratio("mean of all", list(found), found, drawn)
+
+
+def _print_ratio(
+    what: str, tasks: Sequence[str], found: Mapping[str, float], drawn: Mapping[str, Array]
+) -> None:
+    low, high = np.quantile(sum(drawn[task] for task in tasks) / len(tasks), [0.025, 0.975], method="nearest")
+    mean = np.mean([found[task] for task in tasks])
+    print(f"{what}: {_until(round(float(mean), 2))} ({_until(round(low, 2))} to {_until(round(high, 2))})")
+
+
+def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str, Array]) -> None:
+    level, gain = end_of_best_peer(curves), world.floor == world.unit
+    since = "τ = 1" if gain else "the median configuration, since none is better than τ = 1 by more than the"
+    since += "" if gain else " forest may be wrong"
+    best = f"{level:.2f}, what the best peer has in the end"
+    print(f"\n**{world.task.replace('_', ' ')}**, shares from {since}; to L: to {best}.\n")
+    points = [point for point in _AT if 2 * point <= next(iter(curves.values())).shape[1]]
+    head = ["search", "searches", *map(str, points[:-1]), f"{points[-1]} trainings", "to 95 %", "to L"]
+    head += ["sets that are better", "to a verdict (of it searching)", "good ones ended"]
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    known = world.best - world.floor
+    space = np.sort((world.truth(world.drawn(1)) - world.floor) / known)
+    for name, shares in curves.items():
+        own = [each for each in results if each["tuner"] == name]
+        cells = [f"{_mean_and_range(shares[:, 2 * point - 1])}" for point in points]
+        for wanted in (ENOUGH, level):
+            crossed, between = crossing(shares, wanted), interval(shares, wanted)
+            sure = {crossed, *between} == {float("inf")}
+            cells.append(_until(crossed) + ("" if sure else f" ({' to '.join(map(_until, between))})"))
+        cells.append(f"{np.median(1 - np.searchsorted(space, shares[:, -1]) / len(space)):.1%}")
+        total, begun = decided(shares, abs(known), world.pair_deviation()) if gain else (0.0, 0.0)
+        cells.append(f"{_until(total)} ({begun:g})" if gain else "no gain to show")
+        good = sum(each["good"] for each in own)
+        cells.append(f"{sum(each['good_ended'] for each in own) / good:.0%}" if good else "none tried")
+        print(f"| {name} | {len(own)} | {' | '.join(cells)} |", flush=True)
+
+
+def _mean_and_range(shares: Array) -> str:
+    low, high = np.quantile(shares, [0.1, 0.9])
+    return f"{shares.mean():.2f} ({low:.2f} to {high:.2f})"
+
+
+def _until(trainings: float) -> str:
+    return f"{trainings:g}" if np.isfinite(trainings) else "never"

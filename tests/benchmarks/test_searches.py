@@ -1,0 +1,93 @@
+"""The comparison of searches: which results count, and what is read off the curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.recorded.tasks import TASKS
+from benchmarks.simulated import results
+from benchmarks.simulated.table import at, crossing, curve, decided, end_of_best_peer, interval, ratio
+
+
+class _Marked:
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+
+def _result(**fields: Any) -> dict[str, Any]:
+    same = {"task": "digits", "tuner": "a", "repetition": 0, "see": "final", "budget": 40, "workers": 4}
+    return {**same, "world": "now", "steps": [1.0], "share": [0.5], **fields}
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(results, "KEPT", tmp_path / "kept.parquet")
+    return tmp_path / "new" / "lines.jsonl"
+
+
+def test_what_is_packed_is_known_and_what_is_run_again_counts(lines: Path) -> None:
+    worlds: Any = {"digits": _Marked("now")}
+    results.keep(_result(), lines)
+    results.keep(_result(repetition=1), lines)
+    before = results.known(lines)
+    results.pack(worlds, lines)
+    assert not lines.exists()
+    assert results.known(lines) == before
+    results.keep(_result(share=[0.75]), lines)
+    assert [each["share"] for each in results.known(lines)] == [[0.75], [0.5]]
+
+
+def test_results_of_another_world_do_not_count(lines: Path) -> None:
+    for world in ("before", "now"):
+        results.keep(_result(world=world, tuner=world), lines)
+    results.keep(_result(task="max_retrieval"), lines)
+    worlds: Any = {"digits": _Marked("now")}
+    assert [each["tuner"] for each in results.of_worlds(worlds, lines)] == ["now"]
+
+
+def test_the_results_in_the_repository_are_of_tasks_that_there_are() -> None:
+    rows = results.known(Path("nowhere"))
+    assert {row["task"] for row in rows} <= set(TASKS)
+    assert len({results.which(row) for row in rows}) == len(rows)
+    for row in rows:
+        assert row["steps"] == sorted(row["steps"])
+        assert len(row["steps"]) == len(row["share"])
+
+
+def test_a_selection_counts_from_when_it_was_made() -> None:
+    result = _result(steps=[1.5, 3.0], share=[0.25, 0.75])
+    assert [at(result, spent) for spent in (1.0, 1.5, 2.5, 3.0, 9.0)] == [0.0, 0.25, 0.25, 0.75, 0.75]
+    np.testing.assert_array_equal(curve([result], 2), [[0.0, 0.0, 0.25, 0.25]])
+
+
+def test_a_level_is_crossed_where_the_mean_stays_above_it() -> None:
+    shares = np.array([[0.0, 1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0, 1.0]])
+    assert crossing(shares, 0.75) == 2.0
+    assert crossing(shares, 0.0) == 0.5
+    assert crossing(shares, 1.1) == np.inf
+    low, high = interval(shares, 0.75)
+    assert low <= 2.0 <= high
+
+
+def test_the_ratio_is_to_the_first_peer_that_has_what_the_best_one_has_in_the_end() -> None:
+    curves = {
+        "slow": np.array([[0.1, 0.2, 0.4, 0.8]]),
+        "quick": np.array([[0.0, 0.1, 0.8, 0.8]]),
+        "poor": np.array([[0.5, 0.5, 0.5, 0.5]]),
+        "tempopt": np.array([[0.0, 0.9, 0.9, 0.9]]),
+        "tempopt, no pruning": np.array([[0.0, 0.0, 0.0, 0.7]]),
+    }
+    assert end_of_best_peer(curves) == 0.8
+    assert ratio("tempopt", curves) == 1.0 / 1.5
+    assert ratio("tempopt, no pruning", curves) == np.inf
+
+
+def test_a_verdict_costs_pairs_until_its_interval_is_half_the_gain() -> None:
+    # all of the gain from the first half training on; 2 * t(0.975, n - 1) * 0.1 / sqrt(n) <= 0.2 at n = 7
+    total, begun = decided(np.ones((3, 10)), 0.4, 0.1)
+    assert (total, begun) == (2 * 7 + 0.5, 0.5)
+    assert decided(np.zeros((3, 10)), 0.4, 0.1)[0] == np.inf
