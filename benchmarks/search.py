@@ -96,7 +96,8 @@ def main() -> None:
     if given.pack:
         pack({task: World(task) for task in TASKS}, given.results)
     elif given.table:
-        show([each for each in of_worlds(worlds, given.results) if each["see"] == given.see], worlds)
+        results = [each for each in of_worlds(worlds, given.results) if each["see"] == given.see]
+        show([each for each in results if not given.tuners or each["tuner"] in given.tuners], worlds)
     else:
         _run(worlds, given)
 
