@@ -89,7 +89,6 @@ class World:
         self.total_steps = int(self.spec.trainer["max_steps"])
         rows = [row for row in known(task) if row["outcome"] == "complete"]
         parameters = [json.loads(row["parameters"]) for row in rows]
-        self.trainings = len(rows)
         self._recorded = list(
             {row["parameters"]: each for row, each in zip(rows, parameters, strict=True)}.values()
         )

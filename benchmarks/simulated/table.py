@@ -119,8 +119,8 @@ def _over_best_peer(
         drawn[task] = np.array([ratio(name, each) for each in again])
     with_gain = [task for task in found if worlds[task].floor == worlds[task].unit]
     print(f"\n{name}: trainings to what the best peer has in the end, over what that peer takes (95 %)")
-    for tasks in ([task] for task in found):
-        _print_ratio(tasks[0], tasks, found, drawn)
+    for task in found:
+        _print_ratio(task, [task], found, drawn)
     if len(found) > 1:
         _print_ratio("mean of the tasks with a gain", with_gain, found, drawn)
         _print_ratio("mean of all", list(found), found, drawn)
@@ -144,17 +144,17 @@ def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str
     head = ["search", "searches", *map(str, points[:-1]), f"{points[-1]} trainings", "to 95 %", "to L"]
     head += ["sets that are better", "to a verdict (of it searching)", "good ones ended"]
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
-    known = world.best - world.floor
+    known, deviation = world.best - world.floor, world.pair_deviation()
     space = np.sort((world.truth(world.drawn(1)) - world.floor) / known)
     for name, shares in curves.items():
         own = [each for each in results if each["tuner"] == name]
-        cells = [f"{_mean_and_range(shares[:, 2 * point - 1])}" for point in points]
+        cells = [_mean_and_range(shares[:, 2 * point - 1]) for point in points]
         for wanted in (ENOUGH, level):
             crossed, between = crossing(shares, wanted), interval(shares, wanted)
             sure = {crossed, *between} == {float("inf")}
             cells.append(_until(crossed) + ("" if sure else f" ({' to '.join(map(_until, between))})"))
         cells.append(f"{np.median(1 - np.searchsorted(space, shares[:, -1]) / len(space)):.1%}")
-        total, begun = decided(shares, abs(known), world.pair_deviation()) if gain else (0.0, 0.0)
+        total, begun = decided(shares, abs(known), deviation) if gain else (0.0, 0.0)
         cells.append(f"{_until(total)} ({begun:g})" if gain else "no gain to show")
         good = sum(each["good"] for each in own)
         cells.append(f"{sum(each['good_ended'] for each in own) / good:.0%}" if good else "none tried")

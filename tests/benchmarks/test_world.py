@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.recorded.make import known, table_path
-from benchmarks.recorded.tasks import TASKS
+from benchmarks.recorded.tasks import SEEDS, TASKS
 from benchmarks.recorded.world import World
 
 _CONFIGURATIONS = 400
-_SEEDS = 3
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -52,11 +51,11 @@ def test_good_and_poor_configurations_are_as_noisy_as_those_recorded(world: Worl
     asked = world.drawn(4)[:_CONFIGURATIONS]
     truth = world.truth(asked)
     drawn = np.array(
-        [[world.train(each, seed).test for seed in range(k, k + _SEEDS)] for k, each in enumerate(asked)]
+        [[world.train(each, seed).test for seed in range(k, k + SEEDS)] for k, each in enumerate(asked)]
     )
     rows = sorted((row for row in known(world.task) if row["outcome"] == "complete"), key=_configuration)
     runs = [[row["test"] for row in group] for _, group in itertools.groupby(rows, _configuration)]
-    recorded = np.array([each for each in runs if len(each) == _SEEDS])
+    recorded = np.array([each for each in runs if len(each) == SEEDS])
     for low, high in ((0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1)):
         bounds = np.quantile(truth, [low, high])
         mine = drawn[(truth >= bounds[0]) & (truth <= bounds[1])]
