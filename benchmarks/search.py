@@ -6,6 +6,7 @@ name comes to in truth, not by the best value that it has seen. Results are kept
 tuners of another environment can be added, and a search that is there is not run again.
 
     python -m benchmarks.search --repetitions 30 --budget 40        # whatever can be imported here
+    python -m benchmarks.search --tuners tempopt --repetitions 60   # ours, from repetition 30 on
     python -m benchmarks.search --table
     python -m benchmarks.search --pack                              # put the results into the repository
 """
@@ -24,7 +25,7 @@ from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import simulate
 from benchmarks.simulated.others import OTHERS
-from benchmarks.simulated.results import LINES, keep, of_worlds, pack, which
+from benchmarks.simulated.results import CHOSEN_BY, LINES, OURS, keep, of_worlds, pack, which
 from benchmarks.simulated.table import show
 from benchmarks.simulated.tuners import TUNERS
 
@@ -84,6 +85,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--tuners", nargs="*", default=None, help="all that can be imported by default")
     parser.add_argument("--repetitions", type=int, default=30)
+    parser.add_argument("--first", type=int, default=CHOSEN_BY, help="tempopt's first repetition that counts")
     parser.add_argument("--budget", type=int, default=40, help="full trainings")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--see", choices=["final", "current"], default="final")
@@ -96,7 +98,9 @@ def main() -> None:
     if given.pack:
         pack({task: World(task) for task in TASKS}, given.results)
     elif given.table:
-        results = [each for each in of_worlds(worlds, given.results) if each["see"] == given.see]
+        how = given.see, given.budget
+        counted = of_worlds(worlds, given.results, first=given.first)
+        results = [each for each in counted if (each["see"], each["budget"]) == how]
         show([each for each in results if not given.tuners or each["tuner"] in given.tuners], worlds)
     else:
         _run(worlds, given)
@@ -104,13 +108,14 @@ def main() -> None:
 
 def _run(worlds: dict[str, World], given: argparse.Namespace) -> None:
     there = [name for name in {**TUNERS, **OTHERS} if _importable(name)]
-    done = set() if given.again else {which(each) for each in of_worlds(worlds, given.results)}
+    done = set() if given.again else {which(each) for each in of_worlds(worlds, given.results, first=0)}
     how = {"budget": given.budget, "workers": given.workers, "see": given.see}
     for task, world in worlds.items():
         print(task, {name: round(value, 4) for name, value in world.fit_quality().items()})
         print(f"τ = 1: {world.unit:.4f}, best: {world.best:.4f}, shares from {world.floor:.4f}", flush=True)
         for name in given.tuners or there:
-            for repetition in range(given.repetitions):
+            first = given.first if name.startswith(OURS) else 0
+            for repetition in range(first, first + given.repetitions):
                 asked = {"task": task, "tuner": name, "repetition": repetition, "world": world.mark, **how}
                 if which(asked) not in done:
                     keep(one(world, name, repetition=repetition, **how), given.results)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from benchmarks.recorded.world import World
+from benchmarks.simulated.results import OURS
 
 ENOUGH = 0.95
-_AT = (10, 20, 40, 80)
+_AT = (10, 20, 40, 80, 160)
 _BOOTSTRAPS = 500
-_OURS = "tempopt"
 Array = NDArray[np.float64]
 
 
@@ -82,12 +82,12 @@ def show(results: Sequence[dict[str, Any]], worlds: Mapping[str, World]) -> None
         names = list(dict.fromkeys(each["tuner"] for each in of_task))
         by_task[task] = {n: curve([e for e in of_task if e["tuner"] == n], budget) for n in names}
         _shares(world, of_task, by_task[task])
-    for name in (_OURS, f"{_OURS}, no pruning"):
+    for name in (OURS, f"{OURS}, no pruning"):
         _over_best_peer(name, {task: each for task, each in by_task.items() if name in each}, worlds)
 
 
 def _is_peer(name: str) -> bool:
-    return not name.startswith(_OURS)
+    return not name.startswith(OURS)
 
 
 def end_of_best_peer(curves: Mapping[str, Array]) -> float:

@@ -186,6 +186,7 @@ class Knower:
         self._seed = seed & 0xFFFFFFFF
         self._kept: dict[tuple[int, ...], Knowledge | None] = {}
         self._new: dict[int, tuple[Beliefs, float]] = {}
+        self._trials_described: dict[int, Array] = {}
 
     def knowledge(self, known: Sequence[FrozenTrial]) -> Knowledge | None:
         """Return what the first trials of the arm say; None: too few of them are complete."""
@@ -248,10 +249,9 @@ class Knower:
         rng = np.random.default_rng(seed)
         pool, features_MD = self._pool(knowledge, rng, fixed)
         beliefs = knowledge.beliefs(features_MD, pending=pending)
-        worth_M = knowledge.worth_of_new(beliefs)
-        best = int(np.argmax(worth_M))
-        thawed = self._thawed(knowledge, [*known, *pending], beliefs, number, float(worth_M[best]))
-        return thawed or pool[best]
+        trials = [*known, *pending]
+        best, worth = self._best_new(features_MD, knowledge.worth_of_new(beliefs), trials, number)
+        return self._thawed(knowledge, trials, beliefs, number, worth) or pool[best]
 
     def prune(self, known: Sequence[FrozenTrial], own: FrozenTrial) -> bool:
         """Return whether the rest of a run is worth much less, by step, than a new run.
@@ -268,7 +268,7 @@ class Knower:
             return False
         if last not in _finite(own):
             return True
-        beliefs, worth = self._worth_of_new(knowledge, len(known))
+        beliefs, worth = self._worth_of_new(knowledge, known)
         rest = knowledge.worth_of_rest(own, beliefs)
         return rest is not None and rest < _PATIENCE * worth
 
@@ -283,7 +283,7 @@ class Knower:
         knowledge = self.knowledge(known)
         if knowledge is None or not knowledge.may_prune:
             return None
-        _, worth = self._worth_of_new(knowledge, len(known))
+        _, worth = self._worth_of_new(knowledge, known)
         return worth * knowledge.total_steps, knowledge.surrogate.noise
 
     def named(self, known: Sequence[FrozenTrial], *, count: int, seed: int) -> list[Parameters]:
@@ -305,14 +305,35 @@ class Knower:
         places = best_together(beliefs, count=min(count, len(pool)), rng=rng)
         return [pool[place] for place in places]
 
-    def _worth_of_new(self, knowledge: Knowledge, end: int) -> tuple[Beliefs, float]:
+    def _worth_of_new(self, knowledge: Knowledge, known: Sequence[FrozenTrial]) -> tuple[Beliefs, float]:
         """Return what might be named, as far as it is known, and what a step of a new run is worth."""
+        end = len(known)
         if end not in self._new:
             _forget(self._new)
             _, features_MD = self._pool(knowledge, np.random.default_rng(end))
             beliefs = knowledge.beliefs(features_MD)
-            self._new[end] = beliefs, float(knowledge.worth_of_new(beliefs).max())
+            _, worth = self._best_new(features_MD, knowledge.worth_of_new(beliefs), known, end)
+            self._new[end] = beliefs, worth
         return self._new[end]
+
+    def _best_new(
+        self, features_MD: Array, worth_M: Array, trials: Iterable[FrozenTrial], number: int
+    ) -> tuple[int, float]:
+        """Return the place of the set whose training is worth most to a trial, and how much that is.
+
+        A set that was trained with the trial's seed would come to the same again, and tell nothing; it is
+        taken only where there is no other.
+        """
+        stream = self._stream_of(number)
+        taken = {self._described_once(t).tobytes() for t in trials if self._stream_of(t.number) == stream}
+        order = np.argsort(-worth_M, kind="stable").tolist()
+        best = next((place for place in order if features_MD[place].tobytes() not in taken), order[0])
+        return best, float(worth_M[best])
+
+    def _described_once(self, trial: FrozenTrial) -> Array:
+        if trial.number not in self._trials_described:
+            self._trials_described[trial.number] = self._described([trial.params])[0]
+        return self._trials_described[trial.number]
 
     def _described(self, many: Sequence[Mapping[str, Any]]) -> Array:
         return np.array([self._describe(each) for each in many])

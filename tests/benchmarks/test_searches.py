@@ -49,10 +49,22 @@ def test_results_of_another_world_do_not_count(lines: Path) -> None:
     assert [each["tuner"] for each in results.of_worlds(worlds, lines)] == ["now"]
 
 
+def test_repetitions_that_chose_our_defaults_do_not_count_for_us(lines: Path) -> None:
+    for tuner in ("Optuna TPE", "tempopt", "tempopt, no pruning"):
+        for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY):
+            results.keep(_result(tuner=tuner, repetition=repetition), lines)
+    worlds: Any = {"digits": _Marked("now")}
+    counted = {(each["tuner"], each["repetition"]) for each in results.of_worlds(worlds, lines)}
+    peers = {("Optuna TPE", repetition) for repetition in (0, results.CHOSEN_BY - 1, results.CHOSEN_BY)}
+    assert counted == peers | {(tuner, results.CHOSEN_BY) for tuner in ("tempopt", "tempopt, no pruning")}
+    assert len(results.of_worlds(worlds, lines, first=0)) == 9
+
+
 def test_the_results_in_the_repository_are_of_tasks_that_there_are() -> None:
     rows = results.known(Path("nowhere"))
     assert {row["task"] for row in rows} <= set(TASKS)
     assert len({results.which(row) for row in rows}) == len(rows)
+    assert all(r["repetition"] >= results.CHOSEN_BY for r in rows if r["tuner"].startswith(results.OURS))
     for row in rows:
         assert row["steps"] == sorted(row["steps"])
         assert len(row["steps"]) == len(row["share"])

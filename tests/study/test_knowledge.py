@@ -106,6 +106,41 @@ def test_runs_in_work_are_not_asked_for_again() -> None:
     assert np.abs(describe(first) - describe(second)).max() > 0.02
 
 
+def test_what_would_come_to_the_same_again_is_not_trained_again() -> None:
+    # the best is in a corner, to which all that is tried around it is drawn
+    corner = {"x": SPACE["x"].high, "y": 1.0}  # type: ignore[attr-defined]
+    one, known, asked = knower(thaws=False), start(4), []
+    for number in range(4, 40):
+        params = one.ask(known, [], number=number, seed=number, fixed={})
+        assert params is not None
+        asked.append((number % 2, *sorted(params.items())))
+        luck = random.Random(f"{number % 2} {sorted(params.items())}")
+        known.append(_complete(number, params, float(describe(params).sum()) + luck.gauss(0, 0.5)))
+    assert {each[1:] for each in asked} >= {tuple(sorted(corner.items()))}
+    assert len(set(asked)) == len(asked)
+
+
+def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
+    space: dict[str, Any] = {"x": FloatDistribution(0.25, 4.0, step=1.25)}
+    one = Knower(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, thaws=True, seed=1)
+    known: list[FrozenTrial] = []
+    for number in range(12):
+        params = one.ask(known, [], number=number, seed=number, fixed={}) or {"x": 0.25 + 1.25 * (number % 4)}
+        known.append(_complete(number, params, params["x"] + 0.1 * (number % 2), space))
+    assert len({(t.number % 2, t.params["x"]) for t in known}) == 8
+
+
+def _complete(number: int, params: Any, end: float, space: Any = SPACE) -> FrozenTrial:
+    return frozen(
+        number,
+        state=TrialState.COMPLETE,
+        distributions=space,
+        params=params,
+        value=end,
+        reports={step: end for step in STEPS},
+    )
+
+
 def test_values_that_are_given_are_kept() -> None:
     assert ask(knower(thaws=False), start(8), fixed={"x": 0.5})["x"] == 0.5
 
