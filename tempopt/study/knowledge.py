@@ -45,6 +45,8 @@ _COMPLETE = 1 / 3
 """Share of the runs that come to their end, or no others are ended: who ends all learns nothing of ends."""
 _PATIENCE = 0.5
 """Share of a new run's worth that the rest of a run may fall to before it is ended: forecasts can err."""
+_NOTHING = 1e-6
+"""Share of the range of means below which a rise of the best is a matter of rounding."""
 _TELLING = 240
 """Runs that are looked at, at most: a fit takes time by the third power of their number."""
 _IN_FLIGHT = 32
@@ -250,7 +252,7 @@ class Knower:
         pool, features_MD = self._pool(knowledge, rng, fixed)
         beliefs = knowledge.beliefs(features_MD, pending=pending)
         trials = [*known, *pending]
-        best, worth = self._best_new(features_MD, knowledge.worth_of_new(beliefs), trials, number)
+        best, worth = self._best_new(knowledge, beliefs, trials, number)
         return self._thawed(knowledge, trials, beliefs, number, worth) or pool[best]
 
     def prune(self, known: Sequence[FrozenTrial], own: FrozenTrial) -> bool:
@@ -312,22 +314,25 @@ class Knower:
             _forget(self._new)
             _, features_MD = self._pool(knowledge, np.random.default_rng(end))
             beliefs = knowledge.beliefs(features_MD)
-            _, worth = self._best_new(features_MD, knowledge.worth_of_new(beliefs), known, end)
+            _, worth = self._best_new(knowledge, beliefs, known, end)
             self._new[end] = beliefs, worth
         return self._new[end]
 
     def _best_new(
-        self, features_MD: Array, worth_M: Array, trials: Iterable[FrozenTrial], number: int
+        self, knowledge: Knowledge, beliefs: Beliefs, trials: Iterable[FrozenTrial], number: int
     ) -> tuple[int, float]:
-        """Return the place of the set whose training is worth most to a trial, and how much that is.
+        """Return the place of the set whose training is worth most to a trial, and what a step is worth.
 
-        A set that was trained with the trial's seed would come to the same again, and tell nothing; it is
-        taken only where there is no other.
+        Where nothing is left to be learned it is the set that is expected to be best. A set that was trained
+        with the trial's seed would come to the same again, and tell nothing; it is taken only where there is
+        no other.
         """
         stream = self._stream_of(number)
         taken = {self._described_once(t).tobytes() for t in trials if self._stream_of(t.number) == stream}
-        order = np.argsort(-worth_M, kind="stable").tolist()
-        best = next((place for place in order if features_MD[place].tobytes() not in taken), order[0])
+        worth_M = knowledge.worth_of_new(beliefs)
+        nothing = _NOTHING * float(np.ptp(beliefs.mean_M)) / knowledge.total_steps
+        order = np.lexsort((-beliefs.mean_M, -np.where(worth_M > nothing, worth_M, 0.0))).tolist()
+        best = next((each for each in order if beliefs.features_MD[each].tobytes() not in taken), order[0])
         return best, float(worth_M[best])
 
     def _described_once(self, trial: FrozenTrial) -> Array:

@@ -237,17 +237,18 @@ class Beliefs:
         features_MD: The parameter sets.
 
     Attributes:
+        features_MD: The parameter sets.
         mean_M: Their means.
     """
 
     def __init__(self, surrogate: Surrogate, features_MD: Array) -> None:
         self._surrogate = surrogate
-        self._features_MD = features_MD
+        self.features_MD = features_MD
         self.mean_M, self._half_NM = surrogate._mean_and_half(features_MD)
 
     def covariance(self) -> Array:
         """Return the covariances, shape (M, M)."""
-        whole = self._surrogate._prior_covariance(self._features_MD, self._features_MD)
+        whole = self._surrogate._prior_covariance(self.features_MD, self.features_MD)
         covariance: Array = self._surrogate._scale**2 * (whole - self._half_NM.T @ self._half_NM)
         return covariance
 
@@ -256,7 +257,7 @@ class Beliefs:
         one_1D, surrogate = features_D[None], self._surrogate
         mean_1, half_N1 = surrogate._mean_and_half(one_1D)
         own = float(surrogate._prior_covariance(one_1D, one_1D)[0, 0] - (half_N1**2).sum())
-        cross_M = surrogate._prior_covariance(one_1D, self._features_MD)[0] - half_N1[:, 0] @ self._half_NM
+        cross_M = surrogate._prior_covariance(one_1D, self.features_MD)[0] - half_N1[:, 0] @ self._half_NM
         square = surrogate._scale**2
         return float(mean_1[0]), square * max(own, _JITTER), square * cross_M
 

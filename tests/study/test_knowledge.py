@@ -120,6 +120,16 @@ def test_what_would_come_to_the_same_again_is_not_trained_again() -> None:
     assert len(set(asked)) == len(asked)
 
 
+def test_where_nothing_is_left_to_be_learned_the_best_is_refined() -> None:
+    one, known = knower(thaws=False), start(6, noise=0.0)
+    for number in range(6, 60):
+        params = one.ask(known, [], number=number, seed=number, fixed={})
+        known.append(_complete(number, params, truth(params)))
+    # of evaluations that have no noise; differences of what they are worth were once those of rounding
+    assert np.mean([truth(trial.params) > -0.01 for trial in known[-20:]]) > 0.5
+    assert max(truth(trial.params) for trial in known) > -2e-5
+
+
 def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
     space: dict[str, Any] = {"x": FloatDistribution(0.25, 4.0, step=1.25)}
     one = Knower(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, thaws=True, seed=1)
