@@ -132,14 +132,21 @@ class Knowledge:
         if said is None or left <= 0:
             return None
         forecast, doubt = said
-        own = beliefs.with_another(self._describe(trial.params))
-        noise = self.surrogate.noise
-        return worth_of_going_on(beliefs.mean_M, own=own, forecast=forecast, doubt=doubt, noise=noise) / left
+        described_D = self._describe(trial.params)
+        both = beliefs.joined_by(described_D)
+        mean_1, variance_1, together_M1 = both.of_runs(described_D[None], self._stream_of(trial.number))
+        run = float(mean_1[0]), float(variance_1[0]), together_M1[:, 0]
+        return worth_of_going_on(both.mean_M, run=run, forecast=forecast, doubt=doubt) / left
 
-    def worth_of_new(self, beliefs: Beliefs) -> Array:
-        """Return what a step of a new run is worth, for each of the parameter sets."""
-        worth_M = knowledge_gradient(beliefs.mean_M, beliefs.covariance(), noise=self.surrogate.noise)
-        return worth_M / self.total_steps
+    def worth_of_new(self, beliefs: Beliefs, number: int) -> Array:
+        """Return what a step of a new run is worth, for each of the parameter sets.
+
+        Args:
+            beliefs: What the parameter sets come to.
+            number: Number of the trial that would train one of them.
+        """
+        _, variance_M, together_MM = beliefs.of_runs(beliefs.features_MD, self._stream_of(number))
+        return knowledge_gradient(beliefs.mean_M, variance_M, together_MM) / self.total_steps
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
@@ -329,7 +336,7 @@ class Knower:
         """
         stream = self._stream_of(number)
         taken = {self._described_once(t).tobytes() for t in trials if self._stream_of(t.number) == stream}
-        worth_M = knowledge.worth_of_new(beliefs)
+        worth_M = knowledge.worth_of_new(beliefs, number)
         nothing = _NOTHING * float(np.ptp(beliefs.mean_M)) / knowledge.total_steps
         order = np.lexsort((-beliefs.mean_M, -np.where(worth_M > nothing, worth_M, 0.0))).tolist()
         best = next((each for each in order if beliefs.features_MD[each].tobytes() not in taken), order[0])

@@ -23,25 +23,19 @@ _MASS = _MASS / _MASS.sum()
 _WORLDS = 1024
 
 
-def knowledge_gradient(mean_M: Array, covariance_MM: Array, *, noise: float) -> Array:
-    """Return the expected rise of the greatest mean that one more complete run of each set would bring.
+def knowledge_gradient(mean_M: Array, variance_K: Array, together_MK: Array) -> Array:
+    """Return the expected rise of the greatest mean that one more complete run would bring, for each of some.
 
     Args:
-        mean_M: What the sets are expected to come to; more is better.
-        covariance_MM: How sure that is.
-        noise: Standard deviation of a run about its set's mean, > 0.
+        mean_M: What sets are expected to come to; more is better.
+        variance_K: How far each run may be from what is expected of it, > 0.
+        together_MK: Covariances of the sets with the runs.
     """
-    spread_M = np.sqrt(np.maximum(np.diag(covariance_MM), 0.0) + noise**2)
-    return _rise(mean_M[:, None], covariance_MM / spread_M)
+    return _rise(mean_M[:, None], together_MK / np.sqrt(variance_K))
 
 
 def worth_of_going_on(
-    mean_M: Array,
-    *,
-    own: tuple[float, float, Array],
-    forecast: float,
-    doubt: float,
-    noise: float,
+    mean_M: Array, *, run: tuple[float, float, Array], forecast: float, doubt: float
 ) -> float:
     """Return the expected rise of the greatest mean that the rest of a run would bring.
 
@@ -49,20 +43,16 @@ def worth_of_going_on(
 
     Args:
         mean_M: What sets are expected to come to, the forecast left out.
-        own: Mean and variance of the run's own set, and its covariances with the others, shape (M,).
+        run: Mean and variance of what the run comes to, and its covariances with the sets, shape (M,).
         forecast: What the run is forecast to come to.
         doubt: Variance of that forecast about what the run will come to, > 0.
-        noise: Standard deviation of a run about its set's mean, > 0.
     """
-    mean, variance, covariance_M = own
-    means = np.append(mean_M, mean)
-    shared = np.append(covariance_M, variance)
-    run = variance + noise**2
-    told = run + doubt
-    means = means + shared * (forecast - mean) / told
+    mean, variance, together_M = run
+    told = variance + doubt
+    means_M = mean_M + together_M * (forecast - mean) / told
     # of the run's end, given its forecast: covariance with the means doubt / told of what it was,
-    # variance run * doubt / told
-    return float(_rise(means[:, None], shared[:, None] * math.sqrt(doubt / (told * run)))[0])
+    # variance * doubt / told
+    return float(_rise(means_M[:, None], together_M[:, None] * math.sqrt(doubt / (told * variance)))[0])
 
 
 def _rise(mean_M1: Array, change_MK: Array) -> Array:

@@ -6,6 +6,7 @@ gradient of the evidence by equation 5.9. Shapes: N runs, D features, M paramete
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,12 @@ _LENGTH = np.log(0.5), 0.75
 _USUAL_FEATURES = 4
 _SIGNAL = 0.0, 1.0
 _NOISE = np.log(0.3), 1.0
+_OWN = np.log(0.3), 1.0
 _SHARED = np.log(0.2), 1.0
 _TREND = np.log(0.5), 1.0
 _BOUND = 6.0
 _QUIETEST = 8.0
+_QUIET = slice(-3, -1)
 _ITERATIONS = 60
 _ROOM = 3.0
 
@@ -52,9 +55,11 @@ class Runs:
 class Surrogate:
     """What parameter sets come to in the mean over seeds, given runs.
 
-    The covariance is a Matérn one (ν = 5/2) with a length for each feature, and a part that runs of one seed
-    have in common; values may follow trends, each by a factor that is normally distributed. Lengths and
-    variances are those of highest posterior density under wide priors.
+    The covariance is a Matérn one (ν = 5/2) with a length for each feature. What a seed does to all its runs
+    is a number of its own; what it does beyond that is alike for parameter sets that are alike, with the same
+    lengths (Pearce, Poloczek and Branke 2022, "Bayesian Optimization Allowing for Common Random Numbers",
+    Operations Research 70(6)). Values may follow trends, each by a factor that is normally
+    distributed. Lengths and variances are those of highest posterior density under wide priors.
 
     Args:
         runs: At least one.
@@ -64,7 +69,7 @@ class Surrogate:
 
     Attributes:
         found: Logarithms of the lengths, then of the deviations of the trends' factors if there are any, of
-            signal, noise and seeds.
+            signal, a seed's own part, noise, and what a seed does to all.
     """
 
     def __init__(self, runs: Runs, *, trends: int = 0, start: Array | None = None, fit: bool = True) -> None:
@@ -83,22 +88,21 @@ class Surrogate:
         count = self._lengths_end
         length = _LENGTH[0] + 0.5 * np.log(count / _USUAL_FEATURES), _LENGTH[1]
         trend = [_TREND] if trends else []
-        self._prior = np.array([length] * count + trend + [_SIGNAL, _NOISE, _SHARED])
+        self._prior = np.array([length] * count + trend + [_SIGNAL, _OWN, _NOISE, _SHARED])
         begin = self._prior[:, 0] if start is None else start
         self.found: Array = self._fitted(begin) if fit else begin
         self._lower, self._weights_N = self._solved(self.found)
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a run about the mean of its parameter set and its seed."""
-        return float(np.exp(self.found[-2])) * self._scale
+        """Standard deviation of a run about the mean of its parameter set and that of its seed."""
+        _, own, noise, _ = _variances(self.found)
+        return float(np.sqrt(own + noise)) * self._scale
 
     def predict(self, features_MD: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of what parameter sets come to, the noise of runs left out."""
         mean_M, half_NM = self._mean_and_half(features_MD)
-        signal, trend = float(np.exp(2 * self.found[-3])), self._trend(self.found)
-        before_M = signal + trend * (features_MD[:, self._lengths_end :] ** 2).sum(axis=1)
-        variance_M = np.maximum(before_M - (half_NM**2).sum(axis=0), _JITTER)
+        variance_M = np.maximum(self._prior_variance(features_MD) - (half_NM**2).sum(axis=0), _JITTER)
         return mean_M, self._scale * np.sqrt(variance_M)
 
     def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
@@ -112,9 +116,23 @@ class Surrogate:
         return mean_M
 
     def _prior_covariance(self, one_MD: Array, other_ND: Array) -> Array:
-        shape_MN = _matern(self._apart(one_MD, other_ND), self._lengths)[0]
-        signal_MN: Array = float(np.exp(2 * self.found[-3])) * shape_MN
+        signal_MN: Array = _variances(self.found)[0] * self._shape(one_MD, other_ND)
         return signal_MN + self._trend(self.found) * self._together(one_MD, other_ND)
+
+    def _prior_variance(self, features_MD: Array) -> Array:
+        trends_M = (features_MD[:, self._lengths_end :] ** 2).sum(axis=1)
+        variance_M: Array = _variances(self.found)[0] + self._trend(self.found) * trends_M
+        return variance_M
+
+    def _shape(self, one_MD: Array, other_ND: Array) -> Array:
+        return _matern(self._apart(one_MD, other_ND), self._lengths)[0]
+
+    def _of_seeds(self, features_MD: Array, seeds_M: NDArray[np.int64]) -> Array:
+        """Return the covariance of runs to come with those that there are, by their seeds, shape (M, N)."""
+        _, own, _, shared = _variances(self.found)
+        same_MN = seeds_M[:, None] == self._runs.seeds_N[None, :]
+        of_seeds: Array = same_MN * (shared + own * self._shape(features_MD, self._runs.features_ND))
+        return of_seeds
 
     def _apart(self, one_MD: Array, other_ND: Array) -> Array:
         """Return squared differences by feature, shape (D, M, N), trends left out."""
@@ -128,7 +146,7 @@ class Surrogate:
 
     def _trend(self, at: Array) -> float:
         """Return the variance of the trends' factors."""
-        return float(np.exp(2 * at[-4])) if self._trends else 0.0
+        return float(np.exp(2 * at[-5])) if self._trends else 0.0
 
     def mean(self, features_MD: Array) -> Array:
         """Return what parameter sets are expected to come to."""
@@ -147,7 +165,9 @@ class Surrogate:
         """
         if not len(features_PD):
             return self
-        runs, (mean_P, _) = self._runs, self.predict(features_PD)
+        runs = self._runs
+        cross_PN = self._prior_covariance(features_PD, runs.features_ND)
+        mean_P = self._mean_of(cross_PN + self._of_seeds(features_PD, seeds_P))
         more = Runs(
             features_ND=np.vstack([runs.features_ND, features_PD]),
             seeds_N=np.concatenate([runs.seeds_N, seeds_P]),
@@ -161,13 +181,14 @@ class Surrogate:
         return self.found[: self._lengths_end]
 
     def _covariance(self, at: Array) -> tuple[Array, Array, Array]:
-        """Return the covariance of values, that of the signal, and the derivative by squared distance."""
+        """Return the covariance of values, the correlation, and the derivative by squared distance."""
         shape_NN, slope_NN = _matern(self._squares_DNN, at[: self._lengths_end])
-        signal, noise, shared = np.exp(2 * at[-3:])
-        own_NN = (signal + self._alike_NN) * shape_NN + shared * self._same_NN
-        own_NN += self._trend(at) * self._trend_NN
-        own_NN[np.diag_indices_from(own_NN)] += noise + _JITTER
-        return own_NN, signal * shape_NN, (signal + self._alike_NN) * slope_NN
+        signal, own, noise, shared = _variances(at)
+        factor_NN = signal + own * self._same_NN + self._alike_NN
+        whole_NN = factor_NN * shape_NN + shared * self._same_NN
+        whole_NN += self._trend(at) * self._trend_NN
+        whole_NN[np.diag_indices_from(whole_NN)] += noise + _JITTER
+        return whole_NN, shape_NN, factor_NN * slope_NN
 
     def _solved(self, at: Array) -> tuple[Array, Array]:
         lower: Array = cholesky(self._covariance(at)[0], lower=True)
@@ -177,7 +198,7 @@ class Surrogate:
         centre, width = self._prior.T
         lowest = centre - _BOUND * width
         # an evaluation, unlike a training, has no noise at all
-        lowest[-2] = centre[-2] - _QUIETEST * width[-2]
+        lowest[_QUIET] = (centre - _QUIETEST * width)[_QUIET]
         bounds = list(zip(lowest, centre + _BOUND * width, strict=True))
         done: Any = minimize(
             self._loss,
@@ -192,8 +213,8 @@ class Surrogate:
 
     def _loss(self, at: Array) -> tuple[float, Array]:
         """Return the negative logarithm of the posterior density, and its gradient."""
-        own_NN, signal_NN, slope_NN = self._covariance(at)
-        lower = cholesky(own_NN, lower=True)
+        whole_NN, shape_NN, slope_NN = self._covariance(at)
+        lower = cholesky(whole_NN, lower=True)
         weights_N = cho_solve((lower, True), self._values_N)
         inverse_NN = cho_solve((lower, True), np.eye(len(weights_N)))
         pull_NN = inverse_NN - np.outer(weights_N, weights_N)
@@ -204,9 +225,10 @@ class Surrogate:
         ]
         if self._trends:
             slopes.append(float((pull_NN * self._trend_NN).sum()) * self._trend(at))
-        _, noise, shared = np.exp(2 * at[-3:])
+        signal, own, noise, shared = _variances(at)
         slopes += [
-            float((pull_NN * signal_NN).sum()),
+            float((pull_NN * shape_NN).sum()) * signal,
+            float((pull_NN * shape_NN * self._same_NN).sum()) * own,
             float(np.trace(pull_NN)) * noise,
             float((pull_NN * self._same_NN).sum()) * shared,
         ]
@@ -252,14 +274,37 @@ class Beliefs:
         covariance: Array = self._surrogate._scale**2 * (whole - self._half_NM.T @ self._half_NM)
         return covariance
 
-    def with_another(self, features_D: Array) -> tuple[float, float, Array]:
-        """Return mean and variance of one more parameter set, and its covariances with these, shape (M,)."""
-        one_1D, surrogate = features_D[None], self._surrogate
-        mean_1, half_N1 = surrogate._mean_and_half(one_1D)
-        own = float(surrogate._prior_covariance(one_1D, one_1D)[0, 0] - (half_N1**2).sum())
-        cross_M = surrogate._prior_covariance(one_1D, self.features_MD)[0] - half_N1[:, 0] @ self._half_NM
+    def joined_by(self, features_D: Array) -> Beliefs:
+        """Return beliefs of these parameter sets and of one more, the last one."""
+        one, both = Beliefs(self._surrogate, features_D[None]), copy(self)
+        both.features_MD = np.vstack([self.features_MD, one.features_MD])
+        both.mean_M = np.append(self.mean_M, one.mean_M)
+        both._half_NM = np.hstack([self._half_NM, one._half_NM])
+        return both
+
+    def of_runs(self, features_KD: Array, seed: int) -> tuple[Array, Array, Array]:
+        """Return what runs with a seed come to: means, variances, covariances with these sets, (M, K).
+
+        Args:
+            features_KD: The runs' parameter sets.
+            seed: Which of the study's seeds they are trained with.
+        """
+        surrogate = self._surrogate
+        cross_KN = surrogate._prior_covariance(features_KD, surrogate._runs.features_ND)
+        cross_KN += surrogate._of_seeds(features_KD, np.full(len(features_KD), seed))
+        half_NK = solve_triangular(surrogate._lower, cross_KN.T, lower=True, check_finite=False)
+        _, own, noise, shared = _variances(surrogate.found)
+        before_K = surrogate._prior_variance(features_KD) + own + noise + shared
+        left_K = np.maximum(before_K - (half_NK**2).sum(axis=0), noise + _JITTER)
+        together_MK = surrogate._prior_covariance(self.features_MD, features_KD) - self._half_NM.T @ half_NK
         square = surrogate._scale**2
-        return float(mean_1[0]), square * max(own, _JITTER), square * cross_M
+        return surrogate._mean_of(cross_KN), square * left_K, square * together_MK
+
+
+def _variances(at: Array) -> tuple[float, float, float, float]:
+    """Return the variances of the signal, of a seed's own part, of noise, and of what a seed does to all."""
+    signal, own, noise, shared = np.exp(2 * at[-4:]).tolist()
+    return signal, own, noise, shared
 
 
 def _relative(runs: Runs) -> Array:

@@ -39,7 +39,7 @@ def exact(mean: np.ndarray, change: np.ndarray) -> float:
 @given(st.integers(0, 10_000))
 def test_the_knowledge_gradient_is_the_integral_that_defines_it(seed: int) -> None:
     mean, covariance = beliefs(seed)
-    found = knowledge_gradient(mean, covariance, noise=0.5)
+    found = knowledge_gradient(mean, np.diag(covariance) + 0.25, covariance)
     wanted = [exact(mean, covariance[:, k] / np.sqrt(covariance[k, k] + 0.25)) for k in range(len(mean))]
     # nodes do not fall on the kinks
     np.testing.assert_allclose(found, wanted, atol=0.05 * float(np.sqrt(np.diag(covariance).max())))
@@ -47,18 +47,18 @@ def test_the_knowledge_gradient_is_the_integral_that_defines_it(seed: int) -> No
 
 
 def test_where_nothing_is_open_nothing_is_worth_a_run() -> None:
-    assert (knowledge_gradient(np.array([1.0, 2.0]), np.zeros((2, 2)), noise=0.1) == 0).all()
+    assert (knowledge_gradient(np.array([1.0, 2.0]), np.full(2, 0.1), np.zeros((2, 2))) == 0).all()
     mean, covariance = beliefs(1)
-    sure = knowledge_gradient(mean, covariance, noise=0.1)
-    noisy = knowledge_gradient(mean, covariance, noise=10.0)
+    sure = knowledge_gradient(mean, np.diag(covariance) + 0.01, covariance)
+    noisy = knowledge_gradient(mean, np.diag(covariance) + 100.0, covariance)
     assert noisy.max() < sure.max()
 
 
 def test_the_rest_of_a_run_is_worth_what_a_simulation_of_it_says() -> None:
     mean, covariance = beliefs(2)
     noise, doubt, forecast, place = 0.4, 0.3, float(mean[2]) + 0.2, 2
-    own = float(mean[place]), float(covariance[place, place]), np.delete(covariance[place], place)
-    found = worth_of_going_on(np.delete(mean, place), own=own, forecast=forecast, doubt=doubt, noise=noise)
+    run_of = float(mean[place]), float(covariance[place, place]) + noise**2, covariance[place]
+    found = worth_of_going_on(mean, run=run_of, forecast=forecast, doubt=doubt)
     # the sets, the run and its forecast are normal together; condition on the forecast, draw the run
     count = len(mean)
     whole = np.zeros((count + 2, count + 2))
@@ -76,10 +76,10 @@ def test_the_rest_of_a_run_is_worth_what_a_simulation_of_it_says() -> None:
 
 def test_a_run_whose_end_is_known_is_worth_nothing_more() -> None:
     mean, covariance = beliefs(3)
-    own = float(mean[0]), float(covariance[0, 0]), covariance[0, 1:]
+    run = float(mean[0]), float(covariance[0, 0]) + 0.09, covariance[0]
 
     def worth(doubt: float) -> float:
-        return worth_of_going_on(mean[1:], own=own, forecast=float(mean.max()), doubt=doubt, noise=0.3)
+        return worth_of_going_on(mean, run=run, forecast=float(mean.max()), doubt=doubt)
 
     assert worth(1e-9) < 1e-3 < worth(10.0)
 

@@ -32,7 +32,7 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     excess = rng.random(25)
     made = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess)
     surrogate = Surrogate(made, trends=trends)
-    *lengths, signal, noise, shared = np.exp(surrogate.found)
+    *lengths, signal, own, noise, shared = np.exp(surrogate.found)
     factor = lengths.pop() if trends else 0.0
     weights = 1 / (1 + excess / np.var(values))
     centre, scale = np.average(values, weights=weights), np.std(values)
@@ -48,7 +48,8 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     root = np.sqrt(excess) / scale
     # what a forecast may be wrong by is alike for parameter sets that are alike
     covariance = prior(features, features) + np.outer(root, root) * matern(features, features)
-    covariance += shared**2 * (seeds[:, None] == seeds) + (noise**2 + 1e-8) * np.eye(25)
+    same = seeds[:, None] == seeds
+    covariance += same * (shared**2 + own**2 * matern(features, features)) + (noise**2 + 1e-8) * np.eye(25)
     asked = rng.random((40, 3 + trends))
     cross = prior(asked, features)
     mean = cross @ np.linalg.solve(covariance, (values - centre) / scale)
@@ -57,7 +58,18 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     np.testing.assert_allclose(found[0], centre + scale * mean, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(surrogate.mean(asked), found[0], rtol=1e-9)
     np.testing.assert_allclose(found[1], scale * np.sqrt(np.diag(left)), rtol=1e-5)
-    np.testing.assert_allclose(surrogate.beliefs(asked).covariance(), scale**2 * left, atol=1e-8)
+    beliefs = surrogate.beliefs(asked)
+    np.testing.assert_allclose(beliefs.covariance(), scale**2 * left, atol=1e-8)
+
+    of_run = prior(asked[:9], features) + (seeds == 2) * (shared**2 + own**2 * matern(asked[:9], features))
+    before = np.diag(prior(asked[:9], asked[:9])) + shared**2 + own**2 + noise**2
+    told = before - np.diag(of_run @ np.linalg.solve(covariance, of_run.T))
+    together = prior(asked, asked[:9]) - cross @ np.linalg.solve(covariance, of_run.T)
+    means, variances, covariances = beliefs.of_runs(asked[:9], 2)
+    wanted = centre + scale * of_run @ np.linalg.solve(covariance, (values - centre) / scale)
+    np.testing.assert_allclose(means, wanted, rtol=1e-6)
+    np.testing.assert_allclose(variances, scale**2 * told, rtol=1e-5)
+    np.testing.assert_allclose(covariances, scale**2 * together, atol=1e-8)
 
 
 def test_many_forecasts_that_may_all_be_wrong_make_nobody_sure() -> None:
@@ -66,7 +78,7 @@ def test_many_forecasts_that_may_all_be_wrong_make_nobody_sure() -> None:
 
     def doubt(excess: NDArray[np.float64]) -> float:
         made = Runs(features_ND=features, seeds_N=np.arange(38), values_N=forecast, excess_N=excess)
-        start = np.array([np.log(0.5), 0.0, np.log(0.3), np.log(0.2)])
+        start = np.array([np.log(0.5), 0.0, np.log(0.3), np.log(0.3), np.log(0.2)])
         return float(Surrogate(made, start=start, fit=False).predict(np.array([[0.5]]))[1][0])
 
     many = np.concatenate([np.zeros(8), np.full(30, 1.0)])
@@ -106,9 +118,9 @@ def test_what_is_known_of_one_more_is_what_is_known_of_all_together() -> None:
     surrogate = Surrogate(runs())
     asked = np.random.default_rng(3).random((9, 2))
     whole = surrogate.beliefs(asked)
-    mean, variance, covariance = surrogate.beliefs(asked[1:]).with_another(asked[0])
-    assert mean == pytest.approx(whole.mean_M[0])
-    np.testing.assert_allclose([variance, *covariance], whole.covariance()[0], atol=1e-8)
+    joined = surrogate.beliefs(asked[:-1]).joined_by(asked[-1])
+    np.testing.assert_allclose(joined.mean_M, whole.mean_M)
+    np.testing.assert_allclose(joined.covariance(), whole.covariance(), atol=1e-12)
     np.testing.assert_allclose(np.sqrt(np.diag(whole.covariance())), surrogate.predict(asked)[1], rtol=1e-5)
 
 
@@ -134,6 +146,24 @@ def test_what_a_seed_does_to_all_its_runs_is_no_reason_to_prefer_one() -> None:
     fooled_low, fooled_high = Surrogate(apart).predict(asked)[0]
     assert fooled_low > fooled_high + 1.0
     assert low - high < (fooled_low - fooled_high) / 2
+
+
+def test_what_a_seed_does_to_like_sets_is_no_reason_to_prefer_them() -> None:
+    rng = np.random.default_rng(6)
+    place, seeds = rng.random(60), np.arange(60) % 2
+    features = place[:, None]
+    # on the low half seed 0 is lucky, and most runs there are its
+    seeds[place < 0.5] = rng.random(int((place < 0.5).sum())) > 0.85
+    values = place + 2.0 * (place < 0.5) * (seeds == 0) + 0.01 * rng.standard_normal(60)
+    made = Runs(features_ND=features, seeds_N=seeds, values_N=values, excess_N=np.zeros(60))
+    surrogate, asked = Surrogate(made), np.array([[0.25], [0.75]])
+    low, high = surrogate.predict(asked)[0]
+    average = values[place < 0.5].mean() - values[place >= 0.5].mean()
+    assert low - high < average - 0.2
+    # one more run of the seed that is lucky there says less than one of the other
+    mine, other = (surrogate.beliefs(asked).of_runs(asked[:1], seed) for seed in (0, 1))
+    assert mine[0][0] > other[0][0] + 1.5
+    assert mine[2][0, 0] ** 2 / mine[1][0] < other[2][0, 0] ** 2 / other[1][0]
 
 
 def test_a_trend_is_followed_where_nothing_is_known_as_far_as_it_holds() -> None:
