@@ -25,7 +25,7 @@ from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import simulate
 from benchmarks.simulated.others import OTHERS
-from benchmarks.simulated.results import CHOSEN_BY, LINES, OURS, keep, of_worlds, pack, which
+from benchmarks.simulated.results import CHOSEN_BY, LINES, is_peer, keep, of_worlds, pack, which
 from benchmarks.simulated.table import show
 from benchmarks.simulated.tuners import TUNERS
 
@@ -114,7 +114,7 @@ def _run(worlds: dict[str, World], given: argparse.Namespace) -> None:
         print(task, {name: round(value, 4) for name, value in world.fit_quality().items()})
         print(f"τ = 1: {world.unit:.4f}, best: {world.best:.4f}, shares from {world.floor:.4f}", flush=True)
         for name in given.tuners or there:
-            first = given.first if name.startswith(OURS) else 0
+            first = 0 if is_peer(name) else given.first
             for repetition in range(first, first + given.repetitions):
                 asked = {"task": task, "tuner": name, "repetition": repetition, "world": world.mark, **how}
                 if which(asked) not in done:

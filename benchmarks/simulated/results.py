@@ -20,9 +20,15 @@ from benchmarks.recorded.world import World
 KEPT = Path(__file__).with_name("searches.parquet")
 LINES = Path("build/search.jsonl")
 OURS = "tempopt"
+"""How the names of all of tempopt's searches begin."""
 CHOSEN_BY = 30
 """So many repetitions, the first ones, have chosen what tempopt does by default."""
 _WHICH = ("task", "tuner", "repetition", "see", "budget", "workers", "world")
+
+
+def is_peer(tuner: str) -> bool:
+    """Return whether a tuner is none of tempopt's own."""
+    return not tuner.startswith(OURS)
 
 
 def which(result: dict[str, Any]) -> tuple[Any, ...]:
@@ -57,7 +63,7 @@ def of_worlds(
     """
     marks = {task: world.mark for task, world in worlds.items()}
     of_these = [row for row in known(lines) if row["world"] == marks.get(row["task"])]
-    return [row for row in of_these if row["repetition"] >= first or not row["tuner"].startswith(OURS)]
+    return [row for row in of_these if row["repetition"] >= first or is_peer(row["tuner"])]
 
 
 def pack(worlds: Mapping[str, World], lines: Path = LINES) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from benchmarks.recorded.world import World
-from benchmarks.simulated.results import OURS
+from benchmarks.simulated.results import OURS, is_peer
 
 ENOUGH = 0.95
 _AT = (10, 20, 40, 80, 160)
@@ -86,19 +86,15 @@ def show(results: Sequence[dict[str, Any]], worlds: Mapping[str, World]) -> None
         _over_best_peer(name, {task: each for task, each in by_task.items() if name in each}, worlds)
 
 
-def _is_peer(name: str) -> bool:
-    return not name.startswith(OURS)
-
-
 def end_of_best_peer(curves: Mapping[str, Array]) -> float:
     """Return the share that the best peer has when all is spent."""
-    return max((float(each[:, -1].mean()) for name, each in curves.items() if _is_peer(name)), default=1.0)
+    return max((float(each[:, -1].mean()) for name, each in curves.items() if is_peer(name)), default=1.0)
 
 
 def ratio(name: str, curves: Mapping[str, Array]) -> float:
     """Return trainings until one has what the best peer has in the end, over the least of a peer."""
     level = end_of_best_peer(curves)
-    first = min(crossing(each, level) for other, each in curves.items() if _is_peer(other))
+    first = min(crossing(each, level) for other, each in curves.items() if is_peer(other))
     return crossing(curves[name], level) / first
 
 
@@ -109,7 +105,7 @@ def _over_best_peer(
     rng = np.random.default_rng(0)
     found, drawn = {}, {}
     for task, curves in by_task.items():
-        if not any(map(_is_peer, curves)):
+        if not any(map(is_peer, curves)):
             continue
         found[task] = ratio(name, curves)
         again = [
