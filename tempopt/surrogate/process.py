@@ -99,12 +99,6 @@ class Surrogate:
         _, own, noise, _ = _variances(self.found)
         return float(np.sqrt(own + noise)) * self._scale
 
-    def predict(self, features_MD: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation of what parameter sets come to, the noise of runs left out."""
-        mean_M, half_NM = self._mean_and_half(features_MD)
-        variance_M = np.maximum(self._prior_variance(features_MD) - (half_NM**2).sum(axis=0), _JITTER)
-        return mean_M, self._scale * np.sqrt(variance_M)
-
     def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
         """Return means, and what the runs take off the prior's covariance, as its square root (N, M)."""
         cross_MN = self._prior_covariance(features_MD, self._runs.features_ND)
