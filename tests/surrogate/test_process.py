@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -136,6 +138,16 @@ def test_runs_that_are_expected_move_no_mean_and_leave_less_doubt() -> None:
     np.testing.assert_allclose(predicted(more, asked)[0], predicted(surrogate, asked)[0], atol=0.02)
     assert predicted(more, asked)[1][0] < predicted(surrogate, asked)[1][0]
     assert surrogate.expecting(np.empty((0, 2)), np.empty(0, dtype=np.int64)) is surrogate
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_runs_that_are_expected_of_a_lucky_seed_make_no_set_better_than_another(seed: int) -> None:
+    made = runs(seeds=2)
+    lucky = Surrogate(dataclasses.replace(made, values_N=made.values_N + 2.0 * made.seeds_N))
+    asked = np.array([[0.3, 0.3], [0.9, 0.1], [0.5, 0.5]])
+    more = lucky.expecting(np.repeat(asked[:1], 4, axis=0), np.full(4, seed))
+    before, after = lucky.beliefs(asked).mean_M, more.beliefs(asked).mean_M
+    np.testing.assert_allclose(after - after[0], before - before[0], atol=0.02)
 
 
 def test_what_a_seed_does_to_all_its_runs_is_no_reason_to_prefer_one() -> None:
