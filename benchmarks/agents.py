@@ -1,4 +1,4 @@
-"""One agent of scaling.py in a process of its own: tempopt's own, with trainers that sleep or that train.
+"""One agent of scaling.py in a process of its own: tempopt's own, with workers that sleep or that train.
 
 Run as ``python agents.py FIELDS``, the fields of a :class:`Post` as JSON. When it is warm it says so on
 standard output and waits for a line on standard input, so that all begin at the same moment; at the end it
@@ -30,13 +30,13 @@ class Post:
     Args:
         url: The database.
         study: Name of the study.
-        trainers: Trainers that the agent has.
+        workers: Workers that the agent has.
         sleep: Seconds that a training of sleep takes; None: max retrieval is trained.
     """
 
     url: str
     study: str
-    trainers: int
+    workers: int
     sleep: float | None
 
 
@@ -46,7 +46,7 @@ class Seen:
 
     Args:
         finished: When each of its runs was over.
-        cpu: CPU seconds of the agent, its trainers not counted.
+        cpu: CPU seconds of the agent, its workers not counted.
         transactions: Transactions that it has made.
     """
 
@@ -56,18 +56,18 @@ class Seen:
 
 
 class Sleeper:
-    """What an agent takes for a trainer process; a training is sleep and four reports.
+    """What an agent takes for a worker process; a training is sleep and four reports.
 
     Args:
-        slot: Which of the agent's trainers it is.
+        slot: Which of the agent's workers it is.
         seconds: Length of a training.
     """
 
     def __init__(self, slot: int, seconds: float) -> None:
-        from tempopt.training.places import Place
+        from tempopt.workers.placement import Placement
 
         self.slot = slot
-        self.place = Place()
+        self.place = Placement()
         self.ready = True
         self.seconds = seconds
         self.connection, self._theirs = Pipe()
@@ -78,7 +78,7 @@ class Sleeper:
 
     def receive(self) -> Any:
         """Return the next message."""
-        from tempopt.training.messages import decode
+        from tempopt.workers.messages import decode
 
         return decode(self.connection.recv_bytes())
 
@@ -86,7 +86,7 @@ class Sleeper:
         """Do nothing: the process ends with its threads."""
 
     def _train(self, request: Any, begun: float) -> None:
-        from tempopt.training.messages import Finished, Report, Started, encode
+        from tempopt.workers.messages import Finished, Report, Started, encode
 
         def say(message: Any) -> None:
             self._theirs.send_bytes(encode(message))
@@ -105,13 +105,13 @@ class Sleeper:
 
 def work(post: Post) -> None:
     """Do an agent's work from the first line of standard input on, until every ticket is over."""
+    from tempopt.agent.agent import Agent
+    from tempopt.agent.dry_run import workers_of
+    from tempopt.agent.observer import Unobserved
+    from tempopt.spec.study_spec import StudySpec
     from tempopt.store.store import Store
-    from tempopt.study.agent import Agent
-    from tempopt.study.errand import trainers_of
-    from tempopt.study.progress import Unobserved
-    from tempopt.study.spec import StudySpec
-    from tempopt.training.messages import Ready
-    from tempopt.training.places import Place
+    from tempopt.workers.messages import Ready
+    from tempopt.workers.placement import Placement
 
     finished: list[float] = []
 
@@ -123,15 +123,15 @@ def work(post: Post) -> None:
             raise AssertionError(f"void: {text}")
 
     counts = Counts()
-    real = 0 if post.sleep is not None else post.trainers
-    asleep = post.trainers - real
+    real = 0 if post.sleep is not None else post.workers
+    asleep = post.workers - real
     with (
         Store.open(post.url, create=False) as store,
-        trainers_of([Place()] * real) as trainers,
+        workers_of([Placement()] * real) as workers,
         tempfile.TemporaryDirectory() as folder,
     ):
-        for trainer in trainers:
-            assert isinstance(trainer.receive(), Ready), "void: a trainer does not start"
+        for worker in workers:
+            assert isinstance(worker.receive(), Ready), "void: a worker does not start"
         study = store.load_study(post.study)
         spec = StudySpec.from_json(study.spec)
         agent = Agent(
@@ -139,14 +139,14 @@ def work(post: Post) -> None:
             program=spec.program(),
             study=study,
             store=store,
-            trainers=trainers or [Sleeper(slot, post.sleep) for slot in range(asleep)],  # type: ignore
+            workers=workers or [Sleeper(slot, post.sleep) for slot in range(asleep)],  # type: ignore
             folder=Path(folder),
             checkpoints=f"file://{folder}",
             observer=Clock(),
         )
-        desk = agent._desk
+        client = agent._client
         # what a study does when its search is over is no part of what is measured
-        desk.over = lambda: desk.board.over() and not len(desk._outbox)  # type: ignore[method-assign]
+        client.over = lambda: client.cache.over() and not len(client._outbox)  # type: ignore[method-assign]
         print("warm", flush=True)
         sys.stdin.readline()
         counts.begin()

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tempopt.attention.entropy import attention_with_entropy
-from tempopt.attention.sampled import sampled_entropy
+from tempopt.attention.functional.entropy import attention_with_entropy
+from tempopt.attention.functional.sampled_entropy import sampled_entropy
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 Way = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, ...]]

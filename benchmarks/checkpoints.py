@@ -49,7 +49,7 @@ def request(task: str, checkpoints: str | None) -> Any:
     """Return the request of one run at temperature 1."""
     import yaml
 
-    from tempopt.training.messages import Program, RunRequest
+    from tempopt.workers.messages import Program, RunRequest
 
     change = TASKS[task]
     text = (Path(__file__).parents[1] / "studies" / f"{change['study']}.yaml").read_text()

@@ -1,10 +1,10 @@
 """Trials on a card: that each is right, and how many an hour there are of them.
 
-Real searches through tempopt's own agent and trainers on one card; what a training saw of it, the module
-itself wrote down (gpu_task.py). Asserted in the same run: a trainer sees its own card and no other (by UUID),
+Real searches through tempopt's own agent and workers on one card; what a training saw of it, the module
+itself wrote down (gpu_task.py). Asserted in the same run: a worker sees its own card and no other (by UUID),
 bf16-mixed with a float32 temperature that acts unrounded, no graph compiled after the first run, a run that
 wants more than its share fails for a card's memory, has the card to itself the second time and completes.
-Measured: steps a second with torch.compile and without, trials an hour with 1, 2, 4 and 8 trainers.
+Measured: steps a second with torch.compile and without, trials an hour with 1, 2, 4 and 8 workers.
 
 ``--cpu`` goes the same ways without a card, as a rehearsal of this script: its numbers mean nothing.
 """
@@ -38,8 +38,8 @@ class Effort:
 
     Args:
         steps: Steps of a run.
-        runs: Runs of each trainer.
-        packed: Numbers of trainers on the card.
+        runs: Runs of each worker.
+        packed: Numbers of workers on the card.
         model: Arguments of the model.
         data: Arguments of the data.
     """
@@ -75,10 +75,10 @@ class Bench:
         self.cpu = cpu
         self.card = "no card"
 
-    def searched(self, name: str, *, trainers: int, trials: int, **study: Any) -> list[Fact]:
+    def searched(self, name: str, *, workers: int, trials: int, **study: Any) -> list[Fact]:
         """Run a search until its trials are done, and return the facts of all of its runs, in order."""
         from tempopt import search
-        from tempopt.study.progress import Snapshot, Unobserved
+        from tempopt.agent.observer import Snapshot, Unobserved
 
         class Enough(Unobserved):
             def update(self, snapshot: Snapshot) -> None:
@@ -88,10 +88,10 @@ class Bench:
         with _folder() as folder:
             facts = folder / "facts"
             facts.mkdir()
-            spec = self.spec(name, str(facts), trainers, trials, study)
+            spec = self.spec(name, str(facts), workers, trials, study)
             url = f"sqlite:///{folder / 'tempopt.db'}"
             try:
-                search(spec, storage=url, workers=trainers, checkpoints=folder, observer=Enough())
+                search(spec, storage=url, workers=workers, checkpoints=folder, observer=Enough())
             except KeyboardInterrupt:
                 pass
             else:
@@ -102,10 +102,8 @@ class Bench:
             self.check(fact)
         return found
 
-    def spec(
-        self, name: str, facts: str, trainers: int, trials: int, study: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Return the spec of a search whose trainers share one card."""
+    def spec(self, name: str, facts: str, workers: int, trials: int, study: dict[str, Any]) -> dict[str, Any]:
+        """Return the spec of a search whose workers share one card."""
         searched = {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}}
         return {
             "study": {
@@ -115,7 +113,7 @@ class Bench:
                 "pruner": "none",
                 "trials": trials,
                 "arms": {"unit": 1, "constant": 1},
-                "parallel": trainers,
+                "parallel": workers,
                 "confirm_on": "validate",
                 **study,
             },
@@ -134,7 +132,7 @@ class Bench:
                 "accelerator": "auto",
             },
             "search": {**searched, "ballast": [BALLAST, 0.0]} if "enqueue" in study else searched,
-            "resources": {"gpus": 1 if trainers == 1 else 1 / trainers, "cpus": 1},
+            "resources": {"gpus": 1 if workers == 1 else 1 / workers, "cpus": 1},
         }
 
     def check(self, fact: Fact) -> None:
@@ -154,7 +152,7 @@ class Bench:
         rows = ["| steps | steps/s | graphs in the rehearsal | in the first run | in all later runs |"]
         rows.append("|---|---|---|---|---|")
         for mode in (None, "default"):
-            facts = self.searched(f"compile-{mode}", trainers=1, trials=3, compile=mode)
+            facts = self.searched(f"compile-{mode}", workers=1, trials=3, compile=mode)
             first, *later = facts
             graphs = sum(fact["graphs"] for fact in later)
             assert graphs == 0, f"{graphs} graphs were compiled after the first run"
@@ -168,7 +166,7 @@ class Bench:
         """Return a line: a run that wants more than its share of the card has all of it the second time."""
         enqueue = [{"ballast": BALLAST, "temperature_init": 1.0}]
         # the other arms draw a ballast too; every one that did not fit has to fit later
-        facts = self.searched("cap", trainers=4, trials=4, enqueue=enqueue, parallel=4)
+        facts = self.searched("cap", workers=4, trials=4, enqueue=enqueue, parallel=4)
         heavy = [fact for fact in facts if fact["ballast"]]
         failed = [fact for fact in heavy if fact["end"] == "out of memory"]
         done = [fact for fact in heavy if fact["end"] == "trained"]
@@ -187,37 +185,37 @@ class Bench:
         ]
 
     def packed(self) -> list[str]:
-        """Return rows: trials an hour by the number of trainers on the card."""
-        rows = ["| trainers | trials an hour | in multiples of one | steps/s each | peak GiB each |"]
+        """Return rows: trials an hour by the number of workers on the card."""
+        rows = ["| workers | trials an hour | in multiples of one | steps/s each | peak GiB each |"]
         rows.append("|---|---|---|---|---|")
         alone = None
-        for trainers in self.effort.packed:
-            asked = trainers * self.effort.runs
-            facts = self.searched(f"packed-{trainers}", trainers=trainers, trials=max(1, asked - 2))
-            # from when the last trainer was at work, until the first one had nothing more to do
-            begun = max(min(each["begun"] for each in own) for own in _by_trainer(facts))
-            ended = min(max(each["ended"] for each in own) for own in _by_trainer(facts))
+        for workers in self.effort.packed:
+            asked = workers * self.effort.runs
+            facts = self.searched(f"packed-{workers}", workers=workers, trials=max(1, asked - 2))
+            # from when the last worker was at work, until the first one had nothing more to do
+            begun = max(min(each["begun"] for each in own) for own in _by_worker(facts))
+            ended = min(max(each["ended"] for each in own) for own in _by_worker(facts))
             within = [fact for fact in facts if begun <= fact["begun"] and fact["ended"] <= ended]
             seconds = statistics.mean(fact["ended"] - fact["begun"] for fact in (within or facts))
-            # a run and what lies between two runs of a trainer
+            # a run and what lies between two runs of a worker
             pauses = [after["begun"] - before["ended"] for before, after in _pairs(facts)]
-            hourly = 3600 * trainers / (seconds + (statistics.median(pauses) if pauses else 0.0))
+            hourly = 3600 * workers / (seconds + (statistics.median(pauses) if pauses else 0.0))
             alone = alone or hourly
             rate = statistics.median(fact["rate"] for fact in facts)
             peak = max(fact.get("peak", 0) for fact in facts) / 2**30
             rows.append(
-                f"| {trainers} | {hourly:.0f} | {hourly / alone:.2f} | {rate:.1f} | "
+                f"| {workers} | {hourly:.0f} | {hourly / alone:.2f} | {rate:.1f} | "
                 f"{'-' if self.cpu else f'{peak:.2f}'} |"
             )
         return rows
 
 
-def _by_trainer(facts: list[Fact]) -> list[list[Fact]]:
+def _by_worker(facts: list[Fact]) -> list[list[Fact]]:
     return [[fact for fact in facts if fact["pid"] == pid] for pid in {fact["pid"] for fact in facts}]
 
 
 def _pairs(facts: list[Fact]) -> Iterator[tuple[Fact, Fact]]:
-    for own in _by_trainer(facts):
+    for own in _by_worker(facts):
         yield from itertools.pairwise(own)
 
 

@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from tempopt.confirmation.selection import candidates
 from tempopt.errors import StorageError
-from tempopt.store.rows import TicketRow
+from tempopt.records.rows import TicketRow
+from tempopt.sampling.arms import Arms
+from tempopt.seeds import derive
+from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.store.store import Store
-from tempopt.study.arms import Arms
-from tempopt.study.choose import candidates
-from tempopt.study.spec import StudySpec, load_spec
-from tempopt.training.messages import Evaluation, Finished, RunRequest
-from tempopt.training.places import Place
-from tempopt.training.process import TrainerProcess
-from tempopt.training.seeds import derive
+from tempopt.workers.messages import Evaluation, Finished, RunRequest
+from tempopt.workers.placement import Placement
+from tempopt.workers.process import WorkerProcess
 
 RESULTS = Path("build/live.jsonl")
 SEARCHES = {
@@ -80,7 +80,7 @@ def search(task: str, name: str, seed: int, *, budget: int, folder: Path) -> dic
         within = [t for place, t in enumerate(over) if _spent(over[: place + 1]) <= budget + 1]
         arms = Arms(spec, within, store.measurements(study.id, names=["report"]))
     runs = [t for t in within if t.kind == "search"]
-    named = arms.named("search", 1) or candidates(runs, 1, spec.study.direction)
+    named = arms.recommend("search", 1) or candidates(runs, 1, spec.study.direction)
     return {
         "task": task,
         "search": name,
@@ -113,11 +113,11 @@ def _spent(tickets: list[TicketRow]) -> float:
 
 def tested(task: str, spec: StudySpec, parameters: dict[str, Any], *, seeds: int) -> list[float]:
     """Return what parameters come to on the test data, on each of some fresh seeds."""
-    trainer = TrainerProcess(slot=0, place=Place())
+    worker = WorkerProcess(slot=0, place=Placement())
     found = []
     try:
         for number in range(seeds):
-            trainer.send(
+            worker.send(
                 RunRequest(
                     ticket=number,
                     attempt=1,
@@ -127,12 +127,12 @@ def tested(task: str, spec: StudySpec, parameters: dict[str, Any], *, seeds: int
                     evaluations=[Evaluation(name="test", on="test")],
                 )
             )
-            while not isinstance(message := trainer.receive(), Finished):
+            while not isinstance(message := worker.receive(), Finished):
                 if message is None:
-                    raise RuntimeError(trainer.obituary())
+                    raise RuntimeError(worker.obituary())
             found.append(message.measurements["test"])
     finally:
-        trainer.kill()
+        worker.kill()
     return found
 
 

@@ -44,8 +44,8 @@ def spec(task: str, trainings: int) -> dict[str, Any]:
 
 def search() -> None:
     """Run the trainings of the study in spec.json as tempopt does, and end before it chooses."""
+    from tempopt.agent.observer import Snapshot, Unobserved
     from tempopt.study.api import search
-    from tempopt.study.progress import Snapshot, Unobserved
 
     class Enough(Unobserved):
         def update(self, snapshot: Snapshot) -> None:

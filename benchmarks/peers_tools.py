@@ -203,9 +203,9 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
         job: What to train.
         save: Whether a checkpoint is kept at every validation.
     """
+    from tempopt.agent.observer import Unobserved
     from tempopt.store.store import Store
     from tempopt.study.api import search
-    from tempopt.study.progress import Unobserved
 
     class Enough(Unobserved):
         left = job.num_sets

@@ -38,14 +38,14 @@ class Case:
 
     Args:
         agents: How many there are.
-        trainers: Trainers of each.
+        workers: Workers of each.
         trials: Trials of the study.
         parallel: The study's ``parallel``.
         sleep: Seconds that a training of sleep takes; None: max retrieval is trained.
     """
 
     agents: int
-    trainers: int = 1
+    workers: int = 1
     trials: int
     parallel: int
     sleep: float | None = SECONDS
@@ -70,7 +70,7 @@ def spec_of(case: Case) -> Any:
     """Return the spec of a case's study."""
     import yaml
 
-    from tempopt.study.spec import StudySpec
+    from tempopt.spec.study_spec import StudySpec
 
     if case.sleep is not None:
         study = {"metric": "val_loss", "direction": "minimize", "evaluate_only": __file__, "pruner": "median"}
@@ -86,9 +86,9 @@ def spec_of(case: Case) -> Any:
 
 def begin(url: str, case: Case) -> None:
     """Write a study of search tickets alone."""
+    from tempopt.confirmation.stages import first_tickets
+    from tempopt.sampling.optuna_study import make_study
     from tempopt.store.store import Store
-    from tempopt.study.stages import first_tickets
-    from tempopt.study.trials import make_study
 
     spec = spec_of(case)
     with Store.open(url) as store:
@@ -100,7 +100,7 @@ def begin(url: str, case: Case) -> None:
 def carried_out(url: str, case: Case) -> Found:
     """Have a case's agents do its trials."""
     begin(url, case)
-    post = Post(url=url, study=NAME, trainers=case.trainers, sleep=case.sleep)
+    post = Post(url=url, study=NAME, workers=case.workers, sleep=case.sleep)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
     command = [sys.executable, str(HERE / "agents.py"), json.dumps(asdict(post))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -184,17 +184,17 @@ def sleeping(backend: str, most: int, trials: int) -> None:
 def training(backend: str, trials: int, rounds: int) -> None:
     """Print the throughput of agents that train max retrieval on this machine's cores."""
     print(
-        f"\nMax retrieval, {trials} trials:\n\n| agents | trainers each | trials a minute | of one agent's |"
+        f"\nMax retrieval, {trials} trials:\n\n| agents | workers each | trials a minute | of one agent's |"
     )
     print("|---|---|---|---|", flush=True)
     for _ in range(rounds):
         one = 0.0
-        for agents, trainers in ((1, 1), (2, 1), (1, 2)):
-            case = Case(agents=agents, trainers=trainers, trials=trials, parallel=4, sleep=None)
+        for agents, workers in ((1, 1), (2, 1), (1, 2)):
+            case = Case(agents=agents, workers=workers, trials=trials, parallel=4, sleep=None)
             with database(backend) as url:
                 rate = 60 * trials / carried_out(url, case).seconds
             one = one or rate
-            print(f"| {agents} | {trainers} | {rate:.1f} | {rate / one:.2f} |", flush=True)
+            print(f"| {agents} | {workers} | {rate:.1f} | {rate / one:.2f} |", flush=True)
 
 
 def main() -> None:

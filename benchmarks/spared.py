@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.whole import Whole, with_study
-from tempopt.study.spec import StudySpec
-from tempopt.study.tickets import of_kind
+from tempopt.records.tickets import of_kind
+from tempopt.spec.study_spec import StudySpec
 
 _LIMIT = 0.25
 _TRIALS = (40, 80)

@@ -1,7 +1,7 @@
 """What a trial costs the database and the agent: plain Optuna with its RDBStorage against tempopt, same work.
 
 A trial has 6 parameters and 20 reports, a pruning decision after each of them, TPE and the median pruner.
-Plain Optuna asks, reports, decides and tells; tempopt's own agent does it with trainers that only talk, on a
+Plain Optuna asks, reports, decides and tells; tempopt's own agent does it with workers that only talk, on a
 clock that is simulated, since what an agent writes together depends on how long a trial takes. Every case
 has a database and a process of its own, and is void unless Optuna reads back every trial, value and report.
 """
@@ -204,7 +204,7 @@ def plain(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Carry the trials out as a program does that uses Optuna alone."""
     import optuna
 
-    from tempopt.study.space import distributions, parse_search
+    from tempopt.spec.search_space import distributions, parse_search
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = distributions(parse_search(SEARCH, model_args={}))
@@ -245,7 +245,7 @@ def plain(url: str, case: Case, counts: Counts) -> dict[str, float]:
 
 def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
     """Return the spec of a study of so many search trials; without proof, which is not compared here."""
-    from tempopt.study.spec import StudySpec
+    from tempopt.spec.study_spec import StudySpec
 
     study = {"name": NAME, "metric": "val_loss", "direction": "minimize"}
     study |= {"sampler": sampler, "pruner": pruner, "seeds": {"search": None}}
@@ -256,8 +256,8 @@ def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
 
 def begun(store: Any, case: Case, spec: Any) -> Any:
     """Return the row of a study that has its first trials behind it."""
-    from tempopt.study.stages import first_tickets
-    from tempopt.study.trials import make_study
+    from tempopt.confirmation.stages import first_tickets
+    from tempopt.sampling.optuna_study import make_study
 
     make_study(store.url, name=NAME, direction="minimize", metric="val_loss")
     study = store.create_study(NAME, spec.to_json(), spec.identity())
@@ -268,13 +268,13 @@ def begun(store: Any, case: Case, spec: Any) -> Any:
 
 def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
+    from tempopt.agent import agent, worker_slot, write_queue
     from tempopt.store.store import Store
-    from tempopt.study import agent, assignment, outbox
-    from tempopt.training.messages import Program
+    from tempopt.workers.messages import Program
 
     spec = spec_of(case)
     world = World(case.seconds)
-    for module in (agent, assignment, outbox):
+    for module in (agent, worker_slot, write_queue):
         module.time = world  # type: ignore[attr-defined]
     agent.wait = lambda ready, timeout: wait(ready, timeout=0)  # type: ignore[attr-defined]
     with Store.open(url) as store, tempfile.TemporaryDirectory() as folder:
@@ -288,7 +288,7 @@ def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
             program=program,
             study=study,
             store=store,
-            trainers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
+            workers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
             folder=Path(folder),
             checkpoints=f"file://{folder}",
             observer=world,
@@ -296,15 +296,15 @@ def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
         start = counts.end(1)["cpu_ms"]
         counts.begin()
         found: dict[str, float] = {}
-        desk, over = worker._desk, worker._desk.over
+        client, over = worker._client, worker._client.over
 
         def counted() -> bool:
             # before it ends a study, an agent reads all of it once more: no cost of a trial
-            if not found and desk.board.over() and not len(desk._outbox):
+            if not found and client.cache.over() and not len(client._outbox):
                 found.update(counts.end(case.trials))
             return over()
 
-        desk.over = counted  # type: ignore[method-assign]
+        client.over = counted  # type: ignore[method-assign]
         worker.run()
         assert store.load_study(NAME).state == "done", "void: the study is not done"
     check(url, case, lambda trial: int(trial.user_attrs["tempopt:ticket"]))
@@ -356,8 +356,8 @@ def fill_tickets(url: str, trials: dict[int, int], spec: Any) -> None:
 
 def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Return CPU milliseconds of what people and agents wait for when a study has become large."""
+    from tempopt.agent.study_cache import StudyCache
     from tempopt.store.store import Store
-    from tempopt.study.board import Board
 
     found = {}
     with Store.open(url) as store:
@@ -372,20 +372,20 @@ def large(url: str, case: Case, counts: Counts) -> dict[str, float]:
         for sampler, pruner in [("tpe", "hyperband"), ("tpe", "median"), ("knowledge_gradient",) * 2]:
             spec = spec_of(case, sampler=sampler, pruner=pruner)
             counts.begin()
-            board = Board(spec, study, store)
-            ticket = board.of_kind("search")[case.before]
+            cache = StudyCache(spec, study, store)
+            ticket = cache.of_kind("search")[case.before]
             # the first decision fills what decisions rest on
-            board.arms.told(dataclasses.replace(ticket, state="failed", outcome="failed"), {})
-            later = board.of_kind("search")[case.before + 1]
-            board.arms.asked(dataclasses.replace(later, parameters=parameters(0, spec.space())))
-            board.arms.prune(later, {100: 0.5})
+            cache.arms.told(dataclasses.replace(ticket, state="failed", outcome="failed"), {})
+            later = cache.of_kind("search")[case.before + 1]
+            cache.arms.asked(dataclasses.replace(later, parameters=parameters(0, spec.space())))
+            cache.arms.prune(later, {100: 0.5})
             found[f"start of an agent, {pruner}"] = counts.end(1)["cpu_ms"]
             counts.begin()
             for step in range(2, 22):
-                board.arms.prune(later, {100 * each: 0.5 for each in range(1, step)})
+                cache.arms.prune(later, {100 * each: 0.5 for each in range(1, step)})
             found[f"a pruning decision, {pruner}"] = counts.end(20)["cpu_ms"]
             if pruner != "hyperband":
-                found[f"a suggestion, {sampler}"] = suggesting(board.arms, later, counts)
+                found[f"a suggestion, {sampler}"] = suggesting(cache.arms, later, counts)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Trainers that only talk, on a clock that is simulated: what an agent deals with when nothing is trained."""
+"""Workers that only talk, on a clock that is simulated: what an agent deals with when nothing is trained."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parameters(trial: int, space: dict[str, Any]) -> dict[str, Any]:
 
 
 class World:
-    """Trainers that only talk, and the time that passes for them; the agent's observer moves it on.
+    """Workers that only talk, and the time that passes for them; the agent's observer moves it on.
 
     Args:
         seconds: Length of a trial.
@@ -58,7 +58,7 @@ class World:
 
     def update(self, snapshot: Any) -> None:
         """Let time pass until the next thing is said, but no longer than the agent would wait for it."""
-        from tempopt.training.messages import encode
+        from tempopt.workers.messages import encode
 
         until = self.now + 1.0
         if self._coming and self._coming[0][0] <= until:
@@ -74,8 +74,8 @@ class World:
         raise AssertionError(f"void: {text}")
 
     def train(self, request: Any, to: Connection) -> None:
-        """Plan all that a trainer will say about a run."""
-        from tempopt.training.messages import Finished, Report, Started
+        """Plan all that a worker will say about a run."""
+        from tempopt.workers.messages import Finished, Report, Started
 
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
         self.say(
@@ -113,13 +113,13 @@ class World:
 
 
 class Talker:
-    """What an agent takes for a trainer process."""
+    """What an agent takes for a worker process."""
 
     def __init__(self, slot: int, world: World) -> None:
-        from tempopt.training.places import Place
+        from tempopt.workers.placement import Placement
 
         self.slot = slot
-        self.place = Place()
+        self.place = Placement()
         self.ready = True
         self._world = world
         self.connection, self._theirs = Pipe()
@@ -130,6 +130,6 @@ class Talker:
 
     def receive(self) -> Any:
         """Return the next message."""
-        from tempopt.training.messages import decode
+        from tempopt.workers.messages import decode
 
         return decode(self.connection.recv_bytes())

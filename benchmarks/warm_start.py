@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
 from benchmarks.simulated.whole import Whole, with_study
-from tempopt.study.tickets import oriented, usable
-from tempopt.study.warm_start import Remembered
+from tempopt.records.rows import PriorRuns
+from tempopt.records.tickets import oriented, usable
 
 _AT = (8, 12, 16, 24)
 _EARLIER = 40
@@ -33,7 +33,7 @@ def world_of(task: str) -> World:
 
 
 @cache
-def kept(task: str, seed: int) -> Remembered:
+def kept(task: str, seed: int) -> PriorRuns:
     """Return what an earlier study of a task has to say."""
     spec = with_study(world_of(task).spec, seed=_OTHER_SEEDS + seed, trials=_EARLIER)
     study = Whole(world_of(task), spec)
@@ -44,14 +44,14 @@ def kept(task: str, seed: int) -> Remembered:
     return [{"name": task, "runs": runs}]
 
 
-def shares(task: str, seed: int, earlier: Remembered) -> Iterator[float]:
+def shares(task: str, seed: int, earlier: PriorRuns) -> Iterator[float]:
     """Yield the share of the best known gain that is named after some trials."""
     world = world_of(task)
     spec = with_study(world.spec, seed=seed, trials=max(_AT))
     study = Whole(world, spec, earlier=earlier)
     for row in study.searched():
         if row.number + 1 in _AT:
-            named = study.named(1)
+            named = study.recommend(1)
             yield (float(world.truth(named)[0]) - world.floor) / (world.best - world.floor) if named else 0.0
 
 

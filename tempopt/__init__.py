@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tempopt.version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from tempopt.attention.attach import Attachment as Attachment
-    from tempopt.attention.attach import attach as attach
+    from tempopt.attention.attach.attachment import Attachment as Attachment
+    from tempopt.attention.attach.attachment import attach as attach
     from tempopt.errors import AttachError as AttachError
     from tempopt.errors import SpecError as SpecError
     from tempopt.errors import StorageError as StorageError
@@ -20,32 +22,30 @@ if TYPE_CHECKING:
     from tempopt.errors import StudyNotFound as StudyNotFound
     from tempopt.errors import TempoptError as TempoptError
     from tempopt.errors import UsageError as UsageError
+    from tempopt.results.study_result import StudyResult as StudyResult
     from tempopt.study.api import load_study as load_study
     from tempopt.study.api import search as search
-    from tempopt.study.results import StudyResult as StudyResult
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
-    from tempopt.training.control import EntropyControl as EntropyControl
+    from tempopt.training.entropy_control import EntropyControl as EntropyControl
     from tempopt.training.module import TemperedModule as TemperedModule
-
-__version__ = "0.1.0"
 
 _HOME = {
     "AttachError": "tempopt.errors",
-    "Attachment": "tempopt.attention.attach",
-    "EntropyControl": "tempopt.training.control",
+    "Attachment": "tempopt.attention.attach.attachment",
+    "EntropyControl": "tempopt.training.entropy_control",
     "SpecError": "tempopt.errors",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",
     "StudyFailed": "tempopt.errors",
     "StudyNotFound": "tempopt.errors",
-    "StudyResult": "tempopt.study.results",
+    "StudyResult": "tempopt.results.study_result",
     "TemperatureParameters": "tempopt.temperature.plan",
     "TemperaturePlan": "tempopt.temperature.plan",
     "TemperedModule": "tempopt.training.module",
     "TempoptError": "tempopt.errors",
     "UsageError": "tempopt.errors",
-    "attach": "tempopt.attention.attach",
+    "attach": "tempopt.attention.attach.attachment",
     "load_study": "tempopt.study.api",
     "search": "tempopt.study.api",
 }

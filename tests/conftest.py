@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -14,10 +15,40 @@ settings.register_profile("house", deadline=None, derandomize=True, database=Non
 settings.load_profile("house")
 
 
+# Whoever starts tests in the background has them ignore Ctrl-C, and so every process that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+pytest_plugins = ["tests.study_fixtures", "tests.training_fixtures"]
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("TEMPOPT_")]:
         monkeypatch.delenv(name)
+
+
+# Fixtures and parameters that only a machine with servers, their drivers or a browser can have.
+_FIXTURES = {
+    "a_slurm": "service",
+    "browser": "browser",
+    "cluster": "service",
+    "machines": "service",
+    "server": "service",
+}
+_PARAMETERS = {"postgresql": "service", "mariadb": "service", "mysql": "service"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests with what they need, service or browser, and give the long ones more time."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            needs = [_PARAMETERS[each] for each in given if isinstance(each, str) and each in _PARAMETERS]
+            needs += [_FIXTURES[name] for name in item.fixturenames if name in _FIXTURES]
+            for need in set(needs):
+                item.add_marker(need)
+            if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(1800))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

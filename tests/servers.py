@@ -15,6 +15,7 @@ its address, and can be killed and started again. From a test or a conftest::
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import pwd
@@ -30,6 +31,8 @@ from typing import Any, ClassVar
 
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
+
+from tempopt.workers.messages import TITLE
 
 # A recovery after SIGKILL on a slow, busy machine is still far from this.
 PATIENCE = 180.0
@@ -49,6 +52,17 @@ def descendants(pid: int) -> list[int]:
     for each in found:
         found += [child for child, parent in parents.items() if parent == each]
     return found[1:]
+
+
+def worker_pids(agent: int) -> list[int]:
+    """Return the process ids of the workers of an agent, which may be one of this process (Linux only)."""
+    found = []
+    for pid in descendants(agent):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if TITLE.encode() in words and os.getpgid(pid) == pid:
+                found.append(pid)
+    return found
 
 
 def strike(pid: int, blow: signal.Signals) -> bool:

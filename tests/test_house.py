@@ -45,18 +45,22 @@ def _tool(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.static
 def test_ruff_finds_nothing() -> None:
     _tool("ruff", "check")
 
 
+@pytest.mark.static
 def test_ruff_would_format_nothing() -> None:
     _tool("ruff", "format", "--check")
 
 
+@pytest.mark.static
 def test_types_hold() -> None:
     assert "no issues found" in _tool("mypy")
 
 
+@pytest.mark.static
 def test_imports_go_down_only() -> None:
     script = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([script, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -198,6 +202,7 @@ def test_importing_tempopt_loads_nothing() -> None:
     assert not {"torch", "lightning", "optuna", "sqlalchemy", "numpy"} & set(ast.literal_eval(done.stdout))
 
 
+@pytest.mark.static
 def test_the_wheel_holds_everything_that_a_search_needs(tmp_path: Path) -> None:
     _tool("build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
     (wheel,) = tmp_path.glob("*.whl")
@@ -205,7 +210,8 @@ def test_the_wheel_holds_everything_that_a_search_needs(tmp_path: Path) -> None:
     wanted = {str(path.relative_to(ROOT)) for path in _sources()}
     wanted |= {f"tempopt/_studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml")}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tempopt" / "store").rglob("*.mako")}
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tempopt" / "report" / "templates").iterdir()}
+    templates = ROOT / "tempopt" / "report" / "page" / "templates"
+    wanted |= {str(path.relative_to(ROOT)) for path in templates.iterdir()}
     assert wanted <= held
     assert not [name for name in held if name.startswith("tests")]
 

@@ -18,7 +18,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import scaled_dot_product_attention
 
 from tempopt import AttachError, attach
-from tempopt.attention.interface_layers import interface_layers
+from tempopt.attention.attach.hf_layers import interface_layers
 from tests.timm_models import HEADS, LAYERS, WIDTH, of_timm, timm_eva, timm_like, timm_vit, timm_vit_unfused
 
 VOCABULARY, TOKENS = 40, 9

@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.recorded.tasks import SEEDS, TASKS, Task
-from tempopt.training.messages import Evaluation, Failed, Finished, Message, Program, RunRequest
-from tempopt.training.places import Place
-from tempopt.training.process import TrainerProcess
-from tempopt.training.seeds import derive
+from tempopt.seeds import derive
+from tempopt.workers.messages import Evaluation, Failed, Finished, Message, Program, RunRequest
+from tempopt.workers.placement import Placement
+from tempopt.workers.process import WorkerProcess
 
 HERE = Path(__file__).parent
 _BLOCK = 8
@@ -99,12 +99,12 @@ def row(number: int, seed: int, parameters: dict[str, Any], finished: Finished, 
 
 
 class Recorder:
-    """Trains with warm trainers of tempopt's own, and writes down each run as it ends.
+    """Trains with warm workers of tempopt's own, and writes down each run as it ends.
 
     Args:
         tasks: What is recorded.
         until: How many configurations of each.
-        workers: How many trainers, each a process with one thread.
+        workers: How many workers, each a process with one thread.
         minutes: Begin no training after so long.
     """
 
@@ -119,28 +119,28 @@ class Recorder:
     def run(self) -> None:
         """Record everything that is wanted, or until the time is over."""
         print(f"{self._all} trainings to record", flush=True)
-        trainers = [TrainerProcess(slot=slot, place=Place()) for slot in range(self._workers)]
+        workers = [WorkerProcess(slot=slot, place=Placement()) for slot in range(self._workers)]
         try:
-            for trainer in trainers:
-                self._give(trainer)
+            for worker in workers:
+                self._give(worker)
             while self._asked:
-                connections = {trainer.connection: trainer for trainer in trainers}
+                connections = {worker.connection: worker for worker in workers}
                 for ready in wait(list(connections)):
-                    trainer = connections[ready]  # type: ignore[index]
-                    message = trainer.receive()
+                    worker = connections[ready]  # type: ignore[index]
+                    message = worker.receive()
                     if message is None:
-                        raise RuntimeError(f"{trainer.obituary()}: start again, nothing recorded is lost")
-                    self._hear(trainer, message)
+                        raise RuntimeError(f"{worker.obituary()}: start again, nothing recorded is lost")
+                    self._hear(worker, message)
         finally:
-            for trainer in trainers:
-                trainer.kill()
+            for worker in workers:
+                worker.kill()
 
-    def _give(self, trainer: TrainerProcess) -> None:
+    def _give(self, worker: WorkerProcess) -> None:
         if not self._queue or time.monotonic() > self._end:
             return
         ticket, self._asked[ticket] = (each := self._queue.pop())[0], each[1]
         task, _, seed, parameters = each[1]
-        trainer.send(
+        worker.send(
             RunRequest(
                 ticket=ticket,
                 attempt=1,
@@ -151,7 +151,7 @@ class Recorder:
             )
         )
 
-    def _hear(self, trainer: TrainerProcess, message: Message) -> None:
+    def _hear(self, worker: WorkerProcess, message: Message) -> None:
         if isinstance(message, Failed):
             raise RuntimeError(f"{self._asked[message.ticket]}: {message.message}\n{message.traceback}")
         if isinstance(message, Finished):
@@ -160,7 +160,7 @@ class Recorder:
             with lines_path(task.name).open("a") as file:
                 file.write(json.dumps(kept) + "\n")
             print(f"{task.name} {number}.{seed}: {kept['test']:.4f} in {kept['seconds']:.1f} s", flush=True)
-            self._give(trainer)
+            self._give(worker)
 
 
 def pack(task: Task) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from scipy.stats import qmc
 
-from tempopt.study.spec import StudySpec, load_spec
+from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.temperature import NEUTRAL
 
 STUDIES = Path(__file__).parents[2] / "studies"

@@ -28,7 +28,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 from benchmarks.recorded.make import known
 from benchmarks.recorded.tasks import TASKS, at
 from benchmarks.recorded.trees import OneByOne
-from tempopt.study.spec import StudySpec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import NEUTRAL, TemperatureParameters, progress
 
 Array = NDArray[np.float64]

@@ -11,11 +11,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.recorded.world import World
 from benchmarks.simulated.clock import Job, Parameters, Wish
-from tempopt.study.features import Features
-from tempopt.study.first_trials import first_trial
-from tempopt.study.history import frozen
-from tempopt.study.knowledge import Knower
-from tempopt.training.seeds import derive
+from tempopt.sampling.features import Features
+from tempopt.sampling.history import frozen
+from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.knowledge_gradient import KnowledgeGradient
+from tempopt.seeds import derive
 
 
 class Optuna:
@@ -90,7 +90,7 @@ class Tempopt:
         features = Features(world.spec)
         self._rungs = list(world.rungs)
         self._maximize = world.spec.study.direction == "maximize"
-        self._knower = Knower(
+        self._strategy = KnowledgeGradient(
             self._space,
             lambda sampled: features(self._spec.parameters("search", sampled)),
             maximize=self._maximize,
@@ -108,7 +108,7 @@ class Tempopt:
         if any(trial.state == TrialState.RUNNING for trial in known):
             return None
         seed = derive(self._seed, "sampler", number)
-        params = self._knower.ask(known, self._trials[len(known) :], number=number, seed=seed, fixed={})
+        params = self._strategy.ask(known, self._trials[len(known) :], number=number, seed=seed, fixed={})
         if params is None:
             params = first_trial(self._spec, "search", number, seed=self._seed)
         stream = number if self._streams is None else number % self._streams
@@ -133,7 +133,7 @@ class Tempopt:
     def report(self, job: Job, step: int, value: float) -> Wish:
         own = self._trials[job.handle]
         own.intermediate_values[step] = value
-        return "end" if self._prunes and self._knower.prune(self._known(own.number), own) else "go on"
+        return "end" if self._prunes and self._strategy.prune(self._known(own.number), own) else "go on"
 
     def end(self, job: Job, value: float | None) -> None:
         own = self._trials[job.handle]
@@ -147,12 +147,12 @@ class Tempopt:
         if self._stale:
             self._stale = False
             over = [t for t in self._trials if t.state != TrialState.RUNNING]
-            named = self._knower.named(over, count=1, seed=self._seed)
-            if not named:
+            recommend = self._strategy.recommend(over, count=1, seed=self._seed)
+            if not recommend:
                 complete = [t for t in over if t.value is not None]
                 sign = 1 if self._maximize else -1
-                named = [max(complete, key=lambda t: sign * t.value).params]  # type: ignore[operator]
-            self._selected = self._spec.parameters("search", named[0])
+                recommend = [max(complete, key=lambda t: sign * t.value).params]  # type: ignore[operator]
+            self._selected = self._spec.parameters("search", recommend[0])
         return self._selected
 
 

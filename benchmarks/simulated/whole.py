@@ -1,25 +1,43 @@
-"""A whole study of tempopt in memory, from the first ticket to the verdict, on recorded trainings.
+"""A whole study of tempopt in memory, from the first ticket to the verdict, in a world of trainings.
 
 Everything that decides is tempopt's own: which tickets there are, what they train, when they are pruned, who
-is a candidate, what is confirmed and what the verdict says. Only the trainings are those of a world.
+is a candidate, what is confirmed, what is measured at the end and what the verdict says. Only the trainings
+are those of a world, recorded or made up.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from benchmarks.recorded.world import Training, World
-from tempopt.store.rows import SEARCHING, NewTicket, TicketRow
-from tempopt.study.answers import Verdict, conclude
-from tempopt.study.arms import Arms
-from tempopt.study.forks import can_share
-from tempopt.study.limits import beyond_notice
-from tempopt.study.spec import StudySpec
-from tempopt.study.stages import first_tickets, next_tickets
-from tempopt.study.warm_start import Remembered
+from benchmarks.recorded.world import Training
+from tempopt.agent.stopping import beyond_notice
+from tempopt.confirmation.evaluations import counted, evaluations
+from tempopt.confirmation.pairs import winner_of
+from tempopt.confirmation.stages import first_tickets, more_tickets, next_tickets
+from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.records.rows import SAMPLED, Measurement, NewTicket, PriorRuns, TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.sampling.arms import Arms
+from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import end_alike, steps_alike
+from tempopt.workers.messages import Evaluation
+
+
+class World(Protocol):
+    """What trainings come to.
+
+    A world may have a method ``measure(parameters, seed, evaluation, baked=...)`` as well: what a training is
+    worth at its end under any temperature (``benchmarks.simulated.worlds``). One that has none says what its
+    trainings are worth under their own.
+    """
+
+    rungs: tuple[int, ...]
+    total_steps: int
+
+    def train(self, parameters: Mapping[str, Any], seed: int) -> Training:
+        """Return a training; the same for the same parameters and seed."""
 
 
 def row(new: NewTicket, id: int, **fields: Any) -> TicketRow:
@@ -39,13 +57,23 @@ class Whole:
         world: What trainings come to.
         spec: The study's spec, of the world's task.
         earlier: What it has kept of earlier studies.
+        shares: Whether it is counted which steps others had trained; that takes longer than all else but what
+            decides.
     """
 
-    def __init__(self, world: World, spec: StudySpec, *, earlier: Remembered = ()) -> None:
+    def __init__(
+        self, world: World, spec: StudySpec, *, earlier: PriorRuns = (), shares: bool = True
+    ) -> None:
         self._world = world
         self._spec = spec
+        self._earlier = earlier
+        self._shares = shares and spec.shares_steps
+        self._prunes = spec.study.pruner.name != "none"
         self._arms = Arms(spec, [], [], earlier=earlier)
+        self._reports: list[Measurement] = []
         self.rows: list[TicketRow] = []
+        self.measurements: list[Measurement] = []
+        """What was measured at the end of the runs that judge."""
         self.steps = 0
         """Training steps so far, without those that others had trained."""
         self.spared = 0
@@ -53,43 +81,63 @@ class Whole:
 
     def run(self) -> Verdict | None:
         """Run the study to its end and return its verdict; None: there is nothing to compare."""
+        return next(self.rounds(1, 0))
+
+    def rounds(self, count: int, more: int) -> Iterator[Verdict | None]:
+        """Run the study to its end, then ``count - 1`` times with more trials, and yield each verdict.
+
+        Args:
+            count: Verdicts.
+            more: Search trials that are added after each but the last, as ``resume --trials +N`` does.
+        """
         new = first_tickets(self._spec)
-        while new:
-            for each in new:
-                ticket = row(each, len(self.rows))
-                self._skip(ticket) if self._ended(ticket) else self._do(ticket)
-            new = next_tickets(self.rows, self._spec, self._arms.named)
-        return conclude(self.rows, [], self._spec)
+        for left in reversed(range(count)):
+            while new:
+                for ticket in self._enter(new):
+                    self._skip(ticket) if self._ended(ticket) else self._do(ticket)
+                new = next_tickets(self.rows, self._spec, self._arms.recommend)
+            yield conclude(self.rows, self.measurements, self._spec)
+            new = more_tickets(self.rows, self._spec, more) if left else []
 
     def searched(self) -> Iterator[TicketRow]:
         """Train the search tickets alone, and yield each when it is over."""
-        for each in first_tickets(self._spec):
-            if each.kind == "search":
-                self._do(row(each, len(self.rows)))
-                yield self.rows[-1]
+        for ticket in self._enter([each for each in first_tickets(self._spec) if each.kind == "search"]):
+            self._do(ticket)
+            yield self.rows[ticket.id]
 
-    def named(self, count: int) -> list[dict[str, Any]]:
+    def recommend(self, count: int) -> list[dict[str, Any]]:
         """Return the parameter sets that the search would name, the best single one first."""
-        return self._arms.named("search", count)
+        return self._arms.recommend("search", count)
+
+    def _enter(self, new: Sequence[NewTicket]) -> list[TicketRow]:
+        """Add tickets to the study; agents read it anew then, and so learn what the new ones are to try."""
+        first = len(self.rows)
+        self.rows += [row(each, first + place) for place, each in enumerate(new)]
+        if any(each.sampled and each.parameters is None for each in new):
+            self._arms = Arms(self._spec, self.rows, self._reports, earlier=self._earlier)
+        return self.rows[first:]
 
     def _ended(self, ticket: TicketRow) -> bool:
         """Whether the search ends before this ticket; the tickets that it begins with are its first ones."""
         if ticket.kind != "search" or ticket.parameters is not None:
             return False
-        before = any(row.kind == "search" and row.state == "withdrawn" for row in self.rows)
-        left = self._spec.study.trials - ticket.number
+        if self._spec.study.limits.standard_errors is None:
+            return False
+        own = [row for row in self.rows if (row.kind, row.round) == ("search", ticket.round)]
+        left = sum(row.state == "waiting" for row in own)
+        before = any(row.state == "withdrawn" for row in own)
         return before or beyond_notice(self._spec, ticket, self._arms, left=left) is not None
 
     def _skip(self, ticket: TicketRow) -> None:
-        self.rows.append(dataclasses.replace(ticket, state="withdrawn"))
-        self._arms.told(self.rows[-1], {})
+        self.rows[ticket.id] = dataclasses.replace(ticket, state="withdrawn")
+        self._arms.told(self.rows[ticket.id], {})
 
     def _do(self, ticket: TicketRow) -> None:
-        kind: Any = ticket.kind
+        arm: Any = ticket.arm
         if ticket.parameters is None:
             sampled = self._arms.ask(ticket)
             ticket = dataclasses.replace(
-                ticket, sampled=sampled, parameters=self._spec.parameters(kind, sampled)
+                ticket, sampled=sampled, parameters=self._spec.parameters(arm, sampled)
             )
             self._arms.asked(ticket)
         assert ticket.parameters is not None
@@ -97,26 +145,58 @@ class Whole:
         outcome, reports = self._watched(ticket, training)
         last = max(reports)
         self.steps += self._fresh(ticket, last)
-        value = reports[last] if ticket.kind in (*SEARCHING, "choose") else training.test
-        self.rows.append(
-            dataclasses.replace(
-                ticket, state="done", outcome=outcome, value=value, steps=last,
-                total_steps=self._world.total_steps,
-            )
-        )  # fmt: skip
-        self._arms.told(self.rows[-1], reports)
+        value = reports[last] if ticket.kind in SAMPLED else self._measured(ticket, training)
+        self.rows[ticket.id] = dataclasses.replace(
+            ticket,
+            state="done",
+            outcome=outcome,
+            value=value,
+            steps=last,
+            total_steps=self._world.total_steps,
+        )
+        self._reports += [
+            Measurement(ticket_id=ticket.id, step=step, name="report", value=each)
+            for step, each in reports.items()
+        ]
+        self._arms.told(self.rows[ticket.id], reports)
+
+    def _measured(self, ticket: TicketRow, training: Training) -> float:
+        """Measure what is asked at the end of a run that judges, and return what becomes its value."""
+        kind: Any = ticket.kind
+        winner = {}
+        if kind == "confirm":
+            winner = winner_of(self.rows, self._spec, of_round=ticket.round) or {}
+        asked = evaluations(kind, arms_of(ticket), self._spec, winner, ticket.parameters or {})
+        found = {each.name: self._evaluated(ticket, training, each) for each in asked}
+        self.measurements += [
+            Measurement(ticket_id=ticket.id, step=self._world.total_steps, name=name, value=value)
+            for name, value in found.items()
+            if value is not None
+        ]
+        value = found[counted(kind, self._spec)]
+        assert value is not None
+        return value
+
+    def _evaluated(self, ticket: TicketRow, training: Training, evaluation: Evaluation) -> float | None:
+        measure = getattr(self._world, "measure", None)
+        if measure is not None:
+            baked = "init_only" in (ticket.kind, *ticket.arm.split("+"))
+            return float(measure(ticket.parameters, ticket.seed, evaluation, baked=baked))
+        if evaluation.temperature is not None:
+            return None
+        return float(training.test if evaluation.on == "test" else training.final[-1])
 
     def _watched(self, ticket: TicketRow, training: Training) -> tuple[Any, dict[int, float]]:
         reports: dict[int, float] = {}
         for step, value in zip(self._world.rungs, training.final, strict=True):
             reports[step] = float(value)
-            if step < self._world.rungs[-1] and self._arms.prune(ticket, reports):
+            if self._prunes and step < self._world.rungs[-1] and self._arms.prune(ticket, reports):
                 return "pruned", reports
         return "complete", reports
 
     def _fresh(self, ticket: TicketRow, last: int) -> int:
         """Return the steps that had not been trained before, to the bit, by another search trial."""
-        if ticket.kind != "search" or not can_share(self._spec):
+        if ticket.kind != "search" or not self._shares:
             return last
         parameters = ticket.parameters or {}
         before = max((self._alike(parameters, other) for other in self._parents(ticket)), default=0)
@@ -124,7 +204,8 @@ class Whole:
         return max(0, last - before)
 
     def _parents(self, ticket: TicketRow) -> list[TicketRow]:
-        return [other for other in self.rows if (other.kind, other.seed) == (ticket.kind, ticket.seed)]
+        mine = (ticket.kind, ticket.seed)
+        return [row for row in self.rows if row.state == "done" and (row.kind, row.seed) == mine]
 
     def _alike(self, parameters: dict[str, Any], other: TicketRow) -> int:
         """Return up to which step another trial was trained, and validated, as these parameters are."""

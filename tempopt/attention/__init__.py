@@ -9,76 +9,82 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tempopt.attention.control import EntropyController as EntropyController
-    from tempopt.attention.control import EntropyTarget as EntropyTarget
-    from tempopt.attention.control import contrast as contrast
-    from tempopt.attention.control import curriculum as curriculum
-    from tempopt.attention.control import entropy_slope as entropy_slope
-    from tempopt.attention.diagnose import Curves as Curves
-    from tempopt.attention.diagnose import Finding as Finding
-    from tempopt.attention.diagnose import anomalies as anomalies
-    from tempopt.attention.diagnose import troubleshoot as troubleshoot
-    from tempopt.attention.entropy import add_to_gradient as add_to_gradient
-    from tempopt.attention.entropy import attention_entropy as attention_entropy
-    from tempopt.attention.entropy import attention_with_entropy as attention_with_entropy
-    from tempopt.attention.entropy import entropy_regulariser as entropy_regulariser
-    from tempopt.attention.entropy import entropy_term as entropy_term
-    from tempopt.attention.entropy import normalised_entropy as normalised_entropy
-    from tempopt.attention.entropy import regularised_attention as regularised_attention
-    from tempopt.attention.entropy import term_of_entropy as term_of_entropy
-    from tempopt.attention.functional import temper_query as temper_query
-    from tempopt.attention.functional import tempered_attention as tempered_attention
-    from tempopt.attention.functional import visible_keys as visible_keys
-    from tempopt.attention.heads import AttendGates as AttendGates
-    from tempopt.attention.heads import ProjectionGates as ProjectionGates
-    from tempopt.attention.heads import least_important as least_important
-    from tempopt.attention.learned import ConditionalTemperature as ConditionalTemperature
-    from tempopt.attention.learned import HeadTemperature as HeadTemperature
-    from tempopt.attention.learned import LearnedTemperature as LearnedTemperature
-    from tempopt.attention.learned import QueryKeyNorm as QueryKeyNorm
-    from tempopt.attention.learned import ScalableSoftmax as ScalableSoftmax
-    from tempopt.attention.learned import no_decay_names as no_decay_names
-    from tempopt.attention.learned import paper_gain as paper_gain
-    from tempopt.attention.learned import parameter_groups as parameter_groups
-    from tempopt.attention.losses import LearnedOutputTemperature as LearnedOutputTemperature
-    from tempopt.attention.losses import OutputTemperature as OutputTemperature
-    from tempopt.attention.losses import calibrated_temperature as calibrated_temperature
-    from tempopt.attention.losses import contrastive_loss as contrastive_loss
-    from tempopt.attention.losses import distillation_loss as distillation_loss
-    from tempopt.attention.losses import tempered_cross_entropy as tempered_cross_entropy
-    from tempopt.attention.metrics import AttentionEntropy as AttentionEntropy
-    from tempopt.attention.metrics import AttentionGini as AttentionGini
-    from tempopt.attention.metrics import AttentionLocality as AttentionLocality
-    from tempopt.attention.metrics import EffectiveTokens as EffectiveTokens
-    from tempopt.attention.metrics import GradientSaturation as GradientSaturation
-    from tempopt.attention.metrics import HeadSimilarity as HeadSimilarity
-    from tempopt.attention.metrics import MaxAttentionWeight as MaxAttentionWeight
-    from tempopt.attention.metrics import QueryKeyMagnitude as QueryKeyMagnitude
-    from tempopt.attention.metrics import SelfAttentionRatio as SelfAttentionRatio
-    from tempopt.attention.metrics import SoftmaxJacobianNorm as SoftmaxJacobianNorm
-    from tempopt.attention.monitor import AttentionMonitor as AttentionMonitor
-    from tempopt.attention.monitor import HeadHistory as HeadHistory
-    from tempopt.attention.monitor import MonitorReport as MonitorReport
-    from tempopt.attention.monitor import Trend as Trend
-    from tempopt.attention.normalisers import normalised_attention as normalised_attention
-    from tempopt.attention.sampled import sampled_entropy as sampled_entropy
-    from tempopt.attention.statistics import attention_weights as attention_weights
-    from tempopt.attention.statistics import effective_tokens as effective_tokens
-    from tempopt.attention.statistics import gini as gini
-    from tempopt.attention.statistics import gradient_saturation as gradient_saturation
-    from tempopt.attention.statistics import head_similarity as head_similarity
-    from tempopt.attention.statistics import locality as locality
-    from tempopt.attention.statistics import max_weight as max_weight
-    from tempopt.attention.statistics import query_key_magnitude as query_key_magnitude
-    from tempopt.attention.statistics import self_attention as self_attention
-    from tempopt.attention.statistics import softmax_jacobian_norm as softmax_jacobian_norm
-    from tempopt.attention.statistics import visible_pairs as visible_pairs
-    from tempopt.attention.statistics import weight_entropy as weight_entropy
+    from tempopt.attention.analysis.diagnose import Curves as Curves
+    from tempopt.attention.analysis.diagnose import Finding as Finding
+    from tempopt.attention.analysis.diagnose import anomalies as anomalies
+    from tempopt.attention.analysis.diagnose import troubleshoot as troubleshoot
+    from tempopt.attention.analysis.metrics import AttentionEntropy as AttentionEntropy
+    from tempopt.attention.analysis.metrics import AttentionGini as AttentionGini
+    from tempopt.attention.analysis.metrics import AttentionLocality as AttentionLocality
+    from tempopt.attention.analysis.metrics import EffectiveTokens as EffectiveTokens
+    from tempopt.attention.analysis.metrics import GradientSaturation as GradientSaturation
+    from tempopt.attention.analysis.metrics import HeadSimilarity as HeadSimilarity
+    from tempopt.attention.analysis.metrics import MaxAttentionWeight as MaxAttentionWeight
+    from tempopt.attention.analysis.metrics import QueryKeyMagnitude as QueryKeyMagnitude
+    from tempopt.attention.analysis.metrics import SelfAttentionRatio as SelfAttentionRatio
+    from tempopt.attention.analysis.metrics import SoftmaxJacobianNorm as SoftmaxJacobianNorm
+    from tempopt.attention.analysis.monitor import AttentionMonitor as AttentionMonitor
+    from tempopt.attention.analysis.monitor import HeadHistory as HeadHistory
+    from tempopt.attention.analysis.monitor import MonitorReport as MonitorReport
+    from tempopt.attention.analysis.monitor import Trend as Trend
+    from tempopt.attention.analysis.statistics import attention_weights as attention_weights
+    from tempopt.attention.analysis.statistics import effective_tokens as effective_tokens
+    from tempopt.attention.analysis.statistics import gini as gini
+    from tempopt.attention.analysis.statistics import gradient_saturation as gradient_saturation
+    from tempopt.attention.analysis.statistics import head_similarity as head_similarity
+    from tempopt.attention.analysis.statistics import locality as locality
+    from tempopt.attention.analysis.statistics import max_weight as max_weight
+    from tempopt.attention.analysis.statistics import query_key_magnitude as query_key_magnitude
+    from tempopt.attention.analysis.statistics import self_attention as self_attention
+    from tempopt.attention.analysis.statistics import softmax_jacobian_norm as softmax_jacobian_norm
+    from tempopt.attention.analysis.statistics import visible_pairs as visible_pairs
+    from tempopt.attention.analysis.statistics import weight_entropy as weight_entropy
+    from tempopt.attention.functional.attention import temper_query as temper_query
+    from tempopt.attention.functional.attention import tempered_attention as tempered_attention
+    from tempopt.attention.functional.attention import visible_keys as visible_keys
+    from tempopt.attention.functional.entropy import add_to_gradient as add_to_gradient
+    from tempopt.attention.functional.entropy import attention_entropy as attention_entropy
+    from tempopt.attention.functional.entropy import attention_with_entropy as attention_with_entropy
+    from tempopt.attention.functional.entropy import entropy_regulariser as entropy_regulariser
+    from tempopt.attention.functional.entropy import entropy_term as entropy_term
+    from tempopt.attention.functional.entropy import normalised_entropy as normalised_entropy
+    from tempopt.attention.functional.entropy import regularised_attention as regularised_attention
+    from tempopt.attention.functional.entropy import term_of_entropy as term_of_entropy
+    from tempopt.attention.functional.normalisers import normalised_attention as normalised_attention
+    from tempopt.attention.functional.sampled_entropy import sampled_entropy as sampled_entropy
+    from tempopt.attention.modules.entropy_controller import EntropyController as EntropyController
+    from tempopt.attention.modules.entropy_controller import EntropyTarget as EntropyTarget
+    from tempopt.attention.modules.entropy_controller import contrast as contrast
+    from tempopt.attention.modules.entropy_controller import curriculum as curriculum
+    from tempopt.attention.modules.entropy_controller import entropy_slope as entropy_slope
+    from tempopt.attention.modules.head_gates import AttendGates as AttendGates
+    from tempopt.attention.modules.head_gates import ProjectionGates as ProjectionGates
+    from tempopt.attention.modules.head_gates import least_important as least_important
+    from tempopt.attention.modules.learned import ConditionalTemperature as ConditionalTemperature
+    from tempopt.attention.modules.learned import HeadTemperature as HeadTemperature
+    from tempopt.attention.modules.learned import LearnedTemperature as LearnedTemperature
+    from tempopt.attention.modules.learned import QueryKeyNorm as QueryKeyNorm
+    from tempopt.attention.modules.learned import ScalableSoftmax as ScalableSoftmax
+    from tempopt.attention.modules.learned import no_decay_names as no_decay_names
+    from tempopt.attention.modules.learned import paper_gain as paper_gain
+    from tempopt.attention.modules.learned import parameter_groups as parameter_groups
+    from tempopt.attention.modules.losses import LearnedOutputTemperature as LearnedOutputTemperature
+    from tempopt.attention.modules.losses import OutputTemperature as OutputTemperature
+    from tempopt.attention.modules.losses import calibrated_temperature as calibrated_temperature
+    from tempopt.attention.modules.losses import contrastive_loss as contrastive_loss
+    from tempopt.attention.modules.losses import distillation_loss as distillation_loss
+    from tempopt.attention.modules.losses import tempered_cross_entropy as tempered_cross_entropy
 
 _NAMES = {
-    "control": ["EntropyController", "EntropyTarget", "contrast", "curriculum", "entropy_slope"],
-    "diagnose": ["Curves", "Finding", "anomalies", "troubleshoot"],
-    "entropy": [
+    "modules.entropy_controller": [
+        "EntropyController",
+        "EntropyTarget",
+        "contrast",
+        "curriculum",
+        "entropy_slope",
+    ],
+    "analysis.diagnose": ["Curves", "Finding", "anomalies", "troubleshoot"],
+    "functional.entropy": [
         "add_to_gradient",
         "attention_entropy",
         "attention_with_entropy",
@@ -88,9 +94,9 @@ _NAMES = {
         "regularised_attention",
         "term_of_entropy",
     ],
-    "functional": ["temper_query", "tempered_attention", "visible_keys"],
-    "heads": ["AttendGates", "ProjectionGates", "least_important"],
-    "learned": [
+    "functional.attention": ["temper_query", "tempered_attention", "visible_keys"],
+    "modules.head_gates": ["AttendGates", "ProjectionGates", "least_important"],
+    "modules.learned": [
         "ConditionalTemperature",
         "HeadTemperature",
         "LearnedTemperature",
@@ -100,7 +106,7 @@ _NAMES = {
         "paper_gain",
         "parameter_groups",
     ],
-    "losses": [
+    "modules.losses": [
         "LearnedOutputTemperature",
         "OutputTemperature",
         "calibrated_temperature",
@@ -108,7 +114,7 @@ _NAMES = {
         "distillation_loss",
         "tempered_cross_entropy",
     ],
-    "metrics": [
+    "analysis.metrics": [
         "AttentionEntropy",
         "AttentionGini",
         "AttentionLocality",
@@ -120,10 +126,10 @@ _NAMES = {
         "SelfAttentionRatio",
         "SoftmaxJacobianNorm",
     ],
-    "monitor": ["AttentionMonitor", "HeadHistory", "MonitorReport", "Trend"],
-    "normalisers": ["normalised_attention"],
-    "sampled": ["sampled_entropy"],
-    "statistics": [
+    "analysis.monitor": ["AttentionMonitor", "HeadHistory", "MonitorReport", "Trend"],
+    "functional.normalisers": ["normalised_attention"],
+    "functional.sampled_entropy": ["sampled_entropy"],
+    "analysis.statistics": [
         "attention_weights",
         "effective_tokens",
         "gini",

@@ -106,7 +106,7 @@ def _run(argv: Sequence[str]) -> int:
     parser, commands = build_parsers()
     if not argv or argv[0] not in commands:
         if parser.parse_args(argv).version:
-            from tempopt import __version__
+            from tempopt.version import __version__
 
             print(f"tempopt {__version__}")
             return DONE

@@ -7,17 +7,17 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from tempopt.agent.continuation import find
 from tempopt.cli import DONE
 from tempopt.cli.progress import amount
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, cancelled, standing
+from tempopt.records.rows import JobRow
 from tempopt.store import urls
-from tempopt.store.rows import JobRow
 from tempopt.store.schema import upgrade
 from tempopt.store.store import Store
-from tempopt.study import care
-from tempopt.study.errand import find
+from tempopt.study import admin
 
 
 def pause(arguments: argparse.Namespace) -> int:
@@ -25,7 +25,7 @@ def pause(arguments: argparse.Namespace) -> int:
     if count := _end_unbegun(arguments):
         print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
         return DONE
-    name, told = arguments.name, care.pause(arguments.url, arguments.name)
+    name, told = arguments.name, admin.pause(arguments.url, arguments.name)
     if told.before == "done":
         print(f'Study "{name}" is done: there is nothing to pause.')
         return DONE
@@ -37,7 +37,7 @@ def pause(arguments: argparse.Namespace) -> int:
 
 def stop(arguments: argparse.Namespace) -> int:
     """End the searching of a study, so that what was found is confirmed."""
-    name, told = arguments.name, care.stop(arguments.url, arguments.name)
+    name, told = arguments.name, admin.stop(arguments.url, arguments.name)
     if told.before == "done":
         print(f'Study "{name}" is done: there is nothing to stop.')
         return DONE
@@ -61,7 +61,7 @@ def delete(arguments: argparse.Namespace) -> int:
         print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
         return DONE
     waiting = _waiting(arguments)
-    deleted = care.delete(arguments.url, arguments.name, force=arguments.force)
+    deleted = admin.delete(arguments.url, arguments.name, force=arguments.force)
     cancelled(waiting)
     print(f'Study "{arguments.name}" is deleted; {amount(deleted.freed)} of checkpoints and logs were freed.')
     if deleted.agents:
@@ -113,7 +113,7 @@ def _jobs(count: int) -> str:
 
 def gc(arguments: argparse.Namespace) -> int:
     """Remove the checkpoints that no run needs any more, or list them."""
-    collected = care.collect(arguments.url, arguments.name, dry_run=arguments.dry_run)
+    collected = admin.collect(arguments.url, arguments.name, dry_run=arguments.dry_run)
     for each in collected:
         if arguments.dry_run:
             for url, size in each.files.items():

@@ -12,8 +12,8 @@ from concurrent.futures.process import BrokenProcessPool
 from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.errors import UsageError
+from tempopt.spec.study_spec import load_spec
 from tempopt.study import api
-from tempopt.study.spec import load_spec
 from tempopt.study.template import ModuleInfo, inspect_module, render
 
 

@@ -86,6 +86,13 @@ def _more_trials(text: str) -> Trials:
     return _trials(text)
 
 
+def _more_pairs(text: str) -> int:
+    """Return what ``+N`` asks for."""
+    if not text.startswith("+"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a verdict can only get more pairs')
+    return _count(text[1:])
+
+
 _SPEC = _argument("spec", metavar="SPEC", help="study spec: a YAML file, or the name of a bundled study")
 _NAME = _argument("name", metavar="NAME", help="name of a study in the store")
 _STORE = (
@@ -95,14 +102,14 @@ _STORE = (
     _argument(
         "--storage-file",
         metavar="FILE",
-        help="file whose only line is the database URL, to keep a password out of lists of processes",
+        help="file whose only line is the database URL; keeps a password out of the process list",
     ),
 )
 _WORKERS = _argument(
     "--workers",
     metavar="N",
     type=_workers,
-    help="trials side by side; auto: as many as there is room for (default: the spec's, else auto)",
+    help="number of concurrent trials; auto: as many as fit (default: the spec's, else auto)",
 )
 _LAUNCH = (
     _argument(
@@ -117,19 +124,19 @@ _LAUNCH = (
         type=_option,
         action="append",
         default=[],
-        help="an option of the launcher, as in partition=gpu; may be given more than once",
+        help="option of the launcher, for example partition=gpu; repeatable",
     ),
-    _argument("--address", metavar="URL", help="where the cluster is; short for --launch address=URL"),
+    _argument("--address", metavar="URL", help="address of the cluster; short for --launch address=URL"),
     _argument(
         "--detach",
         action="store_true",
-        help="start the agents and return; the study goes on, and `tempopt show` sees it",
+        help="start the agents and return; follow the study with `tempopt show`",
     ),
 )
 _CHECKPOINTS = _argument(
     "--checkpoints",
     metavar="URL",
-    help="where runs keep checkpoints: a folder, or a URL as in s3://bucket/folder (default: the study's, "
+    help="where checkpoints are kept: a folder, or a URL such as s3://bucket/folder (default: the study's, "
     "else tempopt-runs)",
 )
 _SET = _argument(
@@ -137,14 +144,14 @@ _SET = _argument(
     metavar="KEY=VALUE",
     action="append",
     default=[],
-    help="set a key of the spec, as in data.root=/data or study.seed=1; may be given more than once",
+    help="set a key of the spec, for example data.root=/data or study.seed=1; repeatable",
 )
 _DASHBOARD = _argument(
     "--dashboard",
     action="store_true",
-    help="show the study in a dashboard as long as this runs",
+    help="serve a dashboard of the study while this command runs",
 )
-_OUTPUT = _argument("-o", "--output", metavar="FILE", help="file to write to (default: the screen)")
+_OUTPUT = _argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
 _NO_REPORT = _argument("--no-report", action="store_false", dest="report", help="write no report at the end")
 _JSON = _argument("--json", action="store_true", help="print JSON, for programs")
 
@@ -160,7 +167,7 @@ COMMANDS = {
                 metavar="N",
                 type=_trials,
                 default=Trials(),
-                help="search trials (default: the spec's); +N: so many more than the study has",
+                help="number of search trials (default: the spec's); +N adds N trials to the study",
             ),
             _argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
             _WORKERS,
@@ -173,7 +180,7 @@ COMMANDS = {
         ),
     ),
     "resume": Command(
-        "go on with a study, from the database alone",
+        "continue a study from the database alone",
         "tempopt.cli.search:resume",
         (
             _NAME,
@@ -183,7 +190,14 @@ COMMANDS = {
                 metavar="+N",
                 type=_more_trials,
                 default=Trials(),
-                help="so many more search trials than the study has",
+                help="add N search trials",
+            ),
+            _argument(
+                "--pairs",
+                metavar="+N",
+                type=_more_pairs,
+                default=0,
+                help="add N seeds to confirm on",
             ),
             _WORKERS,
             _CHECKPOINTS,
@@ -193,13 +207,13 @@ COMMANDS = {
         ),
     ),
     "agent": Command(
-        "join a running study with one more agent, from any machine",
+        "add an agent to a running study, from any machine",
         "tempopt.cli.search:agent",
         (_NAME, *_STORE, _WORKERS, _CHECKPOINTS),
     ),
     "list": Command("list the studies in the store", "tempopt.cli.show:list_studies", (*_STORE, _JSON)),
     "show": Command(
-        "show what a study found so far",
+        "show the progress and the verdict of a study",
         "tempopt.cli.show:show",
         (
             _NAME,
@@ -211,7 +225,7 @@ COMMANDS = {
                 nargs="?",
                 type=_seconds,
                 const=2.0,
-                help="look on until the study is done, with so many seconds between two looks (default: 2)",
+                help="update the output every SECONDS until the study is done (default: 2)",
             ),
         ),
     ),
@@ -225,57 +239,56 @@ COMMANDS = {
                 "-o",
                 "--output",
                 metavar="FILE",
-                help="file to write to; - for the screen (default: NAME.html in the current folder)",
+                help="output file; - for standard output (default: NAME.html in the current folder)",
             ),
             _argument(
                 "--plotlyjs",
                 choices=("inline", "cdn"),
                 default="inline",
-                help="where the page has plotly.js from: itself, or the network, for a small file "
+                help="include plotly.js in the page, or load it from the network for a small file "
                 "(default: inline)",
             ),
         ),
     ),
     "dashboard": Command(
-        "look at the studies in Optuna's dashboard, with tempopt's plots and notes inside it",
+        "serve Optuna's dashboard with tempopt's plots and notes",
         "tempopt.cli.dashboard:dashboard",
         (
-            _argument(
-                "name", metavar="NAME", nargs="?", help="the study whose page is named and kept fresh first"
-            ),
+            _argument("name", metavar="NAME", nargs="?", help="study to open and refresh first"),
             *_STORE,
             _argument(
                 "--host",
                 metavar="ADDRESS",
                 default="127.0.0.1",
-                help="address to listen at; any but this machine's own needs a secret (default: 127.0.0.1)",
+                help="address to listen on; any but a loopback address requires a token or password "
+                "(default: 127.0.0.1)",
             ),
             _argument(
                 "--port",
                 metavar="N",
                 type=int,
                 default=8080,
-                help="port to listen at; 0 takes one that is free (default: 8080)",
+                help="port to listen on; 0 selects a free one (default: 8080)",
             ),
-            _argument("--user", metavar="NAME", help="ask visitors for this user and the password"),
+            _argument("--user", metavar="NAME", help="require this user name and the password"),
             _argument(
                 "--password-file",
                 metavar="FILE",
                 help="file whose only line is the password, with --user (or set TEMPOPT_DASHBOARD_PASSWORD)",
             ),
             _argument(
-                "--password", metavar="TEXT", help="the password itself; whoever lists processes sees it"
+                "--password", metavar="TEXT", help="the password itself; it is visible in the process list"
             ),
             _argument(
                 "--token-file",
                 metavar="FILE",
-                help="ask visitors for the token that is this file's only line (or set "
-                "TEMPOPT_DASHBOARD_TOKEN); they add ?token=... to the address once",
+                help="require the token that is this file's only line (or set "
+                "TEMPOPT_DASHBOARD_TOKEN); visitors add ?token=... to the address once",
             ),
         ),
     ),
     "logs": Command(
-        "show what the runs of a study printed",
+        "show the output of a study's runs",
         "tempopt.cli.logs:logs",
         (
             _NAME,
@@ -284,9 +297,9 @@ COMMANDS = {
                 metavar="TICKET",
                 nargs="*",
                 default=[],
-                help="the run, as in search-12 (default: a line for each run)",
+                help="run to show, for example search-12 (default: a list of all runs)",
             ),
-            _argument("--attempt", metavar="N", type=_count, help="of this attempt alone"),
+            _argument("--attempt", metavar="N", type=_count, help="show this attempt only"),
             *_STORE,
         ),
     ),
@@ -301,12 +314,12 @@ COMMANDS = {
         ),
     ),
     "pause": Command(
-        "have every agent of a study checkpoint and leave, until it is resumed",
+        "make every agent of a study write checkpoints and leave, until it is resumed",
         "tempopt.cli.care:pause",
         (_NAME, *_STORE),
     ),
     "stop": Command(
-        "end the searching of a study; what was found so far is confirmed",
+        "end the search of a study and confirm what was found so far",
         "tempopt.cli.care:stop",
         (_NAME, *_STORE),
     ),
@@ -317,23 +330,23 @@ COMMANDS = {
             _NAME,
             *_STORE,
             _argument("--yes", action="store_true", help="do not ask"),
-            _argument("--force", action="store_true", help="even while agents are at work on it"),
+            _argument("--force", action="store_true", help="delete it even while agents work on it"),
         ),
     ),
     "gc": Command(
-        "remove the checkpoints that no run needs any more",
+        "remove checkpoints that are no longer needed",
         "tempopt.cli.care:gc",
         (
             _argument("name", metavar="NAME", nargs="?", help="name of a study (default: all in the store)"),
             *_STORE,
-            _argument("--dry-run", action="store_true", help="only list them"),
+            _argument("--dry-run", action="store_true", help="list them only"),
         ),
     ),
     "storage": Command(
-        "bring a database that an older tempopt wrote to this version",
+        "migrate a database written by an older version",
         "tempopt.cli.care:storage",
         (
-            _argument("action", metavar="upgrade", choices=("upgrade",), help="the only thing to do with it"),
+            _argument("action", metavar="upgrade", choices=("upgrade",), help="the only action"),
             *_STORE,
         ),
     ),
@@ -346,7 +359,7 @@ COMMANDS = {
             _argument(
                 "--dry-run",
                 action="store_true",
-                help="also train two steps and name the attention layers that would be tempered",
+                help="also train two steps and list the attention layers that get a temperature",
             ),
         ),
     ),
@@ -355,7 +368,7 @@ COMMANDS = {
         "tempopt.cli.check:init",
         (
             _argument(
-                "module", metavar="IMPORT_PATH", help="where it is, as in my_package.my_module.MyModule"
+                "module", metavar="IMPORT_PATH", help="import path, for example my_package.my_module.MyModule"
             ),
             _OUTPUT,
         ),

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tempopt.agent.observer import Observer, Snapshot
+from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
 from tempopt.cli.storage import read_private
 from tempopt.errors import TempoptError, UsageError
-from tempopt.report.access import Access, is_loopback
-from tempopt.report.beside import Beside
-from tempopt.store.rows import TicketRow
+from tempopt.records.rows import TicketRow
+from tempopt.report.dashboard.access import Access, is_loopback
+from tempopt.report.dashboard.child import Beside
 from tempopt.store.store import Store
-from tempopt.study.interrupt import terminable
-from tempopt.study.progress import Observer, Snapshot
 
 PASSWORD, TOKEN = "TEMPOPT_DASHBOARD_PASSWORD", "TEMPOPT_DASHBOARD_TOKEN"
 
@@ -26,7 +26,7 @@ def dashboard(arguments: argparse.Namespace) -> int:
     """Serve the dashboard until somebody ends it."""
     access = _access(arguments)
     # only now: the rooms behind it are heavy, and what was typed wrong is told at once
-    from tempopt.report.dashboard import Dashboard
+    from tempopt.report.dashboard.dashboard import Dashboard
 
     with contextlib.suppress(KeyboardInterrupt), terminable():
         with Dashboard(
@@ -50,7 +50,7 @@ def dashboard(arguments: argparse.Namespace) -> int:
 def bring_up_to_date(url: str, name: str) -> None:
     """Have a study's page in Optuna's dashboard show what it came to; say why if that cannot be done."""
     try:
-        from tempopt.report.study_page import publish
+        from tempopt.report.dashboard.study_page import publish
 
         with Store.open(url, create=False) as store:
             publish(store, name)

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tempopt.agent.observer import Observer
+from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
 from tempopt.cli.search import to_verdict
 from tempopt.cli.storage import storage_option
@@ -15,14 +17,12 @@ from tempopt.errors import TempoptError, UsageError
 from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Launcher
 from tempopt.launch.launching import Launch
-from tempopt.store.rows import StudyRow
+from tempopt.records.rows import StudyRow
+from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.yaml_source import parse_override
 from tempopt.store.store import Store
-from tempopt.study.document import parse_override
-from tempopt.study.interrupt import terminable
-from tempopt.study.order import grow, ordered
-from tempopt.study.progress import Observer
-from tempopt.study.results import StudyResult, load
-from tempopt.study.spec import StudySpec
+from tempopt.study.enlarge import add_pairs, grow, ordered
 
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 
@@ -47,6 +47,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
         def order() -> tuple[StudySpec, StudyRow | None]:
             grow(store, study, spec, arguments.trials.more)
+            add_pairs(store, study, spec, arguments.pairs)
             return spec, study
 
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers)
@@ -125,10 +126,12 @@ def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> It
     try:
         yield
     except TempoptError as error:
-        if study is None or not arguments.trials.more:
+        added = {"trials": arguments.trials.more, "pairs": getattr(arguments, "pairs", 0)}
+        given = next((option for option, count in added.items() if count), None)
+        if study is None or given is None:
             raise
         raise type(error)(
-            f"{error}\nThe {arguments.trials.more} trials were added all the same: leave --trials out of "
+            f"{error}\nThe {added[given]} {given} were added all the same: leave --{given} out of "
             "your next try."
         ) from error
 

@@ -14,13 +14,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from tempopt.agent.store_connection import StoreLost
 from tempopt.cli import build_parsers, exit_code
 from tempopt.errors import StoreUnreachable
-from tempopt.study.outbox import StoreLost
 
 if TYPE_CHECKING:
-    from tempopt.study.progress import Observer
-    from tempopt.study.results import StudyResult
+    from tempopt.agent.observer import Observer
+    from tempopt.results.study_result import StudyResult
 
 # A server is restarted in less, and whoever waits holds room that others could use.
 _PATIENCE = 1800.0
@@ -67,8 +67,8 @@ def _patiently(task: dict[str, Any]) -> int:
 
 def _work(task: dict[str, Any]) -> int:
     from tempopt.cli.search import to_verdict
+    from tempopt.spec.study_spec import StudySpec
     from tempopt.study import api
-    from tempopt.study.spec import StudySpec
 
     arguments = _arguments(task)
     spec = None if task["spec"] is None else StudySpec.from_json(task["spec"])

@@ -9,14 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tempopt.cli import DONE
-from tempopt.study import care
-from tempopt.study.care import Printed
+from tempopt.study import admin
+from tempopt.study.admin import Printed
 
 
 def logs(arguments: argparse.Namespace) -> int:
     """Print a line for each attempt at a run, or all that the attempts at one printed."""
     ticket = " ".join(arguments.ticket) or None
-    printed = care.logs(arguments.url, arguments.name, ticket)
+    printed = admin.logs(arguments.url, arguments.name, ticket)
     if arguments.attempt is not None:
         printed = [each for each in printed if each.attempt == arguments.attempt]
     if not printed:

@@ -18,16 +18,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tempopt.store.rows import KINDS, Kind, TicketRow
-from tempopt.study.progress import Observer, Snapshot, TrainerView
-from tempopt.study.verdict import parameters_text
+from tempopt.agent.observer import Observer, Snapshot, WorkerView
+from tempopt.records.rows import KINDS, Kind, TicketRow
+from tempopt.results.verdict_text import parameters_text
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
 _REFRESH_PER_SECOND = 2
 # What other agents do is asked of the store; seldom enough that the store does not feel it.
 _OTHERS_EVERY = 5.0
-# Title, six stages, best, its parameters, heading and the last line of the table, one to spare.
-_LINES_ABOVE, _FEWEST = 12, 4
+# Title, eight stages, best, its parameters, heading and the last line of the table, one to spare.
+_LINES_ABOVE, _FEWEST = 14, 4
 _BAR, _SHORTEST = 12, 10
 _COLUMNS = ("run", "steps", "value", "bound")
 
@@ -36,8 +36,10 @@ LABELS: Mapping[Kind, str] = {
     "constant": "constant τ",
     "search": "search",
     "choose": "choose",
+    "rematch": "rematch (τ = 1)",
     "confirm": "confirm",
     "init_only": "init only",
+    "ablation": "ablation",
 }
 
 
@@ -161,7 +163,7 @@ class Screen:
         """Return what is to be seen now."""
         snapshot = self._snapshot
         if snapshot is None:
-            return Group(Text("starting the trainers ..."))
+            return Group(Text("starting the workers ..."))
         since = time.monotonic() - self._received
         best = parameters_text(snapshot.best_params)
         return Group(
@@ -173,7 +175,7 @@ class Screen:
         )
 
     def _runs(self, snapshot: Snapshot) -> list[Table | Text]:
-        runs = snapshot.trainers
+        runs = snapshot.workers
         if not runs:
             return [Text("  nobody is at work on it just now", style="dim")]
         most = max(self._console.height - _LINES_ABOVE, _FEWEST)
@@ -207,8 +209,8 @@ def _stages(snapshot: Snapshot) -> Table:
     return stages
 
 
-def _runs(shown: list[TrainerView], direction: str, width: int) -> Table:
-    """Return a line for each trainer: where it is, what it trains, how far, and its value against the bound.
+def _runs(shown: list[WorkerView], direction: str, width: int) -> Table:
+    """Return a line for each worker: where it is, what it trains, how far, and its value against the bound.
 
     Where there is little room, the device and the bar are left out before a number is cut short.
     """
@@ -239,7 +241,7 @@ def _runs(shown: list[TrainerView], direction: str, width: int) -> Table:
     return table
 
 
-def _bar(view: TrainerView) -> Text | ProgressBar:
+def _bar(view: WorkerView) -> Text | ProgressBar:
     if view.kind is None or not view.total_steps:
         return Text("")
     return ProgressBar(total=view.total_steps, completed=view.step or 0, width=_BAR)
@@ -249,7 +251,7 @@ def _widest(cells: Iterable[str]) -> int:
     return max(cell_len(cell) for cell in cells)
 
 
-def _agent(view: TrainerView) -> str:
+def _agent(view: WorkerView) -> str:
     if view.agent is None:
         return f"here, {view.slot}"
     host, _, process = view.agent.partition(":")
@@ -258,8 +260,8 @@ def _agent(view: TrainerView) -> str:
     return f"{short}:{process}"
 
 
-def _run(view: TrainerView, direction: str) -> tuple[str, str, str, str]:
-    """Return what a trainer trains, how far it is, its value and what that must not be worse than."""
+def _run(view: WorkerView, direction: str) -> tuple[str, str, str, str]:
+    """Return what a worker trains, how far it is, its value and what that must not be worse than."""
     if view.kind is None:
         return ("idle", "", "", "")
     steps = f"{view.step or 0}/{view.total_steps}" if view.total_steps else "starting"

@@ -13,9 +13,9 @@ from tempopt.cli import DONE
 from tempopt.cli.output import replace, write
 from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, masked
-from tempopt.report.html import PlotlyJs, file_name, render
+from tempopt.report.page.html import PlotlyJs, file_name, render
+from tempopt.results.study_result import load
 from tempopt.store.store import Store
-from tempopt.study.results import load
 
 _SCREEN = "-"
 _OURS = b'<meta name="generator" content="tempopt'

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.progress import observing
 from tempopt.cli.storage import storage_option
 from tempopt.errors import StorageError, StudyNotFound, UsageError
+from tempopt.results.verdict_text import verdict_lines
+from tempopt.spec.study_spec import load_spec
+from tempopt.spec.yaml_source import read_sets
 from tempopt.store.store import Store
 from tempopt.study import api
-from tempopt.study.document import read_sets
-from tempopt.study.progress import Observer
-from tempopt.study.spec import load_spec
-from tempopt.study.verdict import verdict_lines
 
 if TYPE_CHECKING:
-    from tempopt.study.results import StudyResult
+    from tempopt.results.study_result import StudyResult
 
 
 def search(arguments: argparse.Namespace) -> int:
@@ -56,6 +56,10 @@ def search(arguments: argparse.Namespace) -> int:
 
 def resume(arguments: argparse.Namespace) -> int:
     """Go on with a study from the database alone, to its verdict."""
+    if arguments.pairs and arguments.trials.more:
+        raise UsageError(
+            "--pairs adds to the verdict that there is, --trials asks for another. Give one of them."
+        )
     if _by_launcher(arguments):
         from tempopt.cli import launch
 
@@ -68,6 +72,7 @@ def resume(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             checkpoints=arguments.checkpoints,
             more=arguments.trials.more,
+            pairs=arguments.pairs,
             observer=observer,
         )
 

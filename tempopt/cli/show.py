@@ -11,19 +11,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tempopt.agent.running import to_json
 from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.cli.progress import LABELS, number
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, standing
-from tempopt.store.rows import StudySummary, TicketState
+from tempopt.records.liveness import is_dead
+from tempopt.records.rows import StudySummary, TicketState
+from tempopt.results import export as exports
+from tempopt.results import study_result
+from tempopt.results.study_result import Baseline, StudyResult
+from tempopt.results.verdict_text import verdict_lines
 from tempopt.store.store import Store
-from tempopt.study import export as exports
-from tempopt.study import results
-from tempopt.study.at_work import to_json
-from tempopt.study.presence import is_dead
-from tempopt.study.results import Baseline, StudyResult
-from tempopt.study.verdict import verdict_lines
 
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
@@ -93,7 +93,7 @@ def show(arguments: argparse.Namespace) -> int:
     with Store.open(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
         try:
-            result = results.load(store, arguments.name)
+            result = study_result.load(store, arguments.name)
         except StudyNotFound:
             if not rows:
                 raise
@@ -153,7 +153,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace) -> StudyResult:
     with Store.open(arguments.url, create=False) as store:
-        return results.load(store, arguments.name)
+        return study_result.load(store, arguments.name)
 
 
 def _state(result: StudyResult) -> str:

@@ -10,7 +10,7 @@ import time
 from tempopt.cli.progress import observing
 from tempopt.cli.storage import storage_option
 from tempopt.errors import StoreUnreachable
-from tempopt.store.rows import StudyState
+from tempopt.records.rows import StudyState
 from tempopt.store.store import Store
 from tempopt.study.watch import Watch
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.launch.launcher import Launcher
-from tempopt.training.class_paths import load_class
+from tempopt.workers.class_paths import load_class
 
 _OURS = {
     "local": "tempopt.launch.local.LocalLauncher",

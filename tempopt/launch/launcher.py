@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from tempopt.errors import UsageError, unknown
 from tempopt.launch.nodes import split_over
-from tempopt.training.places import Need
+from tempopt.workers.placement import Need
 
 State = Literal["waiting", "running", "done", "failed", "gone"]
 
@@ -29,7 +29,7 @@ class Task:
         storage: URL of the database; it may hold a password: never put it on a command line or into a log.
         spec: The study's spec as plain data (``StudySpec.to_json``); None: it is in the store already.
         options: Words of the command line behind ``tempopt search SPEC`` or ``tempopt resume NAME``.
-        workers: Trainers of the agent, >= 1.
+        workers: Workers of the agent, >= 1.
         gpus: Whole cards that the agent needs, all on one machine.
         cpus: CPU cores that it needs.
         memory: Main memory in bytes that it needs; None: not counted.
@@ -122,7 +122,7 @@ class Launcher(abc.ABC):
         """
 
     def split(self, need: Need, workers: int) -> list[int]:
-        """Return the trainers of each agent, for so many trials side by side.
+        """Return the workers of each agent, for so many trials side by side.
 
         An agent owns whole cards, so that a trial that ran out of a card's memory can have one to itself.
         """
@@ -153,20 +153,20 @@ class Launcher(abc.ABC):
 
 
 def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
-    """Return a task for each agent of a :meth:`Launcher.split`, with what all of its trainers need.
+    """Return a task for each agent of a :meth:`Launcher.split`, with what all of its workers need.
 
     Args:
         base: What is the same for all of them.
         need: What one trial takes.
-        split: Trainers of each agent.
+        split: Workers of each agent.
     """
     return [
         dataclasses.replace(
             base,
-            workers=trainers,
-            gpus=math.ceil(max(1.0, need.gpus) * trainers / need.trials_per_card) if need.gpus else 0,
-            cpus=need.cpus * trainers,
-            memory=None if need.memory is None else need.memory * trainers,
+            workers=workers,
+            gpus=math.ceil(max(1.0, need.gpus) * workers / need.trials_per_card) if need.gpus else 0,
+            cpus=need.cpus * workers,
+            memory=None if need.memory is None else need.memory * workers,
         )
-        for trainers in split
+        for workers in split
     ]

@@ -11,16 +11,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tempopt.agent.observer import Observer
+from tempopt.agent.runner import workers_asked
 from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.records.rows import StudyRow
+from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.sections import Workers
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store import checkpoints
-from tempopt.store.rows import StudyRow
 from tempopt.store.store import Store
-from tempopt.study.errand import workers_asked
-from tempopt.study.progress import Observer
-from tempopt.study.results import StudyResult, load
-from tempopt.study.settings import Workers
-from tempopt.study.spec import StudySpec
 from tempopt.study.watch import Watch
 
 USAGE = 2

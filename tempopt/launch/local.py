@@ -12,13 +12,13 @@ from typing import ClassVar
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.supervise import Ended, Supervisor
-from tempopt.training.claims import free
-from tempopt.training.machine import this_machine
-from tempopt.training.places import Need, room
+from tempopt.workers.gpu_locks import free
+from tempopt.workers.machine import this_machine
+from tempopt.workers.placement import Need, room
 
 
 class LocalLauncher(Launcher):
-    """Starts agents on this machine: one, with all trainers, unless it is given more tasks.
+    """Starts agents on this machine: one, with all workers, unless it is given more tasks.
 
     Args:
         options: ``logs``.

@@ -1,6 +1,6 @@
 """Agents on a Ray cluster: one that is there already, or one on this machine for as long as the program runs.
 
-An agent asks for all that its trainers need, as one actor: Ray places an actor on one node whole or not at
+An agent asks for all that its workers need, as one actor: Ray places an actor on one node whole or not at
 all, and a cluster that can grow sees what it lacks, so no placement group is needed to hold it together.
 Every node needs tempopt in the same version; what else a study imports comes with ``working_dir``.
 """
@@ -33,8 +33,8 @@ from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.nodes import split_over
 from tempopt.launch.ray_keeper import NAMESPACE, Keeper, Stand, shortly
-from tempopt.training.machine import Machine
-from tempopt.training.places import Need, room
+from tempopt.workers.machine import Machine
+from tempopt.workers.placement import Need, room
 
 _HEAD = "node:__internal_head__"
 _LINGER = 60.0
@@ -105,7 +105,7 @@ class RayLauncher(Launcher):
         return max(int(self._grows), sum(room(need, machine) for machine in _machines()))
 
     def split(self, need: Need, workers: int) -> list[int]:
-        """Return the trainers of each agent, none with more than fit on its node, the largest first."""
+        """Return the workers of each agent, none with more than fit on its node, the largest first."""
         return sorted(
             split_over([room(need, machine) for machine in _machines()], need.trials_per_card, workers),
             reverse=True,

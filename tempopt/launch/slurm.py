@@ -27,7 +27,7 @@ from tempopt.launch import slurm_job
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.nodes import split_over
 from tempopt.launch.supervise import Ended
-from tempopt.training.places import Need
+from tempopt.workers.placement import Need
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
@@ -148,7 +148,7 @@ class SlurmLauncher(Launcher):
         return sum(_fit(need, node) for node in self._nodes())
 
     def split(self, need: Need, workers: int) -> list[int]:
-        """Return the trainers of each agent, none with more than fit on one node."""
+        """Return the workers of each agent, none with more than fit on one node."""
         return split_over([_fit(need, node) for node in self._nodes()], need.trials_per_card, workers)
 
     def _nodes(self) -> list[_Node]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tempopt.launch.find import make_launcher
-from tempopt.store.rows import JobRow
+from tempopt.records.rows import JobRow
 
 _ANSWER = "tempopt: "
 UNKNOWN = "unknown"

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.errors import UsageError
-from tempopt.store.rows import KINDS, Kind
+from tempopt.records.rows import KINDS, Kind
 
 DEFAULT_FOLDER = "tempopt-runs"
 """Where checkpoints and logs lie unless something else is said: a folder in the current one."""
-LOG = "log.txt"
-"""What a run printed, in the run's folder."""
 # What was left half written, or half fetched, included.
 CHECKPOINT = re.compile(r"(?:step-([0-9]+)|resume)-[0-9]+\.ckpt(?:\.writing)?")
 """Names of checkpoints; the first group is the step, None for a copy that was fetched to go on from."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import StorageError
@@ -23,6 +23,14 @@ _EXTRAS = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql"
 _PATIENCE_SECONDS = 20.0
 # Not the global generator: waiting must not move anybody's random numbers.
 _JITTER = random.SystemRandom()
+
+
+_AFTER = "tempopt: after the commit"
+
+
+def after(connection: Connection, what: Callable[[], object]) -> None:
+    """Have something done once the transaction of a write is committed; not if it is rolled back."""
+    connection.info[_AFTER].append(what)
 
 
 class Database:
@@ -77,12 +85,23 @@ class Database:
         while True:
             try:
                 with self._writer.begin() as connection:
-                    return work(connection)
+                    later: list[Callable[[], object]] = []
+                    connection.info[_AFTER] = later
+                    result = work(connection)
             except SQLAlchemyError as error:
                 if not is_transient(self.dialect, error) or time.monotonic() > give_up:
                     tell(self.address, self.dialect, error)
+            else:
+                for each in later:
+                    each()
+                return result
             time.sleep(pause * _JITTER.uniform(0.5, 1.5))
             pause = min(2 * pause, 0.5)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that writes."""
+        return self._writer
 
     def write_ahead(self) -> None:
         """Let SQLite's readers and its writer work at the same time (kept in the file); others do already."""

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 from sqlalchemy import Connection, delete, insert, select
 
+from tempopt.records.rows import JobRow
 from tempopt.store.models import JOB
-from tempopt.store.rows import JobRow
 from tempopt.store.taking import now
 
 

@@ -99,7 +99,7 @@ TICKET = Table(
     Column("study_id", ForeignKey("tempopt_study.id", name="tempopt_ticket_study"), nullable=False),
     Column("kind", String(16), nullable=False),
     Column("stage", Integer, nullable=False, comment="place of the kind in the order of work"),
-    Column("arm", String(16), nullable=False),
+    Column("arm", String(255), nullable=False),
     Column("number", Integer, nullable=False),
     Column("candidate", Integer),
     Column("pair", Integer),

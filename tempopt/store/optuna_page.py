@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, Text, delete, insert, or_, select
 
-from tempopt.store.optuna_tables import STUDIES, require_known
+from tempopt.store.optuna_tables import STUDIES, is_known
 
 Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -28,26 +28,26 @@ _ATTRIBUTES = Table(
 def read(connection: Connection, study_name: str, prefixes: Collection[str]) -> dict[str, Any] | None:
     """Return the attributes of Optuna's study that begin so; None if there is no study of that name.
 
-    Raises:
-        StorageError: Optuna's tables are of another version.
+    None as well if Optuna's tables are of a version that is not known.
     """
-    require_known(connection)
+    if not is_known(connection):
+        return None
     study_id = connection.scalar(select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name))
     return None if study_id is None else _attributes(connection, study_id, prefixes)
 
 
 def change(connection: Connection, study_name: str, prefixes: Collection[str], decide: Change) -> int:
-    """Change attributes of Optuna's study, and return how many rows were written; 0 if there is none.
+    """Change attributes of Optuna's study, and return how many rows were written.
+
+    0 if there is no such study, or Optuna's tables are of a version that is not known.
 
     Args:
         prefixes: With which the attributes begin that are looked at.
         decide: Given those that there are, returns the new value of each that is to have one; None has it
             deleted. May be called again, when a lock was met.
-
-    Raises:
-        StorageError: Optuna's tables are of another version.
     """
-    require_known(connection)
+    if not is_known(connection):
+        return 0
     # locked: of two dashboards at once, the second sees what the first has written
     query = select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name).with_for_update()
     study_id = connection.scalar(query)

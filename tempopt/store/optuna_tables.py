@@ -1,11 +1,13 @@
 """The trials of search tickets in Optuna's own tables: with ``optuna_page``, all that writes there.
 
 Each trial is written in the transaction that writes its ticket, so that neither is ever without the other.
-Rows are those that Optuna's public calls write. Pinned to one version of Optuna's schema; another is refused.
+Rows are those that Optuna's public calls write. Knows one version of Optuna's schema; in another one, Optuna
+itself is called after the transaction (:mod:`tempopt.store.optuna_calls`).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +39,10 @@ from sqlalchemy import (
 )
 
 from tempopt.errors import StorageError
+from tempopt.records.rows import Outcome, TrialParam
 from tempopt.store.artifacts import CURVE
-from tempopt.store.rows import Outcome, TrialParam
+from tempopt.store.database import after
+from tempopt.store.optuna_calls import calls_for
 from tempopt.store.upsert import upsert
 
 # Head of Optuna's own migrations, in Optuna 3.2 to 5.0 (optuna/storages/_rdb/alembic/versions).
@@ -140,6 +144,11 @@ class End:
     numbers: Mapping[str, float] = field(default_factory=dict)
     curve: str | None = None
 
+    @property
+    def state(self) -> str:
+        """The name of Optuna's state."""
+        return _STATES[self.outcome]
+
     def attributes(self) -> dict[str, Any]:
         """Return the user attributes that tell more than Optuna's states can."""
         found: dict[str, Any] = dict(self.numbers)
@@ -172,34 +181,23 @@ class TrialChange:
     last_step: int | None = None
 
 
-def require_known(connection: Connection) -> None:
-    """See that Optuna's tables are of the version that this module knows; looked up once per engine.
-
-    Raises:
-        StorageError: They are not, or are not there.
-    """
-    if connection.engine in _KNOWN:
-        return
-    found = _version(connection)
-    if found != SCHEMA:
-        there = "holds no tables of Optuna" if found is None else f"has Optuna's tables in version {found}"
-        raise StorageError(
-            f"The database {there}; this tempopt writes version {SCHEMA}, that of Optuna 3.2 to 5. "
-            'Install that (pip install "optuna>=5,<6"), and bring older tables to it: '
-            "optuna storage upgrade --storage URL"
-        )
-    _KNOWN.add(connection.engine)
+def is_known(connection: Connection) -> bool:
+    """Return whether Optuna's tables are of the version that this module knows; looked up once per engine."""
+    if connection.engine not in _KNOWN:
+        if _version(connection) != SCHEMA:
+            return False
+        _KNOWN.add(connection.engine)
+    return True
 
 
 def begin_trial(
     connection: Connection, study_name: str, ticket_id: int, params: Sequence[TrialParam]
 ) -> tuple[int, int]:
-    """Write a running trial and return its key and its number.
+    """Write a running trial into tables of the known version, and return its key and its number.
 
     Raises:
-        StorageError: Optuna has no study of that name, or its tables are of another version.
+        StorageError: Optuna has no study of that name.
     """
-    require_known(connection)
     # Locked, as Optuna does it: the number is counted and then written.
     study_id = connection.scalar(
         select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name).with_for_update()
@@ -235,13 +233,12 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
 
     Args:
         changes: By the key of the trial.
-
-    Raises:
-        StorageError: Optuna's tables are of another version.
     """
     if not changes:
         return
-    require_known(connection)
+    if not is_known(connection):
+        after(connection, functools.partial(calls_for(connection.engine).write_trials, changes))
+        return
     running = connection.scalars(
         select(_TRIALS.c.trial_id)
         .where(_TRIALS.c.trial_id.in_(sorted(changes)), _TRIALS.c.state == "RUNNING")
@@ -272,13 +269,14 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
     Args:
         trial_ids: Keys of the trials that tickets own. A study that holds others, and was not marked
             by tempopt, stays.
-
-    Raises:
-        StorageError: Optuna's tables are of another version.
     """
     if _version(connection) is None:
         return
-    require_known(connection)
+    trial_ids = frozenset(trial_ids)
+    if not is_known(connection):
+        delete_it = calls_for(connection.engine).delete_study
+        after(connection, functools.partial(delete_it, name, trial_ids, OURS))
+        return
     study_id = connection.scalar(
         select(STUDIES.c.study_id).where(STUDIES.c.study_name == name).with_for_update()
     )
@@ -286,7 +284,7 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
         return
     trials = connection.scalars(select(_TRIALS.c.trial_id).where(_TRIALS.c.study_id == study_id)).all()
     marked = exists().where(and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == OURS))
-    if not set(trials) <= set(trial_ids) and not connection.scalar(select(marked)):
+    if not set(trials) <= trial_ids and not connection.scalar(select(marked)):
         return
     for start in range(0, len(trials), MANY):
         some = trials[start : start + MANY]
@@ -324,8 +322,8 @@ def _end(connection: Connection, ends: Mapping[int, End]) -> None:
     ]
     upsert(connection, _SYSTEM_ATTRIBUTES, artifacts, key=("trial_id", "key"), replace=("value_json",))
     # The state last, since a reader takes a trial that has ended for complete.
-    for state in sorted({_STATES[end.outcome] for end in ends.values()}):
-        ended = [trial_id for trial_id, end in ends.items() if _STATES[end.outcome] == state]
+    for state in sorted({end.state for end in ends.values()}):
+        ended = [trial_id for trial_id, end in ends.items() if end.state == state]
         connection.execute(
             update(_TRIALS).where(_TRIALS.c.trial_id.in_(ended)).values(state=state, datetime_complete=_now())
         )

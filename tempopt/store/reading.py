@@ -9,11 +9,22 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, true
 
+from tempopt.records.rows import Checkpoint, Kind, LogRow, Measurement, RunRow, StudyRow, TicketRow
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
-from tempopt.store.rows import KINDS, Checkpoint, Kind, LogRow, Measurement, RunRow, StudyRow, TicketRow
 
-STAGES = {kind: stage for stage, kind in enumerate(KINDS)}
+STAGES: dict[Kind, int] = {
+    "unit": 0,
+    "constant": 1,
+    "search": 2,
+    "choose": 3,
+    "confirm": 4,
+    "init_only": 5,
+    "rematch": 6,
+    "ablation": 7,
+}
+"""Kind to its number in the database: of tickets that may be begun those of the lowest go first."""
+KIND_OF = {stage: kind for kind, stage in STAGES.items()}
 ORDER = (TICKET.c.stage, TICKET.c.number)
 
 STUDY_COLUMNS = [STUDY.c[f.name] for f in fields(StudyRow)]
@@ -116,3 +127,9 @@ def from_on(since: Mapping[Kind, int]) -> ColumnElement[bool]:
 def among(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnElement[bool]:
     """Return the condition that a column holds one of the values; None: any."""
     return true() if values is None else column.in_(list(values))
+
+
+def beginning(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
+    """Return the condition that a column begins with one of these texts; none: any."""
+    found = [column.startswith(prefix, autoescape=True) for prefix in prefixes]
+    return or_(*found) if found else true()

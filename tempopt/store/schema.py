@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 VERSION_TABLE = "tempopt_alembic_version"
-HEAD = "0006"
+HEAD = "0001"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 _VERSION = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))

@@ -6,16 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from tempopt.store import jobs, optuna_page, reading, studies, taking, writing
-from tempopt.store.database import Database
-from tempopt.store.models import LOG, MEASUREMENT, TICKET
-from tempopt.store.rows import (
-    Change,
+from tempopt.records.changes import Change, News, Wanted, Written
+from tempopt.records.rows import (
     JobRow,
     Kind,
     LogRow,
     Measurement,
-    News,
     NewTicket,
     RunRow,
     StudyRow,
@@ -23,9 +19,10 @@ from tempopt.store.rows import (
     StudySummary,
     TicketRow,
     TrialParam,
-    Wanted,
-    Written,
 )
+from tempopt.store import jobs, optuna_calls, optuna_page, optuna_tables, reading, studies, taking, writing
+from tempopt.store.database import Database
+from tempopt.store.models import LOG, MEASUREMENT, TICKET
 from tempopt.store.schema import connect
 
 
@@ -75,6 +72,7 @@ class Store:
 
     def close(self) -> None:
         """Close every connection; the store cannot fail in this."""
+        optuna_calls.close(self._database.engine)
         self._database.close()
 
     # ---- studies
@@ -254,10 +252,23 @@ class Store:
 
         Raises:
             StaleAttempt: The ticket is another's by now.
-            StorageError: Optuna's study of that name has been deleted, or its tables are of a version that
-                this tempopt does not write.
+            StorageError: Optuna's study of that name has been deleted.
         """
-        return self._database.write(lambda c: taking.begin(c, ticket_id, attempt, parameters, sampled, trial))
+        number = self._database.write(
+            lambda c: taking.begin(c, ticket_id, attempt, parameters, sampled, trial)
+        )
+        return self._project(ticket_id, trial) if number is None and trial is not None else number
+
+    def _project(self, ticket_id: int, trial: Sequence[TrialParam]) -> int | None:
+        """Make a trial with Optuna's calls, whose tables are not known; None if Optuna refuses."""
+        name = self._database.read(lambda c: studies.name_of(c, ticket_id))
+        made = optuna_calls.calls_for(self._database.engine).begin_trial(
+            name, (optuna_tables.TICKET, ticket_id), trial
+        )
+        if made is None:
+            return None
+        self._database.write(lambda c: taking.own_trial(c, ticket_id, *made))
+        return made[1]
 
     def write(
         self,
@@ -292,7 +303,6 @@ class Store:
 
         Raises:
             StudyNotFound: The study has been deleted.
-            StorageError: Optuna's tables are of a version that this tempopt does not write.
         """
         return self._database.write(
             lambda c: writing.write(
@@ -328,18 +338,25 @@ class Store:
         return self._database.read(lambda c: studies.news(c, study_id, since))
 
     def measurements(
-        self, study_id: int, ticket_ids: Iterable[int] | None = None, names: Iterable[str] | None = None
+        self,
+        study_id: int,
+        ticket_ids: Iterable[int] | None = None,
+        names: Iterable[str] | None = None,
+        *,
+        prefixes: Iterable[str] = (),
     ) -> list[Measurement]:
         """Return measurements by ticket, name and step.
 
         Args:
             ticket_ids: Only of these tickets; None: of all.
             names: Only of these names; None: of all.
+            prefixes: Only of names that begin so; none: of all.
         """
         where = (
             TICKET.c.study_id == study_id,
             reading.among(MEASUREMENT.c.ticket_id, ticket_ids),
             reading.among(MEASUREMENT.c.name, names),
+            reading.beginning(MEASUREMENT.c.name, prefixes),
         )
         return self._database.read(lambda c: reading.measurements(c, *where))
 

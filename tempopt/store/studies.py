@@ -10,16 +10,11 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or
 from sqlalchemy.exc import IntegrityError
 
 from tempopt.errors import StorageError, StudyNotFound, unknown
-from tempopt.store import optuna_tables, reading
-from tempopt.store.clock import Clock
-from tempopt.store.models import JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
-from tempopt.store.optuna_tables import MANY, End, TrialChange
-from tempopt.store.rows import (
-    KINDS,
+from tempopt.records.changes import News
+from tempopt.records.rows import (
     OVER,
-    SEARCHING,
+    SAMPLED,
     Kind,
-    News,
     NewTicket,
     StudyRow,
     StudyState,
@@ -27,6 +22,10 @@ from tempopt.store.rows import (
     TicketRow,
     TicketState,
 )
+from tempopt.store import optuna_tables, reading
+from tempopt.store.clock import Clock
+from tempopt.store.models import JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
+from tempopt.store.optuna_tables import MANY, End, TrialChange
 from tempopt.store.taking import now
 
 _WITHDRAWN = "withdrawn: the search was stopped"
@@ -96,7 +95,7 @@ def summaries(connection: Connection) -> list[StudySummary]:
     ):
         # A study that was begun between the two statements is seen the next time.
         if row.study_id in counts:
-            counts[row.study_id].setdefault(KINDS[row.stage], {})[row.state] = row[3]
+            counts[row.study_id].setdefault(reading.KIND_OF[row.stage], {})[row.state] = row[3]
     at_work: dict[int, set[str]] = {row.id: set() for row in studies}
     held = select(TICKET.c.study_id, TICKET.c.agent).where(
         TICKET.c.state == "running", TICKET.c.lease > Clock()
@@ -135,6 +134,13 @@ def remove(connection: Connection, name: str, *, shown: str) -> None:
     connection.execute(delete(JOB).where(JOB.c.study == name))
     connection.execute(delete(STUDY).where(STUDY.c.id == study.id))
     optuna_tables.delete_study(connection, name, {row.trial_id for row in rows})
+
+
+def name_of(connection: Connection, ticket_id: int) -> str:
+    """Return the name of the study that a ticket belongs to."""
+    query = select(STUDY.c.name).join(TICKET, TICKET.c.study_id == STUDY.c.id).where(TICKET.c.id == ticket_id)
+    name: str = connection.scalars(query).one()
+    return name
 
 
 def set_state(connection: Connection, study_id: int, state: StudyState, version: int | None) -> bool:
@@ -222,7 +228,7 @@ def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> Ne
     """Return what became of the tickets of these kinds from these numbers on."""
     begun = TICKET.c.state.in_(["running", "done", "failed"])
     tickets = reading.tickets(connection, TICKET.c.study_id == study_id, begun, reading.from_on(since))
-    over = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in SEARCHING]
+    over = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in SAMPLED]
     of_over = (MEASUREMENT.c.name == "report", TICKET.c.id.in_(over))
     reports = reading.measurements(connection, *of_over) if over else []
     # The version last: whoever is told of a ticket that came in between is told, too, to read all again.

@@ -10,12 +10,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, update
 
 from tempopt.errors import StaleAttempt
+from tempopt.records.changes import Wanted
+from tempopt.records.rows import OVER, TicketRow, TicketState, TrialParam
 from tempopt.store import optuna_tables
 from tempopt.store.clock import Clock
 from tempopt.store.models import STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
 from tempopt.store.reading import ORDER, TICKET_COLUMNS, among, ticket_row, up_to
-from tempopt.store.rows import OVER, TicketRow, TicketState, TrialParam, Wanted
 
 # MySQL locks what it reads: with a sort it would lock every waiting ticket, and others find none.
 _NEXT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
@@ -147,7 +148,10 @@ def begin(
     sampled: Mapping[str, Any],
     trial: Sequence[TrialParam] | None,
 ) -> int | None:
-    """Write what a ticket trains, with the trial that is its for life; return the trial's number."""
+    """Write what a ticket trains, with the trial that is its for life; return the trial's number.
+
+    Optuna's tables may be of a version that is not known: then the number of a new trial is None.
+    """
     name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery()
     held = select(*[*HELD, name.label("study")]).where(TICKET.c.id == ticket_id).with_for_update()
     row = connection.execute(held).one_or_none()
@@ -156,11 +160,16 @@ def begin(
         raise StaleAttempt(why)
     values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
     number: int | None = row.trial_number
-    if trial is not None and number is None:
+    if trial is not None and number is None and optuna_tables.is_known(connection):
         values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
         values["trial_number"] = number
     change(connection, ticket_id, **values)
     return number
+
+
+def own_trial(connection: Connection, ticket_id: int, trial_id: int, number: int) -> None:
+    """Write which trial is a ticket's."""
+    change(connection, ticket_id, trial_id=trial_id, trial_number=number)
 
 
 def stale(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:

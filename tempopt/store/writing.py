@@ -10,25 +10,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, case, delete, select, update
 
 from tempopt.errors import StudyNotFound
+from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.records.rows import TicketState, to_go_on_from
 from tempopt.store import optuna_tables, taking
 from tempopt.store.artifacts import curve_id
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
 from tempopt.store.reading import checkpoints, document
-from tempopt.store.rows import (
-    Began,
-    Change,
-    Ended,
-    Kept,
-    Lost,
-    Reported,
-    Returned,
-    TicketState,
-    Wanted,
-    Written,
-    to_go_on_from,
-)
 from tempopt.store.taking import HELD, change, lost, now, readopted, stale, storable
 from tempopt.store.upsert import upsert
 

@@ -1,1 +1,1 @@
-"""What a study is: its spec, its agent, its proof and its result; the only room that speaks to Optuna."""
+"""What the command line and Python call: search, resume, extend and administer studies."""

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tempopt.agent.continuation import find, same_question
+from tempopt.agent.dry_run import rehearse, workers_of
+from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.runner import StudyRunner, optimizers
 from tempopt.errors import UsageError
+from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.sections import Workers
+from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.store.store import Store
-from tempopt.study.errand import Errand, find, optimizers, rehearse, same_question, trainers_of
-from tempopt.study.order import grow, ordered
-from tempopt.study.progress import Observer, Unobserved
-from tempopt.study.results import StudyResult, load
-from tempopt.study.settings import Workers
-from tempopt.study.spec import StudySpec, load_spec
-from tempopt.training.places import Place
+from tempopt.study.enlarge import add_pairs, grow, ordered
+from tempopt.workers.placement import Placement
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
 
@@ -55,8 +57,8 @@ def search(
     spec = _loaded(spec)
     with Store.open(storage, create=True) as store:
         spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue)
-        errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved())
-        return errand.carry_out()
+        runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved())
+        return runner.carry_out()
 
 
 def resume(
@@ -66,18 +68,25 @@ def resume(
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     more: int = 0,
+    pairs: int = 0,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Go on with a study from the database alone; arguments and errors as for :func:`search`.
+    """Go on with a study from the database alone; other arguments and errors as for :func:`search`.
+
+    Args:
+        name: Name of the study.
+        pairs: Confirming seeds to add to its verdict, instead of trials.
 
     Raises:
         StudyNotFound: There is no study of that name.
+        UsageError: Pairs were to be added, and there is no verdict.
     """
     with Store.open(storage, create=False) as store:
         study = store.load_study(name)
         spec = StudySpec.from_json(study.spec)
         grow(store, study, spec, more)
-        return Errand(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
+        add_pairs(store, study, spec, pairs)
+        return StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
 
 
 def join(
@@ -98,8 +107,8 @@ def join(
         if study.state == "paused":
             raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
         spec = StudySpec.from_json(study.spec)
-        errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
-        return errand.carry_out()
+        runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
+        return runner.carry_out()
 
 
 def take_part(
@@ -128,8 +137,8 @@ def take_part(
             spec = StudySpec.from_json(study.spec) if spec is None else same_question(study, spec)
         assert spec is not None
         spec = spec.with_overrides(overrides)
-        errand = Errand(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
-        return errand.carry_out()
+        runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
+        return runner.carry_out()
 
 
 def load_study(storage: str, name: str) -> StudyResult:
@@ -143,7 +152,7 @@ def load_study(storage: str, name: str) -> StudyResult:
 
 
 def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = False) -> list[str]:
-    """Validate a spec against the classes it names, in a trainer; return what to tell a person.
+    """Validate a spec against the classes it names, in a worker; return what to tell a person.
 
     Args:
         spec: As for :func:`search`.
@@ -154,8 +163,8 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
     """
     spec = _loaded(spec)
     optimizers(spec)
-    with trainers_of([Place(ranks=spec.ranks if dry_run else 1)]) as trainers:
-        started = rehearse(spec, trainers[0], task="rehearse" if dry_run else "check")
+    with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
+        started = rehearse(spec, workers[0], task="rehearse" if dry_run else "check")
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if started is not None:
         lines += [

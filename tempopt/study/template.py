@@ -9,8 +9,8 @@ import json
 import re
 from collections.abc import Iterable
 
-from tempopt.study.document import BLANK
-from tempopt.study.settings import direction_of
+from tempopt.spec.sections import direction_of
+from tempopt.spec.yaml_source import BLANK
 from tempopt.training.describe import Argument, ModuleInfo, inspect_module
 
 __all__ = ["Argument", "ModuleInfo", "inspect_module", "render"]
@@ -29,7 +29,8 @@ study:
   trials: 40  # runs of the search; the constant arm has half as many
   seeds: {{choose: 4, confirm: 8}}  # fresh seeds to choose the winner on, and others to measure its gain
   confirm_on: {confirm_on}
-  # test: wilcoxon  # instead of the paired t test, where a few seeds may fail altogether
+  # test: sign_flip  # instead of the paired t test, where a few seeds may fail altogether; needs 6 pairs
+  # failure: 0.5  # a run that ends worse than this counts as failed
   # pruner: none        # trains every run to its end
   # enqueue: [{{temperature_init: 0.5}}]  # parameters to try first
   # warm_start: [an_earlier_study]  # whose runs the search learns from, of the same database
@@ -82,7 +83,7 @@ attach:
 def render(info: ModuleInfo) -> str:
     """Return a study spec for a module, in YAML with comments.
 
-    What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.study.spec.load_spec`
+    What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.spec.study_spec.load_spec`
     names what is left of them.
     """
     short = info.class_path.rpartition(".")[2]

@@ -9,15 +9,15 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+from tempopt.agent.continuation import find
+from tempopt.agent.observer import Observer
+from tempopt.agent.running import in_work
+from tempopt.agent.snapshot import snapshot
+from tempopt.agent.study_cache import StudyCache
 from tempopt.errors import StudyFailed, StudyNotFound
-from tempopt.store.rows import OVER, StudyState, TicketRow
+from tempopt.records.rows import OVER, StudyState, TicketRow
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tempopt.study.at_work import in_work
-from tempopt.study.board import Board
-from tempopt.study.errand import find
-from tempopt.study.outlook import snapshot
-from tempopt.study.progress import Observer
-from tempopt.study.spec import StudySpec
 
 
 class Watch:
@@ -36,7 +36,7 @@ class Watch:
         self._clock = time.monotonic()
         self._told: set[int] = set()
         self._failures: dict[int, int] = {}
-        self._board: Board | None = None
+        self._cache: StudyCache | None = None
         if self._open():
             # what was over before is no news
             self._told = {row.id for row in self._over()}
@@ -51,36 +51,36 @@ class Watch:
         """
         if not self._open():
             return None
-        assert self._board is not None
+        assert self._cache is not None
         try:
-            self._board.refresh()
+            self._cache.refresh()
         except StudyNotFound as error:
             raise StudyFailed(f"The study was deleted while it was being watched: {error}") from error
         self._tell()
-        return self._board.state
+        return self._cache.state
 
     def _open(self) -> bool:
-        if self._board is None and (study := find(self._store, self._name)) is not None:
+        if self._cache is None and (study := find(self._store, self._name)) is not None:
             self._spec = StudySpec.from_json(study.spec)
-            self._board = Board(self._spec, study, self._store)
-        return self._board is not None
+            self._cache = StudyCache(self._spec, study, self._store)
+        return self._cache is not None
 
     def _tickets(self) -> list[TicketRow]:
-        return [] if self._board is None else list(self._board.tickets.values())
+        return [] if self._cache is None else list(self._cache.tickets.values())
 
     def _over(self) -> list[TicketRow]:
         # nothing has become of those that were withdrawn
         return [row for row in self._tickets() if row.state in OVER and row.outcome is not None]
 
     def _tell(self) -> None:
-        assert self._board is not None
+        assert self._cache is not None
         for row in self._tickets():
             if row.failures > self._failures.get(row.id, 0):
                 self._failures[row.id] = row.failures
                 self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
         elapsed = time.monotonic() - self._clock
-        trainers = in_work(self._board, self._store)
-        now = snapshot(self._board, self._spec, trainers, elapsed)
+        workers = in_work(self._cache, self._store)
+        now = snapshot(self._cache, self._spec, workers, elapsed)
         new = [row for row in self._over() if row.id not in self._told]
         # an observer is told of a ticket before the snapshot that counts it
         counts = Counter(row.kind for row in new)

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from tempopt.temperature.alike import end_alike, same_training, steps_alike, steps_held
+from tempopt.temperature.alike import end_alike, same_training, steps_alike, steps_held, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
+from tempopt.temperature.groups import (
+    CREDITED,
+    GROUPS,
+    NORMALISATION,
+    active_groups,
+    at_constant,
+    constant_levels,
+    is_neutral,
+    mean_level,
+    neutral,
+    only,
+    without,
+)
 from tempopt.temperature.layers import (
     LAYER_PATTERNS,
     CosineLayers,
@@ -61,10 +74,13 @@ from tempopt.temperature.schedules import (
 )
 
 __all__ = [
+    "CREDITED",
     "ENTROPY_PARAMETERS",
+    "GROUPS",
     "LAYER_PATTERNS",
     "LENGTH_SCALINGS",
     "NEUTRAL",
+    "NORMALISATION",
     "NORMALISERS",
     "PLAN_PARAMETERS",
     "SCHEDULES",
@@ -107,11 +123,20 @@ __all__ = [
     "UniformLayers",
     "WarmupAnneal",
     "YarnScaling",
+    "active_groups",
+    "at_constant",
     "check_parameter",
+    "constant_levels",
     "effective",
     "end_alike",
+    "is_neutral",
+    "mean_level",
+    "neutral",
+    "only",
     "progress",
     "same_training",
     "steps_alike",
     "steps_held",
+    "training_key",
+    "without",
 ]

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from tempopt.temperature.entropy import EntropyParameters
@@ -48,7 +49,22 @@ def same_training(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     Raises:
         SpecError: A temperature parameter has a value that it cannot have.
     """
-    return _text(_whole(one)) == _text(_whole(other))
+    return training_key(one) == training_key(other)
+
+
+def training_key(parameters: Mapping[str, Any]) -> str:
+    """Return a text that is equal for parameter sets with :func:`same_training`.
+
+    Raises:
+        SpecError: A temperature parameter has a value that it cannot have.
+    """
+    # as they are written: to a cache 1, 1.0 and true are the same, and so are 0.0 and -0.0
+    return _key(tuple((name, repr(value), value) for name, value in parameters.items()))
+
+
+@lru_cache(maxsize=10_000)
+def _key(parameters: tuple[tuple[str, str, Any], ...]) -> str:
+    return _text(_whole({name: value for name, _, value in parameters}))
 
 
 def steps_alike(one: Mapping[str, Any], other: Mapping[str, Any], *, at_most: int, total_steps: int) -> int:

@@ -12,7 +12,7 @@ from tempopt.temperature.ranges import Checked
 class Normaliser(Checked):
     """A map from a row of logits to weights; subclasses are final, frozen dataclasses.
 
-    ``tempopt.attention.normalisers`` computes the one of the same name.
+    ``tempopt.attention.functional.normalisers`` computes the one of the same name.
     """
 
     name: ClassVar[str]

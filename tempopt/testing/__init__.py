@@ -1,6 +1,6 @@
 """Tests that a launcher of your own can be run against; see :class:`LauncherTests`. Needs pytest.
 
-Nothing is imported before it is asked for: trainers find a toy in here, where there may be no pytest.
+Nothing is imported before it is asked for: workers find a toy in here, where there may be no pytest.
 """
 
 from __future__ import annotations

@@ -22,13 +22,13 @@ import pytest
 
 from tempopt.errors import StorageError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
-from tempopt.store.rows import TicketRow
+from tempopt.records.liveness import machine
+from tempopt.records.rows import TicketRow
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tempopt.study import api, care
-from tempopt.study.presence import machine
-from tempopt.study.spec import StudySpec
+from tempopt.study import admin, api
 from tempopt.testing.toys import PACE, PROBE, WORDS
-from tempopt.training.places import Need
+from tempopt.workers.placement import Need
 
 _TRIALS = 8
 _ENDED = ("done", "failed", "gone")
@@ -217,7 +217,7 @@ class LauncherTests:
     ) -> None:
         ids = launcher.start([self._task(storage, folder, pace=0.2)])
         self._agent_in_the_middle(launcher, ids, storage)
-        care.pause(storage, _NAME)
+        admin.pause(storage, _NAME)
         assert [job.state for job in self._ended(launcher, ids)] == ["done"]
         assert not [row for row in _tickets(storage) if row.state == "running"]
         # as one that waited for room, or was sent back to wait for it, while the study was paused
@@ -310,7 +310,7 @@ class LauncherTests:
 
 
 def _begun(agents: Mapping[str, Task]) -> str | None:
-    """Return the id of one whose trainer has told where it is, None while none has."""
+    """Return the id of one whose worker has told where it is, None while none has."""
     return next((id for id, task in agents.items() if Path(task.environment[PROBE]).is_file()), None)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import SpecError, unknown
-from tempopt.training.class_paths import load_class
+from tempopt.workers.class_paths import load_class
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
@@ -71,7 +71,7 @@ class Arguments:
         """Return an override as the type that its annotation asks for.
 
         Numbers are parsed once for each type and text once for each value, so that a run in a warm
-        trainer does not pay for it.
+        worker does not pay for it.
 
         Raises:
             SpecError: The argument is unknown, or the value is of the wrong type.
@@ -235,3 +235,17 @@ def _nest(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
             target = below.setdefault("init_args", {}) if "class_path" in below else below
         target[last] = value
     return result
+
+
+def loaders(cls: type) -> set[str]:
+    """Return which of ``train``, ``val`` and ``test`` dataloaders a module or data module defines."""
+    from lightning.pytorch.core.hooks import DataHooks
+
+    kinds = ("train", "val", "test")
+    return {kind for kind in kinds if _method(cls, kind) is not _method(DataHooks, kind)}
+
+
+def _method(cls: type, kind: str) -> object:
+    """Return the function that makes the dataloader, from the nearest class that has it."""
+    name = f"{kind}_dataloader"
+    return next(vars(each)[name] for each in cls.__mro__ if name in vars(each))

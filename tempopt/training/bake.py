@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning as L
 
-from tempopt.attention.query_rows import QueryRows, query_rows
+from tempopt.attention.attach.query_rows import QueryRows, query_rows
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.callbacks import Tempered

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.parameters import NEUTRAL, PLAN_PARAMETERS, TEMPERATURE_PARAMETERS, effective
-from tempopt.training.arguments import Arguments, parameter
-from tempopt.training.class_paths import load_class, loaders
-from tempopt.training.messages import Program
+from tempopt.training.arguments import Arguments, loaders, parameter
+from tempopt.workers.class_paths import load_class
+from tempopt.workers.messages import Program
 
 if TYPE_CHECKING:
     import lightning as L
@@ -293,7 +293,7 @@ def build(
 
     Args:
         program: What is trained; prepared once in a process, however many runs follow.
-        parameters: As in :class:`tempopt.training.messages.RunRequest`.
+        parameters: As in :class:`tempopt.workers.messages.RunRequest`.
         before: Called before the data and before the module are made, to seed the generators for each.
 
     Raises:

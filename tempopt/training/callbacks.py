@@ -17,11 +17,12 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.precision import MixedPrecision
 
-from tempopt.attention.observing import Observe
+from tempopt.attention.attach.observers import Observe
 from tempopt.errors import SpecError, unknown
+from tempopt.seeds import derive
 from tempopt.temperature import Constant, EntropyParameters, TemperatureParameters, TemperaturePlan, progress
+from tempopt.training import lightning_internals as internals
 from tempopt.training.ranks import ALONE, Ranks, Wishes
-from tempopt.training.seeds import derive
 
 
 class Tempered(Protocol):
@@ -242,19 +243,19 @@ class TrackCallback(L.Callback):
     ) -> None:
         self._progress = self._tempered.progress
         seen = self._observed(self._step) if self._new else {}
-        stepped = not trainer.fit_loop._should_accumulate()
-        due = stepped and (self._step == 0 or trainer._logger_connector.should_update_logs)
+        stepped = not internals.accumulates(trainer)
+        due = stepped and (self._step == 0 or internals.logs_now(trainer))
         if seen or due:
             self._log(trainer, seen)
-        self.next_step = trainer.fit_loop.epoch_loop._batches_that_stepped + stepped
+        self.next_step = internals.logged_steps(trainer) + stepped
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        step = trainer.fit_loop.epoch_loop._batches_that_stepped
+        step = internals.logged_steps(trainer)
         if trainer.state.fn == "fit" and not trainer.sanity_checking and step != self._logged:
             self._log(trainer, {})
 
     def _log(self, trainer: L.Trainer, seen: dict[str, float]) -> None:
-        self._logged = trainer.fit_loop.epoch_loop._batches_that_stepped
+        self._logged = internals.logged_steps(trainer)
         temperatures = self._tempered.plan.temperatures(self._progress)
         values = {f"temperature/{layer}": value for layer, value in enumerate(temperatures)} | seen
         for logger in trainer.loggers:

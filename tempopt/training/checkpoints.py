@@ -20,8 +20,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tempopt.errors import SpecError
 from tempopt.training.identity import run_identity
-from tempopt.training.messages import Fork, RunRequest, Saved
+from tempopt.training.lightning_internals import state_of
 from tempopt.training.ranks import ALONE, Ranks
+from tempopt.workers.messages import Fork, RunRequest, Saved
 
 _RUN = "tempopt_run"
 _CONDITIONS = "tempopt_conditions"
@@ -96,9 +97,7 @@ class RunCheckpoints:
     def _dump(self, trainer: L.Trainer, path: Path) -> None:
         self._saving = True
         try:
-            # as trainer.save_checkpoint does, but for its end, where the ranks wait for each other: the one
-            # that could not write would not come
-            trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(False), path)
+            trainer.strategy.save_checkpoint(state_of(trainer), path)
         finally:
             self._saving = False
 

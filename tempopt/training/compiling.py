@@ -87,7 +87,7 @@ def _prepare() -> None:
     with contextlib.suppress(AttributeError):
         torch.compiler.config.dynamic_sources = _COUNTERS
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
-        # by itself it starts a process for each core of the machine, in every trainer
+        # by itself it starts a process for each core of the machine, in every worker
         torch._inductor.config.compile_threads = torch.get_num_threads()
     # beyond the limit, one run alone has used it up: the next would do the same
     if _ROOM < _most_graphs() <= _LIMIT:

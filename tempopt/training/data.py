@@ -18,9 +18,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tempopt.seeds import derive
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.seeds import derive
 
 
 class _Keyed(NamedTuple):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
-from tempopt.training.arguments import Arguments, parameter
-from tempopt.training.class_paths import load_class, loaders
+from tempopt.training.arguments import Arguments, loaders, parameter
+from tempopt.workers.class_paths import load_class
 
 _GOVERNED = ("validate_at",)
 

@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from tempopt.temperature import ENTROPY_PARAMETERS
 from tempopt.training.build import build
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.messages import Fork, RunRequest
 from tempopt.training.module import TemperedModule
+from tempopt.workers.messages import Fork, RunRequest
 
 
 def begins_alike(module: L.LightningModule, request: RunRequest, fork: Fork) -> bool:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import lightning as L
 
-from tempopt.training.messages import Program, RunRequest, encode
+from tempopt.workers.messages import Program, RunRequest, encode
 
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "numpy")
 

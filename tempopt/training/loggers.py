@@ -21,9 +21,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 
 from tempopt.errors import SpecError, unknown
 from tempopt.training.arguments import Arguments
-from tempopt.training.class_paths import load_class
-from tempopt.training.messages import Label
-from tempopt.training.secrets import refuse_secrets
+from tempopt.workers.class_paths import load_class
+from tempopt.workers.messages import Label
+from tempopt.workers.secrets import refuse_secrets
 
 State = Literal["complete", "pruned", "diverged", "interrupted", "failed"]
 
@@ -172,7 +172,7 @@ class _MLFlow(Kind):
         client = logger._mlflow_client
         name = logger._experiment_name
         if client.get_experiment_by_name(name) is None:
-            # other trainers are about to do the same
+            # other workers are about to do the same
             with contextlib.suppress(Exception):
                 client.create_experiment(name, artifact_location=logger._artifact_location)
         experiment = client.get_experiment_by_name(name)

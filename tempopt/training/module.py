@@ -14,9 +14,9 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tempopt.attention.entropy import regularised_attention
-from tempopt.attention.functional import temper_query, tempered_attention
-from tempopt.attention.observing import Observe, Observers, check_temperatures
+from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
+from tempopt.attention.functional.attention import temper_query, tempered_attention
+from tempopt.attention.functional.entropy import regularised_attention
 from tempopt.errors import SpecError
 from tempopt.temperature import (
     EntropyParameters,
@@ -251,7 +251,7 @@ class TemperedModule(L.LightningModule):
             dropout_p: Dropout probability of the weights; 0 outside training.
             scale: Factor on the logits that the model has already; None is 1 / sqrt(head dimension).
             inverse_temperature: A factor on the plan's 1/tau, broadcasting to (batch, heads, queries, 1), as
-                :mod:`tempopt.attention.learned` makes them; None for the plan's alone.
+                :mod:`tempopt.attention.modules.learned` makes them; None for the plan's alone.
             valid_BQ: True where a query is not padding, which the entropy term leaves out; None if none is.
 
         Returns:

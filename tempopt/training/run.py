@@ -1,6 +1,6 @@
 """Train one run: parameters by value in, reports and measurements out, the same for the same seed.
 
-It knows nothing of Optuna, SQL or where its reports go; serve.py gives it a channel.
+It knows nothing of Optuna, SQL or where its reports go; worker.py gives it a channel.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins import DoublePrecision
 
-from tempopt.attention.attach import attach
+from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import TemperatureParameters
-from tempopt.training import cards
+from tempopt.training import gpu_memory
 from tempopt.training.bake import bake
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
@@ -34,12 +34,18 @@ from tempopt.training.callbacks import (
     metric_of,
     seed_generators,
 )
+from tempopt.training.checkpoint_callback import KeepCallback
 from tempopt.training.checkpoints import RunCheckpoints, load_weights
 from tempopt.training.data import seed_data
+from tempopt.training.entropy_callback import ObserveCallback
 from tempopt.training.forking import begins_alike
 from tempopt.training.identity import code_identity, conditions, run_identity
-from tempopt.training.keep import KeepCallback
-from tempopt.training.messages import (
+from tempopt.training.lightning_internals import leave_process_alone
+from tempopt.training.module import TemperedModule
+from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
+from tempopt.training.trackers import Trackers
+from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
+from tempopt.workers.messages import (
     Evaluation,
     Finished,
     Fork,
@@ -53,11 +59,6 @@ from tempopt.training.messages import (
     Stop,
     ValidateAt,
 )
-from tempopt.training.module import TemperedModule
-from tempopt.training.observe import ObserveCallback
-from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
-from tempopt.training.trackers import Trackers
-from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
 
 BEAT_SECONDS = 0.25
 
@@ -134,7 +135,7 @@ class Run:
         self._seed_data()
         options = {**LEAN, **self._compile(), **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
-        cards.begin(self._device, request.memory_share)
+        gpu_memory.begin(self._device, request.memory_share)
         self._beat(0)
 
     @property
@@ -246,7 +247,7 @@ class Run:
         return device
 
     def _peak_memory(self) -> int | None:
-        peaks = self._ranks.gathered(cards.peak(self._device))
+        peaks = self._ranks.gathered(gpu_memory.peak(self._device))
         return max((peak for peak in peaks if peak is not None), default=None)
 
     def _compile(self) -> dict[str, Any]:
@@ -281,7 +282,7 @@ class Run:
         checkpoints = self._checkpoints
         if checkpoints is None:
             return None
-        on = cards.kind(self._device), str(self.trainer.precision)
+        on = gpu_memory.kind(self._device), str(self.trainer.precision)
         checkpoints.conditions = conditions(self._code, self.request.program, *on)
         path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
@@ -327,7 +328,7 @@ class Run:
             self.module.validate_at = self.request.program.validate_at
             return self.module
         try:
-            return attach(self.module, self._temperature, layers=self._layers, way=self._way)
+            return attach(self.module, self._temperature, layers=self._layers, way=self._way, example=None)
         except AttachError as error:
             raise AttachError(
                 f"{error} (In a study a way is given as in attach: {{way: query_rows}}.)"
@@ -373,14 +374,7 @@ class Run:
                 "devices": ranks.size,
             }
         )
-        # Lightning would end the run on SIGTERM (and requeue it under Slurm); that is the agent's to decide
-        trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-        # and with several ranks it would ask them all at every batch, and wait for the card
-        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-        # under Slurm, or with a callback for it, it would go on from what others left in this folder
-        trainer._checkpoint_connector._select_ckpt_path = (  # type: ignore[method-assign]
-            lambda state_fn, ckpt_path, **known: ckpt_path
-        )
+        leave_process_alone(trainer)
         return trainer
 
     def _started(self, step: int, total_steps: int) -> None:
@@ -393,7 +387,7 @@ class Run:
                 attempt=self.request.attempt,
                 step=step,
                 total_steps=total_steps,
-                device=cards.named(self._device, self._ranks.size),
+                device=gpu_memory.named(self._device, self._ranks.size),
                 precision=str(trainer.precision),
                 layers=list(self.tempered.layers),
                 code=self._code,

@@ -23,8 +23,9 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from tempopt.errors import SpecError, masked
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.callbacks import Tempered, TrackCallback
+from tempopt.training.lightning_internals import logs_hyperparameters
 from tempopt.training.loggers import Ended, GivenLogger, State
-from tempopt.training.messages import Finished, Label, RunRequest, Stop
+from tempopt.workers.messages import Finished, Label, RunRequest, Stop
 
 _LONGEST = 300
 # A tracker that had a run wait so long before it failed is not asked again by the runs of the next while, or
@@ -252,7 +253,7 @@ def hyperparameters(
     """
     found: dict[str, Any] = {}
     for each in own:
-        if each is not None and each._log_hyperparams:
+        if each is not None and logs_hyperparameters(each):
             found |= {name: value for name, value in each.hparams_initial.items() if name != "_class_path"}
     label = request.label
     final = plan.temperature_init if plan.temperature_final is None else plan.temperature_final

@@ -9,7 +9,7 @@ from lightning.fabric.plugins import ClusterEnvironment
 
 from tempopt.errors import SpecError
 from tempopt.training.callbacks import TemperatureCallback
-from tempopt.training.control import EntropyControl
+from tempopt.training.entropy_control import EntropyControl
 
 # A person who wants a logger says so in the spec; the rest is the agent's business.
 LEAN: dict[str, Any] = {

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tempopt.attention.attach import Attachment, attach, detach
-from tempopt.attention.query_rows import query_rows
+from tempopt.attention.attach.attachment import Attachment, attach, detach
+from tempopt.attention.attach.query_rows import query_rows
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 

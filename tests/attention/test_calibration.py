@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tempopt.attention.losses import calibrated_temperature
+from tempopt.attention.modules.losses import calibrated_temperature
 from tempopt.errors import UsageError
 
 C = 5

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tempopt.attention.control import (
+from tempopt.attention.functional.attention import temper_query
+from tempopt.attention.functional.entropy import attention_entropy, normalised_entropy
+from tempopt.attention.functional.masks import visible_keys
+from tempopt.attention.modules.entropy_controller import (
     EntropyController,
     EntropyTarget,
     contrast,
     curriculum,
     entropy_slope,
 )
-from tempopt.attention.entropy import attention_entropy, normalised_entropy
-from tempopt.attention.functional import temper_query
-from tempopt.attention.masks import visible_keys
 from tempopt.errors import SpecError, UsageError
 from tempopt.temperature import Constant
 

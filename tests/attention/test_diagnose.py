@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.attention.diagnose import (
+from tempopt.attention.analysis.diagnose import (
     OUTLIER,
     Curves,
     Finding,
@@ -21,9 +21,9 @@ from tempopt.attention.diagnose import (
     robust_z,
     troubleshoot,
 )
-from tempopt.attention.metrics import AttentionEntropy
-from tempopt.attention.monitor import AttentionMonitor, HeadHistory, MonitorReport
-from tempopt.attention.statistics import attention_weights, weight_entropy
+from tempopt.attention.analysis.metrics import AttentionEntropy
+from tempopt.attention.analysis.monitor import AttentionMonitor, HeadHistory, MonitorReport
+from tempopt.attention.analysis.statistics import attention_weights, weight_entropy
 from tempopt.errors import UsageError
 from tempopt.temperature import TemperatureParameters, TemperaturePlan
 

@@ -12,14 +12,14 @@ import scipy.special
 import torch
 from torch import Tensor
 
-from tempopt.attention.entropy import (
+from tempopt.attention.functional.attention import tempered_attention, visible_keys
+from tempopt.attention.functional.entropy import (
     add_to_gradient,
     attention_entropy,
     entropy_regulariser,
     entropy_term,
     normalised_entropy,
 )
-from tempopt.attention.functional import tempered_attention, visible_keys
 from tempopt.temperature import LogNScaling
 
 B, H, Q, K, D = 2, 2, 5, 5, 4

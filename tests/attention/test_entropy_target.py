@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempopt.attention.control import ARRANGEMENTS, EntropyTarget, contrast, curriculum
+from tempopt.attention.modules.entropy_controller import ARRANGEMENTS, EntropyTarget, contrast, curriculum
 from tempopt.errors import SpecError
 from tempopt.temperature import SCHEDULES, Constant, Cosine, Linear, WarmupAnneal
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tempopt.attention.entropy import (
+from tempopt.attention.functional.attention import tempered_attention
+from tempopt.attention.functional.entropy import (
     attention_entropy,
     entropy_regulariser,
     entropy_term,
     regularised_attention,
     term_of_entropy,
 )
-from tempopt.attention.functional import tempered_attention
 from tempopt.errors import SpecError
 
 B, H, Q, D = 2, 3, 5, 4

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from tempopt.attention.functional import temper_query, tempered_attention, visible_keys
+from tempopt.attention.functional.attention import temper_query, tempered_attention, visible_keys
 from tempopt.errors import UsageError
 from tempopt.temperature import (
     NORMALISERS,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tempopt.attention import fused
-from tempopt.attention.entropy import attention_entropy, attention_with_entropy
+from tempopt.attention.functional import fused_entropy
+from tempopt.attention.functional.entropy import attention_entropy, attention_with_entropy
 from tempopt.errors import UsageError
 
 INF = float("inf")
@@ -25,10 +25,10 @@ INF = float("inf")
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a few rows and keys make several tiles, of which the last is smaller."""
-    monkeypatch.setattr(fused, "_TILE", 12)
-    monkeypatch.setattr(fused, "_SMALLEST_TILE", 12)
-    monkeypatch.setattr(fused, "_COLUMNS", 4)
-    monkeypatch.setattr(fused, "_CAUSAL_COLUMNS", 3)
+    monkeypatch.setattr(fused_entropy, "_TILE", 12)
+    monkeypatch.setattr(fused_entropy, "_SMALLEST_TILE", 12)
+    monkeypatch.setattr(fused_entropy, "_COLUMNS", 4)
+    monkeypatch.setattr(fused_entropy, "_CAUSAL_COLUMNS", 3)
 
 
 def draw(*shapes: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -265,8 +265,8 @@ def test_keys_as_values_give_the_same_entropy_and_gradients(with_values: bool, i
         loss = (results[0].sin().sum() if with_values else 0.0) + results[1].square().sum()
         return [results[1], *torch.autograd.grad(loss, (q, k, v)[: 3 if with_values else 2])]
 
-    through_values = all_of(fused._through_values(kernel, q, k, values, 0.4, is_causal))
-    in_tiles = all_of(fused.attention_and_entropy(q, k, values, None, 0.4, is_causal))
+    through_values = all_of(fused_entropy._through_values(kernel, q, k, values, 0.4, is_causal))
+    in_tiles = all_of(fused_entropy.attention_and_entropy(q, k, values, None, 0.4, is_causal))
     torch.testing.assert_close(through_values, in_tiles)
 
 
@@ -276,17 +276,17 @@ def test_the_cards_kernel_is_given_dense_aligned_rows_alone() -> None:
 
     with FakeTensorMode():
         q, k, v = (on_card() for _ in range(3))
-        assert fused._kernel_takes(q, k, v)
-        assert fused._kernel_takes(q, k, None)
+        assert fused_entropy._kernel_takes(q, k, v)
+        assert fused_entropy._kernel_takes(q, k, None)
         # what transposing leaves behind
         sparse = on_card(width=5, keys=16).transpose(-2, -1)
-        assert not fused._kernel_takes(sparse, k, v)
-        assert not fused._kernel_takes(q, sparse, v)
-        assert fused._kernel_takes(q, k, sparse)
-        assert not fused._kernel_takes(q, k, on_card(dtype=torch.float32))
-        assert not fused._kernel_takes(on_card(width=12), on_card(width=12), v)
-        assert not fused._kernel_takes(q, on_card(keys=0), on_card(keys=0))
-    assert not fused._kernel_takes(*(torch.zeros(1, 2, 5, 16) for _ in range(3)))
+        assert not fused_entropy._kernel_takes(sparse, k, v)
+        assert not fused_entropy._kernel_takes(q, sparse, v)
+        assert fused_entropy._kernel_takes(q, k, sparse)
+        assert not fused_entropy._kernel_takes(q, k, on_card(dtype=torch.float32))
+        assert not fused_entropy._kernel_takes(on_card(width=12), on_card(width=12), v)
+        assert not fused_entropy._kernel_takes(q, on_card(keys=0), on_card(keys=0))
+    assert not fused_entropy._kernel_takes(*(torch.zeros(1, 2, 5, 16) for _ in range(3)))
 
 
 @pytest.mark.parametrize(

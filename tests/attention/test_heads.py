@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
-from tempopt.attention.heads import AttendGates, HeadGates, ProjectionGates, least_important
+from tempopt.attention.modules.head_gates import AttendGates, HeadGates, ProjectionGates, least_important
 from tempopt.errors import AttachError, SpecError, UsageError
 
 M, H, L = 8, 4, 2

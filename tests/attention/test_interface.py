@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from tempopt import AttachError, attach
-from tempopt.attention.attach import detach
-from tempopt.attention.interface_layers import interface_layers
+from tempopt.attention.attach.attachment import detach
+from tempopt.attention.attach.hf_layers import interface_layers
 
 transformers: Any = pytest.importorskip(
     "transformers", reason="NOT TESTED: the attention interface. Install tempopt[transformers]."

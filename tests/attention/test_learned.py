@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
-from tempopt.attention.functional import tempered_attention
-from tempopt.attention.learned import (
+from tempopt.attention.functional.attention import tempered_attention
+from tempopt.attention.modules.learned import (
     ConditionalTemperature,
     HeadTemperature,
     LearnedTemperature,

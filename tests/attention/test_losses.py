@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
-from tempopt.attention.learned import no_decay_names
-from tempopt.attention.losses import (
+from tempopt.attention.modules.learned import no_decay_names
+from tempopt.attention.modules.losses import (
     LearnedOutputTemperature,
     OutputTemperature,
     contrastive_loss,

@@ -13,8 +13,8 @@ from torch import nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.data import dim_zero_sum
 
-from tempopt.attention import metrics
-from tempopt.attention.metrics import (
+from tempopt.attention.analysis import metrics
+from tempopt.attention.analysis.metrics import (
     AttentionEntropy,
     AttentionGini,
     AttentionLocality,
@@ -27,7 +27,7 @@ from tempopt.attention.metrics import (
     SelfAttentionRatio,
     SoftmaxJacobianNorm,
 )
-from tempopt.attention.statistics import STATISTICS, attention_weights
+from tempopt.attention.analysis.statistics import STATISTICS, attention_weights
 from tempopt.errors import SpecError, UsageError
 from tests.attention.test_statistics import MASKS, B, D, H, K, Q, by_definition, one_hot, qk, rows, valid
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import MetricCollection
 
-from tempopt.attention import metrics
-from tempopt.attention.metrics import HeadMetric, QueryKeyMagnitude, _WeightMetric
-from tempopt.attention.statistics import attention_weights
+from tempopt.attention.analysis import metrics
+from tempopt.attention.analysis.metrics import HeadMetric, QueryKeyMagnitude, _WeightMetric
+from tempopt.attention.analysis.statistics import attention_weights
 
 RANKS, HEADS, LAYERS = 2, 3, 2
 NAMES = sorted(

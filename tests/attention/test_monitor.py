@@ -10,12 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tempopt.attention.metrics import (
-    AttentionEntropy,
-    QueryKeyMagnitude,
-)
-from tempopt.attention.monitor import AttentionMonitor, trend
-from tempopt.attention.statistics import attention_weights
+from tempopt.attention.analysis.metrics import AttentionEntropy, QueryKeyMagnitude
+from tempopt.attention.analysis.monitor import AttentionMonitor, trend
+from tempopt.attention.analysis.statistics import attention_weights
 from tempopt.errors import SpecError, UsageError
 from tests.attention.test_metrics import METRICS
 from tests.attention.test_statistics import MASKS, D, H, by_definition, qk, valid

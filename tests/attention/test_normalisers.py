@@ -17,9 +17,9 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tempopt.attention.attach import attach
-from tempopt.attention.functional import tempered_attention
-from tempopt.attention.normalisers import ATTENTIONS, normalised_attention
+from tempopt.attention.attach.attachment import attach
+from tempopt.attention.functional.attention import tempered_attention
+from tempopt.attention.functional.normalisers import ATTENTIONS, normalised_attention
 from tempopt.errors import AttachError, UsageError
 from tempopt.temperature import NORMALISERS, LogNScaling, NoLengthScaling
 from tests.attention.test_functional import MASKS, B, D, E, H, K, Q, additive, allowed, qkv, random_mask

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tempopt import attach
-from tempopt.attention.observing import Observers, fused_attention_observed
+from tempopt.attention.attach.observers import Observers, fused_attention_observed
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 

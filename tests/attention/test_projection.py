@@ -11,8 +11,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import scaled_dot_product_attention
 
-from tempopt.attention.projection import Factors, TemperedProjection, restore, temper
-from tempopt.attention.query_rows import query_rows
+from tempopt.attention.attach.projection import Factors, TemperedProjection, restore, temper
+from tempopt.attention.attach.query_rows import query_rows
 from tempopt.errors import AttachError
 
 WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7
@@ -98,8 +98,7 @@ def pair(request) -> tuple[nn.Module, nn.Module]:
 def tempered(model: nn.Module) -> Factors:
     layers = query_rows(model)
     factors = Factors(layers)
-    for index, layer in enumerate(layers):
-        temper(layer, index, factors)
+    temper(layers, factors)
     return factors
 
 

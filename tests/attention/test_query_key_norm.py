@@ -11,8 +11,8 @@ import scipy.special
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional import tempered_attention
-from tempopt.attention.learned import QueryKeyNorm, paper_gain
+from tempopt.attention.functional.attention import tempered_attention
+from tempopt.attention.modules.learned import QueryKeyNorm, paper_gain
 from tempopt.errors import SpecError
 
 B, H, N, D = 2, 3, 12, 8

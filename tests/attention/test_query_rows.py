@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils import parametrizations, prune
 
-from tempopt.attention.query_rows import query_rows
+from tempopt.attention.attach.query_rows import query_rows
 from tempopt.errors import AttachError
 
 WIDTH, HEADS, BATCH, TOKENS = 16, 4, 3, 7

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
-from tempopt.attention.attach import attach
+from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 
@@ -164,7 +164,7 @@ def test_a_layer_that_reads_a_copy_of_its_weights_is_refused_with_its_name() -> 
 
 
 def test_fused_projections_that_are_interleaved_are_found_out() -> None:
-    with pytest.raises(AttachError, match=r'layer "qkv" are not the three equal blocks'):
+    with pytest.raises(AttachError, match=r'layer "qkv" does not act.*three equal blocks'):
         prove(Fused(interleaved=True))
 
 

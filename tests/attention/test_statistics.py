@@ -18,11 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tempopt.attention import statistics
-from tempopt.attention.metrics import (
-    HeadSimilarity,
-)
-from tempopt.attention.statistics import STATISTICS, attended, attention_weights, visible_pairs
+from tempopt.attention.analysis import statistics
+from tempopt.attention.analysis.metrics import HeadSimilarity
+from tempopt.attention.analysis.statistics import STATISTICS, attended, attention_weights, visible_pairs
 from tempopt.errors import UsageError
 
 B, H, Q, K, D = 2, 3, 6, 6, 4

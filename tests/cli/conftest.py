@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tempopt.store.rows import TicketRow
-from tempopt.study.progress import Snapshot, TrainerView
+from tempopt.agent.observer import Snapshot, WorkerView
+from tempopt.records.rows import TicketRow
 
 # A password as it is, as it is written in a URL, and the parts that a careless mask would leave.
 SECRET = "zqx@kvw:2/jq"
@@ -71,8 +71,8 @@ def make_snapshot() -> Callable[..., Snapshot]:
             "best": 0.69,
             "best_params": {"schedule": "cosine", "temperature_init": 2.5},
             "baseline_mean": 0.61,
-            "trainers": [
-                TrainerView(
+            "workers": [
+                WorkerView(
                     slot=0,
                     kind="search",
                     number=17,
@@ -82,7 +82,7 @@ def make_snapshot() -> Callable[..., Snapshot]:
                     bound=0.6,
                     device="cpu",
                 ),
-                TrainerView(slot=1, device="cpu"),
+                WorkerView(slot=1, device="cpu"),
             ],
             "elapsed": 61.0,
             "remaining": 125.0,

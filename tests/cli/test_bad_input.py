@@ -1,7 +1,7 @@
-"""What a person who gets it wrong is told by the real command line: one message, exit code 2, nothing begun.
+"""What a person who gets it wrong is told by the command line: one message, exit code 2, nothing begun.
 
-A test for each line of the promise, and for the ways in which people get such things wrong. Trainers take
-seconds to start, so what can be seen without one is asked for without one.
+A test for each line of the promise, and for the ways in which people get such things wrong. Commands run in
+the test's own process, since an interpreter takes seconds to start; test_main.py starts some.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from tempopt.store.rows import NewTicket
+from tempopt import cli
+from tempopt.records.rows import NewTicket
+from tempopt.spec.study_spec import load_spec
 from tempopt.store.store import Store
-from tempopt.study.spec import load_spec
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import descendants
 
@@ -98,13 +99,19 @@ def start(folder: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def told(start: Start) -> Told:
+def told(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Told:
     """Return a runner that gives what a command said on stderr, and sees that it was one message."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{TOYS}")
 
     def run(*words: str, code: int = 2, **environment: str) -> str:
-        process = start(*words, **environment)
-        _, message = process.communicate(timeout=120)
-        assert process.returncode == code, message
+        capfd.readouterr()
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            ended = cli.main(words)
+        message = capfd.readouterr().err
+        assert ended == code, message
         assert message.startswith("tempopt: error: ")
         assert "Traceback" not in message
         return message
@@ -308,6 +315,7 @@ def closed_port() -> Iterator[int]:
         yield int(taken.getsockname()[1])
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(("scheme", "driver"), [("postgresql", "psycopg"), ("mysql", "pymysql")])
 def test_a_database_that_cannot_be_reached(told: Told, closed_port: int, scheme: str, driver: str) -> None:
     pytest.importorskip(driver, reason=f"NOT TESTED: {driver} is missing. pip install tempopt[{scheme}]")
@@ -327,6 +335,7 @@ def _connected(driver: str, server: str, **settings: Any) -> Any:
         pytest.skip(f"NOT TESTED on {server}: {' '.join(str(error).split())}. Start a server there.")
 
 
+@pytest.mark.service
 def test_a_wrong_password(told: Told) -> None:
     host, _, port = MARIADB.partition(":")
     _connected("pymysql", f"mariadb at {MARIADB}", host=host, port=int(port), user="root").close()

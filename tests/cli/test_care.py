@@ -11,10 +11,11 @@ import pytest
 
 from tempopt import cli
 from tempopt.cli.care import gc
-from tempopt.store.rows import NewTicket, Wanted
+from tempopt.records.changes import Wanted
+from tempopt.records.rows import NewTicket
 from tempopt.store.store import Store
-from tempopt.study import care
-from tempopt.study.care import Collected, Deleted, Told
+from tempopt.study import admin
+from tempopt.study.admin import Collected, Deleted, Told
 
 URL = "sqlite:///a b.db"
 STORAGE = ["--storage", URL]
@@ -84,7 +85,7 @@ def test_what_is_done_can_be_neither_paused_nor_stopped(command: str, said: Call
 def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
     told: Told, out: str, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(care, "stop", lambda storage, name: told)
+    monkeypatch.setattr(admin, "stop", lambda storage, name: told)
     shown = said("stop", "pairs")
     assert out in shown
     assert shown.endswith("confirmed:  tempopt resume pairs --storage 'sqlite:///a b.db'\n")
@@ -92,7 +93,7 @@ def test_a_stop_with_nobody_at_work_says_who_is_to_confirm(
 
 def test_several_agents_are_named(said: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(before="running", agents=["a:1", "b:2"])
-    monkeypatch.setattr(care, "pause", lambda storage, name: told)
+    monkeypatch.setattr(admin, "pause", lambda storage, name: told)
     assert "At work: a:1, b:2. Each agent leaves once its runs are saved." in said("pause", "pairs")
 
 
@@ -143,7 +144,7 @@ def test_delete_names_what_it_could_not_remove(
     said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted = Deleted(agents=[], freed=2_500_000, left={"s3://bucket/pairs": "no credentials"})
-    monkeypatch.setattr(care, "delete", lambda storage, name, *, force: deleted)
+    monkeypatch.setattr(admin, "delete", lambda storage, name, *, force: deleted)
     assert said("delete", "pairs", "--yes") == (
         'Study "pairs" is deleted; 2.5 MB of checkpoints and logs were freed.\n'
         "Not removed: s3://bucket/pairs (no credentials)\n"
@@ -166,7 +167,7 @@ def test_gc_lists_or_removes(
     def collect(storage: str, name: str | None, *, dry_run: bool) -> list[Collected]:
         return [Collected(study="pairs", files={"/a/step-1-1.ckpt": 1500}, left={"s3://b": "away"})]
 
-    monkeypatch.setattr(care, "collect", collect)
+    monkeypatch.setattr(admin, "collect", collect)
     assert gc(argparse.Namespace(url=URL, name=None, dry_run=dry_run)) == 0
     assert capsys.readouterr().out.startswith(out)
 

@@ -20,7 +20,7 @@ FLAGS = {
     | LAUNCH
     | LOOKING
     | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
-    "resume": STORE | LAUNCH | LOOKING | {"NAME", "--trials", "--workers", "--checkpoints"},
+    "resume": STORE | LAUNCH | LOOKING | {"NAME", "--trials", "--pairs", "--workers", "--checkpoints"},
     "agent": STORE | {"NAME", "--workers", "--checkpoints"},
     "list": STORE | {"--json"},
     "show": STORE | {"NAME", "--json", "--watch"},
@@ -91,6 +91,7 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFi
         (["search", "x.yaml", "--trials", "many"], '"many" is not a number of 1 or more'),
         (["export", "x", "--format", "toml"], "choose from 'yaml', 'python'"),
         (["list", "x"], "unrecognized arguments: x"),
+        (["resume", "x", "--pairs", "8"], '"8" is not +N: a verdict can only get more pairs'),
         (["resume", "x", "--trials", "5"], '"5" is not +N: a study that goes on can only get more trials'),
         (["resume", "x", "--trials", "+0"], '"0" is not a number of 1 or more'),
         (["search", "x.yaml", "--trials", "+"], '"" is not a number of 1 or more'),

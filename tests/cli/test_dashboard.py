@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from tempopt import cli
+from tempopt.agent.observer import Unobserved
 from tempopt.cli.dashboard import beside, bring_up_to_date
-from tempopt.report.beside import Beside
-from tempopt.report.study_page import PREFIXES
+from tempopt.report.dashboard.child import Beside
+from tempopt.report.dashboard.study_page import PREFIXES
 from tempopt.store.store import Store
-from tempopt.study.progress import Unobserved
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World
 

@@ -16,7 +16,7 @@ import pytest
 
 from tempopt import cli
 from tempopt.errors import StorageError
-from tempopt.store.rows import TicketRow
+from tempopt.records.rows import TicketRow
 from tempopt.store.store import Store
 from tempopt.testing.toys import PACE
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tempopt import cli
-from tempopt.study import care
-from tempopt.study.care import Printed
+from tempopt.study import admin
+from tempopt.study.admin import Printed
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
             assert (name, asked) == ("pairs", ticket)
             return list(printed)
 
-        monkeypatch.setattr(care, "logs", logs)
+        monkeypatch.setattr(admin, "logs", logs)
         assert cli.main(["logs", "pairs", *words]) == 0
         return capsys.readouterr().out
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tempopt import cli
-from tempopt.store.rows import Ended, NewTicket, Outcomes, Wanted
+from tempopt.records.changes import Ended, Outcomes, Wanted
+from tempopt.records.rows import NewTicket
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tempopt.study.spec import StudySpec
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import find_or_start
 
@@ -72,6 +73,7 @@ def test_a_password_is_not_repeated_wherever_it_was_written(
     holds_no_password(out + err)
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("way", ["option", "file", "environment"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_database_that_is_away_is_told_without_the_password_and_so_is_the_traceback(
@@ -144,6 +146,7 @@ def url() -> Iterator[str]:
         server.drop_database(name)
 
 
+@pytest.mark.service
 def test_what_is_shown_of_a_study_holds_no_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     commands = ["list", "list --json", "show pairs", "show pairs --json", "export pairs", "logs pairs"]
     commands += ["logs pairs search-0", "gc", "storage upgrade", "stop pairs", "pause pairs"]

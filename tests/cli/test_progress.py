@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tempopt.cli.progress import Lines, Screen, amount, called, duration, observing, outcome
-from tempopt.store.rows import TicketRow
-from tempopt.study.progress import Snapshot, TrainerView
+from tempopt.agent.observer import Snapshot, WorkerView
+from tempopt.cli.progress import LABELS, Lines, Screen, amount, called, duration, observing, outcome
+from tempopt.records.rows import KINDS, TicketRow
 
 MakeTicket = Callable[..., TicketRow]
 MakeSnapshot = Callable[..., Snapshot]
@@ -50,6 +50,10 @@ def test_every_outcome_is_said_in_words(
 def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
     assert called(make_ticket()) == "search 7"
     assert called(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
+    assert called(make_ticket(kind="confirm", arm="search+unit", number=3)) == "confirm 3 (search+unit)"
+    assert called(make_ticket(kind="rematch", arm="unit", number=0)) == "rematch 0 (unit)"
+    alone = make_ticket(kind="ablation", arm="without_schedule", number=2)
+    assert called(alone) == "ablation 2 (without_schedule)"
 
 
 class Flushed(io.StringIO):
@@ -93,8 +97,8 @@ def test_a_log_counts_tickets_that_finish_between_two_snapshots(
 
 def test_notes_go_to_the_log_as_they_are() -> None:
     stream = io.StringIO()
-    Lines(stream).note("trainer 1 was started again")
-    assert stream.getvalue() == "trainer 1 was started again\n"
+    Lines(stream).note("worker 1 was started again")
+    assert stream.getvalue() == "worker 1 was started again\n"
 
 
 def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
@@ -107,7 +111,7 @@ def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
     return stream.getvalue()
 
 
-def test_the_screen_shows_stages_best_trainers_and_time_left(make_snapshot: MakeSnapshot) -> None:
+def test_the_screen_shows_stages_best_workers_and_time_left(make_snapshot: MakeSnapshot) -> None:
     seen = _picture(make_snapshot())
     assert "pairs  maximize val_accuracy" in seen
     assert "1:01, about 2:05 left" in seen
@@ -120,10 +124,18 @@ def test_the_screen_shows_stages_best_trainers_and_time_left(make_snapshot: Make
     assert "idle" in seen
 
 
-def _elsewhere(number: int, **fields: Any) -> TrainerView:
+def test_the_screen_has_a_bar_for_every_kind_that_was_asked_for(make_snapshot: MakeSnapshot) -> None:
+    asked = {kind: 10 + place for place, kind in enumerate(KINDS)}
+    seen = _picture(make_snapshot(asked=asked, done=dict.fromkeys(KINDS, 7), stage="rematch")).splitlines()
+    bars = [line for line in seen if "7/" in line]
+    assert [line.strip().split("  ")[0] for line in bars] == [LABELS[kind] for kind in KINDS]
+    assert [int(line.rpartition("/")[2]) for line in bars] == list(asked.values())
+
+
+def _elsewhere(number: int, **fields: Any) -> WorkerView:
     host = f"node{number}.cluster"
     place = {"agent": f"{host}:{4000 + number}", "machine": host, "device": "NVIDIA H200 (cuda:0)"}
-    return TrainerView(slot=number, kind="search", number=number, **{**place, **fields})
+    return WorkerView(slot=number, kind="search", number=number, **{**place, **fields})
 
 
 def _lines_of_runs(seen: str) -> list[list[str]]:
@@ -133,13 +145,13 @@ def _lines_of_runs(seen: str) -> list[list[str]]:
 
 
 def test_the_screen_has_a_line_for_each_run_of_other_agents(make_snapshot: MakeSnapshot) -> None:
-    trainers = [
+    workers = [
         _elsewhere(1, step=50, total_steps=100, value=0.25, bound=0.125),
         _elsewhere(2),
         _elsewhere(3, step=1, total_steps=100, silent=True),
         _elsewhere(4, agent="10.0.0.7:12", device=None),
     ]
-    seen = _picture(make_snapshot(trainers=trainers, direction="minimize"), width=120)
+    seen = _picture(make_snapshot(workers=workers, direction="minimize"), width=120)
     device = ["NVIDIA", "H200", "(cuda:0)"]
     assert _lines_of_runs(seen) == [
         ["agent", "device", "run", "steps", "value", "bound"],
@@ -153,16 +165,16 @@ def test_the_screen_has_a_line_for_each_run_of_other_agents(make_snapshot: MakeS
 def test_numbers_are_whole_however_narrow_and_what_there_is_no_room_for_is_left_out(
     make_snapshot: MakeSnapshot,
 ) -> None:
-    trainers = [_elsewhere(1, step=5000, total_steps=5000, value=0.12345, bound=-0.12345)]
+    workers = [_elsewhere(1, step=5000, total_steps=5000, value=0.12345, bound=-0.12345)]
     for width, has in ((120, ("NVIDIA", "━")), (70, ("━",)), (54, ())):
-        (_, line) = _lines_of_runs(_picture(make_snapshot(trainers=trainers), width=width))
+        (_, line) = _lines_of_runs(_picture(make_snapshot(workers=workers), width=width))
         assert line[0] == "node1:4001"
         assert line[-4:] == ["5000/5000", "0.1235", "≥", "-0.1235"]
         assert tuple(sign for sign in ("NVIDIA", "━") if sign in " ".join(line)) == has
 
 
 def test_of_many_runs_the_first_are_shown_and_the_others_counted(make_snapshot: MakeSnapshot) -> None:
-    seen = _picture(make_snapshot(trainers=[_elsewhere(n) for n in range(400)]))
+    seen = _picture(make_snapshot(workers=[_elsewhere(n) for n in range(400)]))
     lines = _lines_of_runs(seen)
     assert lines[1][0] == "node0:4000"
     assert lines[-1] == ["and", str(400 - len(lines) + 2), "more"]
@@ -170,13 +182,13 @@ def test_of_many_runs_the_first_are_shown_and_the_others_counted(make_snapshot: 
 
 
 def test_the_screen_says_that_nobody_is_at_work(make_snapshot: MakeSnapshot) -> None:
-    assert "nobody is at work on it just now" in _picture(make_snapshot(trainers=[]))
+    assert "nobody is at work on it just now" in _picture(make_snapshot(workers=[]))
 
 
 def test_the_screen_has_something_to_say_before_the_first_run(make_snapshot: MakeSnapshot) -> None:
-    assert "starting the trainers" in _picture(None)
+    assert "starting the workers" in _picture(None)
     fresh = make_snapshot(
-        done={}, best=None, best_params={}, baseline_mean=None, trainers=[], elapsed=0.0, remaining=None
+        done={}, best=None, best_params={}, baseline_mean=None, workers=[], elapsed=0.0, remaining=None
     )
     seen = _picture(fresh)
     assert "best so far –" in seen

@@ -129,7 +129,8 @@ def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
 
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resume", "pairs"]) == 0
-    assert carried_out == {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None, "more": 0}
+    settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
+    assert carried_out == {**settings, "more": 0, "pairs": 0}
     assert "the verdict" in capsys.readouterr().out
 
 
@@ -138,6 +139,17 @@ def test_more_trials_can_be_asked_for(carried_out: Called) -> None:
     assert carried_out["more"] == 20
     assert cli.main(["search", "a.yaml", "--trials", "+3"]) == 0
     assert (carried_out["trials"], carried_out["more"]) == (None, 3)
+
+
+def test_more_pairs_can_be_asked_for_and_not_with_trials(
+    carried_out: Called, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["resume", "pairs", "--pairs", "+8"]) == 0
+    assert (carried_out["pairs"], carried_out["more"]) == (8, 0)
+    carried_out.clear()
+    assert cli.main(["resume", "pairs", "--pairs", "+8", "--trials", "+8"]) == cli.USAGE
+    assert "Give one of them." in capsys.readouterr().err
+    assert carried_out == {}
 
 
 def test_parameter_sets_to_try_are_read_from_a_file(carried_out: Called, folder: Path) -> None:

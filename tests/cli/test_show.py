@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,10 +15,12 @@ import pytest
 
 from tempopt import cli
 from tempopt.errors import StoreUnreachable
-from tempopt.store.rows import Began, Ended, Kind, NewTicket, Outcomes, Reported, TicketRow, Wanted
+from tempopt.records.changes import Began, Ended, Outcomes, Reported, Wanted
+from tempopt.records.liveness import machine
+from tempopt.records.rows import KINDS, Kind, NewTicket, TicketRow
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tempopt.study.presence import machine
-from tempopt.study.spec import StudySpec
+from tests.report.made_study import World, make, write
 
 URL = "sqlite:///tempopt.db"
 SPEC = {
@@ -183,6 +186,45 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
     assert list(told) == keys
     assert told["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}
     assert told["verdict"] is None
+
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture[str]) -> None:
+    search = {"lr": {"low": 0.001, "high": 0.1, "log": True}}
+    made = make(World(search=search, study={"failure": 0.6}, layers=0))
+    write(URL, made)
+    assert cli.main(["show", "pairs", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["tickets"]) == set(KINDS)
+    verdict, found = told["verdict"], made.result().verdict
+    assert found is not None and found.over_twin is not None and found.simplest is not None
+    (table,) = re.findall(r"### The verdict as JSON\n(.*)", DOCUMENTED, flags=re.DOTALL)
+    rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == set(verdict)
+    comparison = {"gain", "ci_low", "ci_high", "p_value", "significant"}
+    for key, answer in {
+        "over_baseline": found.over_baseline,
+        "over_twin": found.over_twin,
+        "against_constant": found.against_constant,
+    }.items():
+        assert set(verdict[key]) == comparison
+        assert answer is not None and verdict[key]["gain"] == answer.paired.gain
+    assert verdict["gain"] == min(verdict["over_baseline"]["gain"], verdict["over_twin"]["gain"])
+    assert (verdict["confidence"], verdict["alpha"], verdict["looks"]) == (0.96, 0.04, 1)
+    assert verdict["interacts"] is False
+    inference = verdict["inference_only"]
+    assert set(inference) == comparison | {"plan", "curve", "share", "twin", "winner", "difference"}
+    assert set(inference["share"]) == {"ratio", "low", "high"}
+    assert set(inference["winner"]) == comparison | {"plan", "curve"}
+    assert "as trained" in inference["curve"]
+    assert set(verdict["init_only"]) == comparison | {"share"}
+    assert [part["name"] for part in verdict["parts"]] == [part.name for part in found.parts]
+    assert all(set(part) == comparison | {"name", "params"} for part in verdict["parts"])
+    assert set(verdict["simplest"]) == {"parts", "params", "holds", "lost", "kept"}
+    assert set(verdict["failures"]) == {"arm", "reference", "p_value"}
+    assert set(verdict["failures"]["arm"]) == {"failed", "runs", "low", "high"}
 
 
 @pytest.mark.usefixtures("begun")

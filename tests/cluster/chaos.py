@@ -1,4 +1,4 @@
-"""A study under attack: agents, trainers, the database and the network are struck, and nothing may be lost.
+"""A study under attack: agents, workers, the database and the network are struck, and nothing may be lost.
 
 The full attack on every backend is one command, from the root of a clone (as root, for the network)::
 
@@ -70,10 +70,10 @@ class Attacker:
         self._random = random.Random(self.size.seed)
         self._blows: dict[str, Callable[[], str]] = {
             "agent killed": self._kill_agent,
-            "trainer killed": self._kill_trainer,
+            "worker killed": self._kill_worker,
             "agent paused": lambda: self._pause(True, False),
-            "trainer paused": lambda: self._pause(False, True),
-            "agent and trainer paused": lambda: self._pause(True, True),
+            "worker paused": lambda: self._pause(False, True),
+            "agent and worker paused": lambda: self._pause(True, True),
             "agent terminated": self._terminate,
         }
         if self.server is not None:
@@ -163,15 +163,15 @@ class Attacker:
         strike(agent.process.pid, signal.SIGTERM)
         return f"agent {agent.number}"
 
-    def _kill_trainer(self) -> str:
+    def _kill_worker(self) -> str:
         agent = self._victim()
-        strike(self._random.choice(agent.trainers()), signal.SIGKILL)
+        strike(self._random.choice(agent.workers()), signal.SIGKILL)
         return f"of agent {agent.number}"
 
-    def _pause(self, agent_too: bool, trainers_too: bool) -> str:
+    def _pause(self, agent_too: bool, workers_too: bool) -> str:
         agent = self._victim()
         pids = [agent.process.pid] if agent_too else []
-        pids += [self._random.choice(agent.trainers())] if trainers_too else []
+        pids += [self._random.choice(agent.workers())] if workers_too else []
         agent.paused = True
         for pid in pids:
             strike(pid, signal.SIGSTOP)

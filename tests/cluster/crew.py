@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tempopt.errors import StorageError
-from tempopt.store.rows import TicketRow
+from tempopt.records.rows import TicketRow
 from tests.cluster.network import Machine
 from tests.cluster.studies import NAME, environment, seen, state, tempopt, written
-from tests.servers import descendants, strike
+from tests.servers import strike, worker_pids
 
 # Only against hanging for ever: nothing is done for so long on no machine, however slow and busy.
 PATIENCE = 400.0
 INTERRUPTED = 130
-_SERVE = b"tempopt.training.serve"
 
 
 def wait_until(done: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
@@ -52,14 +51,9 @@ class Agent:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def trainers(self) -> list[int]:
-        """Return the process ids of its trainers."""
-        found = []
-        for pid in descendants(self.process.pid):
-            with contextlib.suppress(OSError):
-                if _SERVE in (Path("/proc") / str(pid) / "cmdline").read_bytes():
-                    found.append(pid)
-        return found
+    def workers(self) -> list[int]:
+        """Return the process ids of its workers."""
+        return worker_pids(self.process.pid)
 
     def told(self) -> str:
         """Return how it ended and the last that it said."""
@@ -69,7 +63,7 @@ class Agent:
 
 @dataclass
 class Crew:
-    """So many agents, one trainer each, on this machine and on others; the dead are replaced.
+    """So many agents, one worker each, on this machine and on others; the dead are replaced.
 
     Args:
         folder: Folder in which they run.
@@ -152,7 +146,7 @@ class Crew:
     def end(self) -> None:
         """Kill everybody."""
         for agent in self.agents:
-            for pid in (*agent.trainers(), agent.process.pid):
+            for pid in (*agent.workers(), agent.process.pid):
                 strike(pid, signal.SIGCONT)
                 strike(pid, signal.SIGKILL)
             agent.process.wait()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tempopt.store.rows import TicketRow
+from tempopt.records.rows import TicketRow
 from tests.cluster import studies
 from tests.cluster.crew import PATIENCE, wait_until
 
@@ -33,7 +33,7 @@ class Place:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start a tempopt command that works on the study with one trainer."""
+        """Start a tempopt command that works on the study with one worker."""
         command = studies.tempopt(*words, "--storage", self.url, "--workers", "1")
         files = {"PACE": str(self.folder / "pace"), "TRACE": str(self.folder / "trace")}
         with (self.folder / "output.txt").open("ab") as output:
@@ -98,7 +98,7 @@ class Place:
         return [int(step) for who, step in map(str.split, trace.splitlines()) if who == first]
 
     def close(self) -> None:
-        """Kill what is left; trainers end with their agents."""
+        """Kill what is left; workers end with their agents."""
         for process in self.processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Agents, trainers, the database and the network are struck for a while, and nothing is lost.
+"""Agents, workers, the database and the network are struck for a while, and nothing is lost.
 
 The longer attack, with more agents and tickets, is ``python -m tests.cluster.chaos``.
 """

@@ -11,7 +11,7 @@ import pytest
 
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.store.store import Store
-from tempopt.training.places import Need
+from tempopt.workers.placement import Need
 
 
 class Recorder(Launcher):

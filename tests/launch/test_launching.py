@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tempopt.agent.observer import Unobserved
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.launch.launcher import Job
 from tempopt.launch.launching import Launch
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tempopt.study.progress import Unobserved
-from tempopt.study.spec import StudySpec
 from tests.launch.conftest import Beside, Recorder
 from tests.servers import find_or_start
 
@@ -141,6 +141,7 @@ def test_a_study_that_is_paused_ends_the_watching_and_takes_back_what_waits(
     assert beside.cancelled == ["7_1"]
 
 
+@pytest.mark.service
 def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done() -> None:
     server, why_not = find_or_start("postgresql")
     if server is None:

@@ -15,11 +15,12 @@ from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Task
 from tempopt.launch.local import LocalLauncher
 from tempopt.testing import LauncherTests
-from tempopt.training.places import Need
+from tempopt.workers.placement import Need
 from tests.cli.conftest import WRITTEN, holds_no_password
 from tests.servers import descendants
 
 
+@pytest.mark.long
 class TestLocal(LauncherTests):
     """What every launcher owes."""
 
@@ -36,7 +37,7 @@ def stillborn(tmp_path: Path) -> Task:
     return Task(study="nowhere", storage=f"sqlite:///{tmp_path}/empty.db", folder=str(tmp_path))
 
 
-def test_one_agent_has_all_trainers() -> None:
+def test_one_agent_has_all_workers() -> None:
     assert LocalLauncher({}).split(Need(gpus=0.25), 6) == [6]
 
 

@@ -20,7 +20,8 @@ from tempopt.errors import UsageError
 from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Job, Task, tasks
 from tempopt.testing import LauncherTests
-from tempopt.training.places import Need
+from tempopt.workers.messages import TITLE
+from tempopt.workers.placement import Need
 from tests.cluster import conftest as cluster_fixtures
 from tests.cluster import ray_cluster, studies
 from tests.cluster.crew import wait_until
@@ -30,13 +31,13 @@ from tests.servers import descendants, find_or_start, strike
 if TYPE_CHECKING:
     from tempopt.launch.ray import RayLauncher
 
-if reason := ray_cluster.why_not():
-    pytest.skip(reason, allow_module_level=True)
+_MISSING = ray_cluster.why_not()
+pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MISSING)]
 
 TICKETS = 8
 _PASSWORD = "geheim4711"
 _WATCHED = b"tempopt.cli.launched"
-_TRAINS = b"tempopt.training.serve"
+_TRAINS = TITLE.encode()
 _KEEPER = b"ray::Keeper"
 
 undisturbed = cluster_fixtures.undisturbed
@@ -216,11 +217,11 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
         lambda: sum(row.state == "running" for row in studies.seen(url)) == 2, "two trials side by side"
     )
     assert before - ray.available_resources()["GPU"] == 1.0
-    trainers, agents = running(_TRAINS), running(_WATCHED)
-    assert len(trainers) == 2
+    workers, agents = running(_TRAINS), running(_WATCHED)
+    assert len(workers) == 2
     assert [ray_cluster.variable(pid, "CUDA_VISIBLE_DEVICES") in ("0", "1") for pid in agents] == [True]
     assert strike(ray_cluster.parent(agents[0]), signal.SIGKILL)
-    wait_until(lambda: not _there([*agents, *trainers]), "the end of an agent without a worker")
+    wait_until(lambda: not _there([*agents, *workers]), "the end of an agent without a worker")
     wait_until(lambda: bool(running(_WATCHED)), "the next agent")
     launcher.cancel(ids)
     assert _states(launcher, ids) == ["done"]
@@ -322,7 +323,7 @@ def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:
     assert launcher.room(Need(memory=2**60)) == 0
 
 
-def test_no_agent_has_more_trainers_than_a_node_has_room_for(launcher: RayLauncher) -> None:
+def test_no_agent_has_more_workers_than_a_node_has_room_for(launcher: RayLauncher) -> None:
     # a card would take four, but a node has two cores
     assert launcher.split(Need(gpus=0.25), 4) == [2, 2]
     # those beyond wait, and no node that is there would ever have room for four
@@ -393,7 +394,7 @@ _ALONE = """
 import json, sys, time
 from tempopt.launch.launcher import Task
 from tempopt.launch.ray import RayLauncher, ray
-from tempopt.training.places import Need
+from tempopt.workers.placement import Need
 
 launcher = RayLauncher({})
 assert ray.get_runtime_context().gcs_address != sys.argv[1]

@@ -19,7 +19,7 @@ from tempopt.launch import slurm, slurm_job
 from tempopt.launch.launcher import Job, Task
 from tempopt.launch.slurm import SlurmLauncher
 from tempopt.testing import LauncherTests
-from tempopt.training.places import Need
+from tempopt.workers.placement import Need
 from tests.cluster import slurm as cluster
 from tests.cluster import studies
 from tests.cluster.crew import wait_until
@@ -375,7 +375,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
 
 
-def test_no_agent_has_more_trainers_than_a_node_has_room_for(
+def test_no_agent_has_more_workers_than_a_node_has_room_for(
     commands: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = SlurmLauncher({})

@@ -9,8 +9,8 @@ import torch
 
 from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
-from tempopt.study.space import Choices
-from tempopt.study.spec import StudySpec, load_spec
+from tempopt.spec.search_space import Choices
+from tempopt.spec.study_spec import StudySpec, load_spec
 
 
 @pytest.fixture(scope="module")

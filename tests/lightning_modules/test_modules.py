@@ -25,7 +25,7 @@ from lightning_modules import (
     StockDigits,
 )
 from tempopt import TemperedModule
-from tempopt.attention.query_rows import query_rows
+from tempopt.attention.attach.query_rows import query_rows
 
 Fit = Callable[..., L.Trainer]
 

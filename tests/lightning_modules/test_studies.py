@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tempopt.study.spec import StudySpec, load_spec
-from tempopt.training.messages import Evaluation, Message, RunRequest
-from tempopt.training.rehearsal import rehearse
+from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.training.dry_run import rehearse
+from tempopt.workers.messages import Evaluation, Message, RunRequest
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.study.results import StudyResult
+from tempopt.results.study_result import StudyResult
 from tests.report.made_study import World, make
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -10,12 +10,12 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, distribution_to_json
 from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.sampling.optuna_study import make_study
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.artifacts import curve_id
 from tempopt.store.optuna_tables import TICKET, End
-from tempopt.store.rows import Measurement, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.spec import StudySpec
-from tempopt.study.trials import make_study
 from tests.report.made_study import Made, World, make, write
 
 _TABLES = (

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import create_engine, insert
 
+from tempopt.confirmation.evaluations import OBSERVED, evaluations
+from tempopt.confirmation.pairs import more_pairs
+from tempopt.confirmation.stages import next_tickets
+from tempopt.records.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
+from tempopt.records.tickets import arms_of, parameters_of
+from tempopt.results.study_result import StudyResult, assemble
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.models import MEASUREMENT, TICKET
 from tempopt.store.reading import STAGES
-from tempopt.store.rows import Kind, Measurement, NewTicket, StudyRow, TicketRow
 from tempopt.store.store import Store
-from tempopt.study.confirm import evaluations
-from tempopt.study.results import StudyResult, assemble
-from tempopt.study.spec import StudySpec
-from tempopt.study.stages import next_tickets
 from tempopt.temperature import TemperatureParameters
 
 BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -43,7 +45,8 @@ class World:
         gain: What the winner's temperature is worth.
         confirmed: Whether it was confirmed.
         study: Keys of the ``study:`` section.
-        search: Names that are searched beside the temperatures.
+        search: Names that are searched beside the temperatures; a learning rate ``lr`` is best at 0.01.
+        more_pairs: Pairs that were added to the verdict, in a round of their own.
         nan: Whether every second report is no number.
         cards: Whether runs were trained on cards.
     """
@@ -57,6 +60,7 @@ class World:
     confirmed: bool = True
     study: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
+    more_pairs: int = 0
     nan: bool = False
     cards: bool = True
 
@@ -104,15 +108,36 @@ class Made:
 def make(world: World) -> Made:
     """Return the rows of a study."""
     spec, draw = world.spec(), random.Random(3)
-    rows = [_ended(world, spec, draw, "unit", i, {}) for i in range(spec.num_unit)]
+    names = spec.other_names
+    rows = [_ended(world, spec, draw, "unit", i, _sampled(spec, draw, names)) for i in range(spec.num_unit)]
     rows += [
-        _ended(world, spec, draw, "constant", i, {"temperature_init": tau})
+        _ended(world, spec, draw, "constant", i, {"temperature_init": tau, **_sampled(spec, draw, names)})
         for i, tau in enumerate(spec.constants())
     ]
-    rows += [_ended(world, spec, draw, "search", i, _sampled(spec, draw)) for i in range(world.trials)]
+    rows += [
+        _ended(world, spec, draw, "search", i, _sampled(spec, draw, spec.search)) for i in range(world.trials)
+    ]
     if world.confirmed:
-        while new := next_tickets(rows, spec):
-            rows += [_judged(world, spec, draw, ticket) for ticket in new]
+        _prove(world, spec, draw, rows)
+    if world.more_pairs:
+        rows += [_judged(world, spec, draw, each) for each in more_pairs(rows, spec, world.more_pairs)]
+        _prove(world, spec, draw, rows)
+    return _whole(world, spec, draw, rows)
+
+
+def runs_of(result: StudyResult, kind: Kind, arm: str | None = None) -> list[TicketRow]:
+    """Return the runs of a kind (and arm) in the order of work."""
+    return [run for run in result.runs if run.kind == kind and arm in (None, *arms_of(run))]
+
+
+def finish(world: World, made: Made) -> Made:
+    """Return a study whose search is over, as somebody has changed it, with all that proves it."""
+    spec, draw, rows = world.spec(), random.Random(4), list(made.tickets)
+    _prove(world, spec, draw, rows)
+    return _whole(world, spec, draw, rows)
+
+
+def _whole(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> Made:
     # as the store's keys: rising in the order of work
     rows = [replace(row, id=index) for index, row in enumerate(rows, start=1)]
     state = "done" if world.confirmed else "running"
@@ -125,6 +150,17 @@ def make(world: World) -> Made:
         created=BEGUN,
     )
     return Made(row=study, tickets=rows, measurements=list(_measurements(world, spec, draw, rows)))
+
+
+def _prove(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> None:
+    while new := next_tickets(rows, spec):
+        for ticket in new:
+            if ticket.kind == "rematch":
+                sampled = ticket.sampled or _sampled(spec, draw, spec.other_names)
+                row = _ended(world, spec, draw, "rematch", ticket.number, sampled)
+                rows.append(replace(row, arm=ticket.arm, round=ticket.round, seed=ticket.seed))
+            else:
+                rows.append(_judged(world, spec, draw, ticket))
 
 
 def write(url: str, made: Made) -> None:
@@ -160,9 +196,10 @@ def write(url: str, made: Made) -> None:
     engine.dispose()
 
 
-def _sampled(spec: StudySpec, draw: random.Random) -> dict[str, Any]:
+def _sampled(spec: StudySpec, draw: random.Random, names: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, domain in spec.search.items():
+    for name in names:
+        domain = spec.search[name]
         if hasattr(domain, "choices"):
             found[name] = draw.choice(domain.choices)
         elif domain.log:
@@ -176,13 +213,21 @@ def _worth(world: World, parameters: Mapping[str, Any]) -> float:
     """Return the value that parameters reach without luck: best at τ = 0.5 late and 1.5 early."""
     schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
     late, early = math.log2(schedule(1.0) / 0.5), math.log2(schedule(0.0) / 1.5)
-    return 0.6 + world.gain * (math.exp(-(late**2)) + 0.3 * math.exp(-(early**2)) - 0.5)
+    tempered = world.gain * (math.exp(-(late**2)) + 0.3 * math.exp(-(early**2)) - 0.5)
+    return 0.6 + tempered - 0.04 * math.log10(parameters.get("lr", 0.01) / 0.01) ** 2
+
+
+def _at(world: World, temperature: Mapping[str, Any]) -> float:
+    """Return what models are worth that are evaluated at a plan's final temperature."""
+    late = math.log2(TemperatureParameters.from_mapping(temperature).plan(1).schedule(1.0) / 0.5)
+    return 0.5 * world.gain * math.exp(-(late**2))
 
 
 def _ended(
     world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, sampled: Mapping[str, Any]
 ) -> TicketRow:
-    parameters = spec.parameters(arm, sampled)  # type: ignore[arg-type]
+    tuned = "unit" if arm == "rematch" else arm
+    parameters = spec.parameters(tuned, sampled)  # type: ignore[arg-type]
     value = _worth(world, parameters) + draw.gauss(0, 0.012)
     outcome = "complete"
     if arm == "search" and world.ends is not None:
@@ -218,6 +263,7 @@ def _judged(world: World, spec: StudySpec, draw: random.Random, ticket: NewTicke
         seed=ticket.seed,
         candidate=ticket.candidate,
         pair=ticket.pair,
+        round=ticket.round,
         parameters=parameters,
         outcome="complete",
         value=worth + luck + draw.gauss(0, 0.01),
@@ -260,17 +306,21 @@ def _row(
 def _measurements(
     world: World, spec: StudySpec, draw: random.Random, rows: Sequence[TicketRow]
 ) -> Iterator[Measurement]:
-    winner = next((row.parameters for row in rows if (row.kind, row.arm) == ("confirm", "search")), None)
+    winner = parameters_of([row for row in rows if row.kind == "confirm"], "search")
     for row in rows:
         yield from _reports(world, draw, row)
-        if row.kind == "confirm" and row.arm in ("unit", "search"):
+        if row.kind != "confirm":
+            continue
+        arms, own = arms_of(row), row.parameters or {}
+        if not set(arms).isdisjoint(OBSERVED):
             yield from _entropies(world, row)
-        if (row.kind, row.arm) == ("confirm", "unit"):
-            for each in evaluations("confirm", "unit", spec, winner or {}):
-                gain = {"test:winner": 0.5 * world.gain}.get(each.name, 0.0)
-                assert row.value is not None
-                value = row.value + gain + draw.gauss(0, 0.002)
-                yield Measurement(ticket_id=row.id, step=STEPS, name=each.name, value=value)
+        for each in evaluations("confirm", arms, spec, winner or {}, own):
+            if row.value is None:
+                continue
+            gain = 0.0
+            if each.temperature is not None and not (each.name.endswith(":winner") and "search" in arms):
+                gain = _at(world, each.temperature) - _at(world, own) + draw.gauss(0, 0.002)
+            yield Measurement(ticket_id=row.id, step=STEPS, name=each.name, value=row.value + gain)
 
 
 def _reports(world: World, draw: random.Random, row: TicketRow) -> Iterator[Measurement]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.report.access import Access, guarded, is_loopback, require_secret
+from tempopt.report.dashboard.access import Access, guarded, is_loopback, require_secret
 
 PASSWORD, TOKEN = "long enough ü", "s3cret-token-of-length"
 USER = Access(user="me", password=PASSWORD)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tempopt.report.dashboard import Dashboard
+from tempopt.report.dashboard.dashboard import Dashboard
+from tempopt.report.dashboard.study_page import publish
 from tempopt.report.plots import PLOTS
-from tempopt.report.study_page import publish
 from tempopt.store.store import Store
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World
@@ -26,9 +26,12 @@ SCREENSHOTS = os.environ.get("TEMPOPT_SCREENSHOTS")
 WIDTHS = (1400, 400)
 MARKUP = "<img src=x onerror=alert(1)>"
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="NOT TESTED: the dashboard in a browser (on Debian: apt install chromium)"
-)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="NOT TESTED: the dashboard in a browser (on Debian: apt install chromium)"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +43,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         publish(store, "pairs")
     with Dashboard(url, port=0) as dashboard:
         yield dashboard
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tempopt.report.html import render
+from tempopt.report.page.html import render
 from tempopt.report.plots import PLOTS, importance_data
-from tempopt.study.results import StudyResult
+from tempopt.results.study_result import StudyResult
 from tests.report.made_study import World, make
 from tests.report.test_html import SCRIPT, hostile
 
@@ -99,7 +99,7 @@ def test_the_page_opens_offline_and_fits(
 ) -> None:
     page = open_page("whole", width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("section h2").count() == 12
+    assert page.locator("section h2").count() == 13
     page.screenshot(path=screenshots / f"report_{width}_{scheme}.png", full_page=True)
 
 
@@ -131,7 +131,9 @@ _PLACE = """key => {
 }"""
 
 
-@pytest.mark.parametrize("key", ["differences", "schedule", "history", "schedules", "landscape", "entropy"])
+@pytest.mark.parametrize(
+    "key", ["differences", "inference", "schedule", "history", "schedules", "landscape", "entropy"]
+)
 def test_pointing_at_a_mark_shows_its_label(open_page: Opened, key: str) -> None:
     page = open_page("whole")
     page.locator(f"#plot-{key}").scroll_into_view_if_needed()
@@ -228,7 +230,7 @@ def test_print_is_light_and_keeps_within_the_paper(open_page: Opened, screenshot
 @pytest.mark.parametrize("name", ["named", "long", "nan", "pruned", "lost", "empty", "large"])
 def test_a_hostile_study_has_a_page_like_any_other(open_page: Opened, screenshots: Path, name: str) -> None:
     page = open_page(name, width=400)
-    assert page.locator("section h2").count() == 12
+    assert page.locator("section h2").count() == 13
     assert page.locator(".plot").count() + page.locator("p.absent").count() >= len(PLOTS)
     if name == "named":
         assert page.locator("h1").text_content() == SCRIPT

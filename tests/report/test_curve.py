@@ -15,13 +15,14 @@ import pytest
 from optuna.artifacts import download_artifact, get_all_artifact_meta
 from optuna.artifacts.exceptions import ArtifactNotFound
 
-from tempopt.report.artifacts import Curves
-from tempopt.report.curve import RunCurve, run_curve
-from tempopt.report.curve_svg import draw
+from tempopt.records.changes import Began, Ended, Outcomes, Reported, Wanted
+from tempopt.records.rows import NewTicket, RunRow, TrialParam
+from tempopt.report.dashboard.artifacts import Curves
+from tempopt.report.dashboard.run_curve import RunCurve, run_curve
+from tempopt.report.dashboard.run_curve_svg import draw
+from tempopt.sampling.optuna_study import make_study
 from tempopt.store.artifacts import curve_id
-from tempopt.store.rows import Began, Ended, NewTicket, Outcomes, Reported, RunRow, TrialParam, Wanted
 from tempopt.store.store import Store
-from tempopt.study.trials import make_study
 
 SVG = "{http://www.w3.org/2000/svg}"
 PARAMETERS = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.5}

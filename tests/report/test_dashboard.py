@@ -19,10 +19,10 @@ from urllib.request import Request
 import pytest
 
 from tempopt.errors import StorageError, StudyNotFound, UsageError
-from tempopt.report.access import Access
-from tempopt.report.dashboard import Dashboard, _masking
-from tempopt.report.serve import Server, listen
-from tempopt.report.study_page import publish
+from tempopt.report.dashboard.access import Access
+from tempopt.report.dashboard.dashboard import Dashboard, _masking
+from tempopt.report.dashboard.server import Server, listen
+from tempopt.report.dashboard.study_page import publish
 from tempopt.store import urls
 from tempopt.store.artifacts import curve_id
 from tempopt.store.store import Store

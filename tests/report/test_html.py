@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tempopt.report.html import file_name, render
+from tempopt.report.page.html import file_name, render
+from tempopt.report.page.sections import tiles, verdict
 from tempopt.report.plots import PLOTS
-from tempopt.study.results import StudyResult
-from tempopt.study.spec import StudySpec
+from tempopt.results.study_result import StudyResult
+from tempopt.spec.study_spec import StudySpec
 from tests.report.made_study import World, make
 
 SCRIPT = "<script>alert(1)</script>"
 SECTIONS = (
-    *("verdict", "confirmation", "schedule", "use", "history", "schedules", "landscape"),
+    *("verdict", "confirmation", "inference", "schedule", "use", "history", "schedules", "landscape"),
     *("importance", "entropy", "pruning", "cost", "reproduce"),
 )
 
@@ -80,6 +81,31 @@ def page(confirmed: StudyResult) -> str:
 def test_the_page_has_every_section_in_order_and_every_plot(page: str) -> None:
     assert Parsed(page).ids("section") == list(SECTIONS)
     assert list(figures(page)) == list(PLOTS)
+
+
+def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
+    search = {"lr": {"low": 0.001, "high": 0.1, "log": True}}
+    result = make(World(search=search, study={"failure": 0.6})).result()
+    assert result.verdict is not None
+    _, statements = verdict(result)
+    (parts,) = [
+        below for head, below in statements if head.startswith("The winner against itself without one")
+    ]
+    assert len(parts) == len(result.verdict.parts) >= 2
+    heads = " ".join(head for head, _ in statements)
+    for each in (
+        "Against the best at τ = 1, tuned again",
+        "Against its own other parameters at τ = 1",
+        "Inference only",
+        " so evaluated: ",
+        "Failed runs",
+    ):
+        assert each in heads
+    tiles_shown = {name: (value, more) for name, value, more in tiles(result)}
+    assert tiles_shown["level of this verdict"] == ("4 %", "verdict 1; all share 5 %")
+    assert tiles_shown["gain in val_accuracy"][1].startswith("96 % interval +")
+    again = {name: value for name, value, _ in tiles(make(World(more_pairs=4)).result())}
+    assert again["level of this verdict"] == "0.5 %"
 
 
 def test_every_link_leads_to_something_on_the_page(page: str) -> None:
@@ -208,7 +234,7 @@ def test_the_spec_on_the_page_asks_the_same_question(page: str, confirmed: Study
 
 
 def test_the_winner_on_the_page_is_what_export_writes(page: str, confirmed: StudyResult) -> None:
-    from tempopt.study import export
+    from tempopt.results import export
 
     parsed = Parsed(page)
     texts = parsed.texts["code"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tempopt.report.note import belongs_to_tempopt, escaped, written
-from tempopt.study.verdict import verdict_lines
+from tempopt.report.dashboard.note import belongs_to_tempopt, escaped, written
+from tempopt.results.verdict_text import verdict_lines
 from tests.report.made_study import World, make
 
 MARKUP = '<a href="x">`|*_[</a>'
@@ -16,7 +16,22 @@ def test_every_line_of_the_verdict_is_in_the_note() -> None:
     note = written(result).replace("\\", "")
     assert all(line.strip() in note for line in verdict_lines(result))
     assert "tempopt export pairs" in note and "tempopt report pairs" in note
-    assert "| confirm | 24 of 24 | 0 | 0 |" in note
+    runs = [run for run in result.runs if run.kind == "confirm"]
+    assert f"| confirm | {len(runs)} of {len(runs)} | 0 | 0 |" in note
+
+
+def test_the_parts_of_the_winner_stand_below_what_is_said_of_them() -> None:
+    lines = written(make(World(trials=40, layers=0)).result()).replace("\\", "").splitlines()
+    head = lines.index("- the winner against itself without one of its parts:")
+    assert lines[head + 1].startswith("  - the schedule: ") and lines[head + 2].startswith("  - the level (")
+
+
+def test_a_long_value_is_whole_in_the_call_and_cut_in_the_table() -> None:
+    value = "a value that is longer than a phone"
+    result = make(World(trials=8, layers=0, search={"name": {"choices": [value, f"{value}s"]}})).result()
+    note = written(result)
+    assert "| name | a value that is longe… |" in note.replace("\\", "")
+    assert f"name={value!r}" in note or f"name={value + 's'!r}" in note
 
 
 def test_the_winner_is_there_to_be_copied() -> None:

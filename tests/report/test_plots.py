@@ -17,14 +17,9 @@ from tempopt.errors import NothingToPlot
 from tempopt.report import plots
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
-from tempopt.store.rows import TicketRow
-from tempopt.study.results import StudyResult
+from tempopt.results.study_result import StudyResult
 from tempopt.temperature import TemperatureParameters
-from tests.report.made_study import World, make
-
-
-def _runs(result: StudyResult, kind: str, arm: str | None = None) -> list[TicketRow]:
-    return [run for run in result.runs if run.kind == kind and arm in (None, run.arm)]
+from tests.report.made_study import World, make, runs_of
 
 
 @pytest.mark.parametrize("key", PLOTS)
@@ -64,71 +59,6 @@ def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: S
     assert colours(PLOTS[key](confirmed).to_plotly_json()) <= set(DARK)
 
 
-def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
-    data = plots.differences_data(confirmed)
-    winner = {run.pair: run.value for run in _runs(confirmed, "confirm", "search")}
-    unit = {run.pair: run.value for run in _runs(confirmed, "confirm", "unit")}
-    expected = {pair: winner[pair] - unit[pair] for pair in unit}  # type: ignore[operator]
-    assert dict(data.pairs) == pytest.approx(expected)
-    assert data.mean.gain == pytest.approx(fmean(expected.values()))
-    interval = stats.ttest_1samp(list(expected.values()), 0).confidence_interval(0.95)
-    assert (data.mean.ci_low, data.mean.ci_high) == pytest.approx(interval)
-    assert [each.name for each in data.others] == [
-        "against best constant",
-        "inference only",
-        "initialisation only",
-    ]
-
-
-def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
-    made = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
-    data = plots.differences_data(made.result())
-    winner = {t.pair: t.value for t in made.tickets if (t.kind, t.arm) == ("confirm", "search")}
-    unit = {t.pair: t.value for t in made.tickets if (t.kind, t.arm) == ("confirm", "unit")}
-    assert dict(data.pairs) == pytest.approx({p: unit[p] - winner[p] for p in unit})  # type: ignore[operator]
-    best = plots.history_data(made.result()).best
-    assert all(earlier[1] > later[1] for earlier, later in pairwise(best))
-    curves = plots.schedules_data(made.result()).curves
-    assert [value for _, value, _ in curves] == sorted((v for _, v, _ in curves), reverse=True)
-
-
-def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
-    made = make(World())
-    place = next(i for i, t in enumerate(made.tickets) if (t.kind, t.arm) == ("confirm", "search"))
-    made.tickets[place] = replace(made.tickets[place], outcome="diverged", value=None)
-    data = plots.differences_data(made.result())
-    pair = made.tickets[place].pair
-    assert data.diverged == {pair}
-    reached = [
-        t.value for t in made.tickets if t.kind == "confirm" and t.arm in ("unit", "search") and t.value
-    ]
-    unit = next(t.value for t in made.tickets if (t.kind, t.arm, t.pair) == ("confirm", "unit", pair))
-    assert dict(data.pairs)[pair] == pytest.approx(min(reached) - unit)  # type: ignore[operator]
-
-
-def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> None:
-    made = make(World(gain=0.3))
-    data = plots.differences_data(made.result())
-    assert data.forbidden == ()
-    assert "wholly right of zero is a gain, wholly left of it a loss." in data.caption()
-    assert "diverged" not in data.caption()
-    for place, ticket in enumerate(made.tickets):
-        if (ticket.kind, ticket.arm) == ("confirm", "search"):
-            made.tickets[place] = replace(ticket, value=(ticket.value or 0.0) + 1.0)
-            last = place
-    made.tickets[last] = replace(made.tickets[last], outcome="diverged", value=None)
-    # the worst value that was reached is still a gain on this seed
-    pair = made.tickets[last].pair
-    for place, ticket in enumerate(made.tickets):
-        if (ticket.kind, ticket.arm, ticket.pair) == ("confirm", "unit", pair):
-            made.tickets[place] = replace(ticket, value=-0.5)
-    data = plots.differences_data(made.result())
-    assert data.mean.ci_low > 0
-    assert data.forbidden[0] == data.mean.name
-    assert f"Not so for {data.mean.name}" in data.caption()
-    assert "so the gain does not count" in data.caption()
-
-
 def test_the_plan_is_the_winners_at_every_layer(confirmed: StudyResult) -> None:
     data = plots.schedule_data(confirmed)
     assert confirmed.winner is not None
@@ -150,7 +80,7 @@ def test_without_entropies_one_row_stands_for_all_layers(searching: StudyResult)
 
 def test_every_schedule_meets_the_ends_of_its_trial(confirmed: StudyResult) -> None:
     data = plots.schedules_data(confirmed)
-    complete = {run.number: run for run in _runs(confirmed, "search") if run.outcome == "complete"}
+    complete = {run.number: run for run in runs_of(confirmed, "search") if run.outcome == "complete"}
     assert {trial for trial, _, _ in data.curves} == set(complete)
     for trial, value, levels in data.curves:
         parameters = complete[trial].parameters
@@ -162,7 +92,7 @@ def test_every_schedule_meets_the_ends_of_its_trial(confirmed: StudyResult) -> N
 
 def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> None:
     data = plots.history_data(confirmed)
-    search = _runs(confirmed, "search")
+    search = runs_of(confirmed, "search")
     assert [each.number for each in data.trials] == [run.number for run in search]
     values = [
         run.value if run.outcome == "complete" and run.value is not None else -math.inf for run in search
@@ -171,7 +101,7 @@ def test_the_history_has_every_trial_and_each_record(confirmed: StudyResult) -> 
     assert [number for number, _ in data.best] == [
         i for i, value in enumerate(values) if value == records[i] and value > max([-math.inf, *values[:i]])
     ]
-    assert data.constant == max(run.value for run in _runs(confirmed, "constant") if run.value is not None)
+    assert data.constant == max(run.value for run in runs_of(confirmed, "constant") if run.value is not None)
     assert data.baseline == confirmed.baseline
 
 
@@ -232,7 +162,7 @@ def test_the_best_tenth_is_counted_before_trials_are_left_out() -> None:
     result = make(World(trials=5000, confirmed=False, reports=0, ends=["complete"])).result()
     data = plots.landscape_data(result)
     assert data.out_of == 5000 > len(data.points)
-    best = sorted((r for r in _runs(result, "search")), key=lambda r: -(r.value or 0.0))[:500]
+    best = sorted((r for r in runs_of(result, "search")), key=lambda r: -(r.value or 0.0))[:500]
     ends = [TemperatureParameters.from_mapping(run.parameters or {}).plan(1).schedule for run in best]
     assert data.best == (sum(schedule(0.0) > schedule(1.0) for schedule in ends), 500)
     assert f"{len(data.points)} of 5000 trials are drawn" in data.caption()
@@ -271,11 +201,11 @@ def test_too_few_trials_to_tell_what_mattered_are_told(world: World, reason: str
         plots.importance_data(make(world).result())
 
 
-def test_entropies_are_means_over_the_confirmations_runs(confirmed: StudyResult) -> None:
+def test_entropies_are_means_over_the_confirmationsruns_of(confirmed: StudyResult) -> None:
     data = plots.entropy_data(confirmed)
     assert data.layers == (0, 1, 2)
     assert data.runs == {"search": 8, "unit": 8}
-    own = [dict(confirmed.measured[run.id]["entropy/1/2"]) for run in _runs(confirmed, "confirm", "unit")]
+    own = [dict(confirmed.measured[run.id]["entropy/1/2"]) for run in runs_of(confirmed, "confirm", "unit")]
     step = data.steps[5]
     place = data.steps.index(step)
     assert data.heads["unit"][1, 2][place] == pytest.approx(fmean(points[step] for points in own))
@@ -285,7 +215,7 @@ def test_entropies_are_means_over_the_confirmations_runs(confirmed: StudyResult)
 
 def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> None:
     def lost(arm: str, heads: set[str] | None) -> StudyResult:
-        ids = {run.id for run in _runs(confirmed, "confirm", arm)}
+        ids = {run.id for run in runs_of(confirmed, "confirm", arm)}
         measured = {
             run: {
                 name: tuple((step, math.nan) for step, _ in curve)
@@ -316,7 +246,7 @@ def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> 
 
 def test_pruned_trials_end_where_they_were_cut_and_what_they_saved_is_counted(confirmed: StudyResult) -> None:
     data = plots.pruned_data(confirmed)
-    cut = [run for run in _runs(confirmed, "search") if run.outcome == "pruned"]
+    cut = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]
     assert {trial: curve[-1][0] for trial, curve in data.pruned} == {run.number: run.steps for run in cut}
     saved = sum(r.seconds * (r.total_steps - r.steps) / r.steps for r in cut if r.steps and r.total_steps)
     assert data.saved == pytest.approx(saved)
@@ -325,13 +255,13 @@ def test_pruned_trials_end_where_they_were_cut_and_what_they_saved_is_counted(co
 
 def test_the_winners_runs_are_held_against_the_median_of_the_complete_trials(confirmed: StudyResult) -> None:
     data = plots.pruning_check_data(confirmed)
-    complete = [run for run in _runs(confirmed, "search") if run.outcome == "complete"]
+    complete = [run for run in runs_of(confirmed, "search") if run.outcome == "complete"]
     medians = {
         step: float(np.median([dict(confirmed.curves[run.id])[step] for run in complete]))
         for step, _ in data.bound
     }
     assert dict(data.bound) == pytest.approx(medians)
-    for run, ticket in zip(data.runs, _runs(confirmed, "confirm", "search"), strict=True):
+    for run, ticket in zip(data.runs, runs_of(confirmed, "confirm", "search"), strict=True):
         best = -math.inf
         expected = None
         for step, value in confirmed.curves[ticket.id]:
@@ -365,7 +295,7 @@ def test_a_pruner_with_rungs_has_its_bound_at_rungs_alone(pruner: str) -> None:
     result = make(World(reports=50, study={"pruner": pruner})).result()
     data = plots.pruning_check_data(result)
     assert data.rungs
-    steps = [step for step, _ in result.curves[_runs(result, "confirm", "search")[0].id]]
+    steps = [step for step, _ in result.curves[runs_of(result, "confirm", "search")[0].id]]
     # each rung is at the first report from its resource on, which grows by a factor from rung to rung
     assert set(data.rungs) < set(steps) and len(data.rungs) < 10
     assert all(later > earlier for earlier, later in pairwise(data.rungs))
@@ -397,7 +327,7 @@ def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
 
 
 def test_a_run_is_drawn_with_its_temperature(confirmed: StudyResult) -> None:
-    run = next(run for run in _runs(confirmed, "search") if run.outcome == "complete")
+    run = next(run for run in runs_of(confirmed, "search") if run.outcome == "complete")
     data = plots.trial_curve_data(confirmed, run)
     assert data.values == confirmed.curves[run.id]
     assert run.parameters is not None
@@ -451,7 +381,7 @@ def test_what_acts_beside_the_temperature_is_said(confirmed: StudyResult) -> Non
 
 
 def test_a_run_that_has_come_to_its_end_would_not_have_been_pruned(confirmed: StudyResult) -> None:
-    runs = {run.pair: run for run in _runs(confirmed, "confirm", "search")}
+    runs = {run.pair: run for run in runs_of(confirmed, "confirm", "search")}
     # all but the last report far above whatever the others have, and the last far below
     curves = dict(confirmed.curves)
     for run in runs.values():

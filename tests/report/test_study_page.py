@@ -15,13 +15,13 @@ from optuna_dashboard import get_note, save_note
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from tempopt.report import study_page
-from tempopt.report.note import belongs_to_tempopt
+from tempopt.report.dashboard import study_page
+from tempopt.report.dashboard.note import belongs_to_tempopt
+from tempopt.report.dashboard.refresh import Refresher
+from tempopt.report.dashboard.study_page import LARGEST, PREFIXES, publish
 from tempopt.report.plots import PLOTS
-from tempopt.report.refresh import Refresher
-from tempopt.report.study_page import LARGEST, PREFIXES, publish
 from tempopt.store.store import Store
-from tempopt.study.care import delete
+from tempopt.study.admin import delete
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World, make
 

@@ -10,7 +10,8 @@ import sys
 from sqlalchemy import create_engine
 
 from tempopt.errors import StaleAttempt
-from tempopt.store import Store, Wanted
+from tempopt.records import Wanted
+from tempopt.store import Store
 from tempopt.store.schema import connect
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL
 

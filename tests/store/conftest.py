@@ -11,7 +11,8 @@ from pathlib import Path
 import optuna
 import pytest
 
-from tempopt.store import Store, StudyRow
+from tempopt.records import StudyRow
+from tempopt.store import Store
 from tests.servers import Server, find_or_start
 
 BACKENDS = ("sqlite", "postgresql", "mariadb")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tempopt.store import (
+from tempopt.records import (
     KINDS,
     Checkpoint,
     Ended,
@@ -13,12 +13,12 @@ from tempopt.store import (
     NewTicket,
     Outcomes,
     Reported,
-    Store,
     StudyRow,
     TicketRow,
     TrialParam,
     Wanted,
 )
+from tempopt.store import Store
 
 ALL: dict[Kind, int | None] = dict.fromkeys(KINDS)
 HOUR = 3600.0

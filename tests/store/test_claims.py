@@ -10,7 +10,8 @@ from pathlib import Path
 
 import optuna
 
-from tempopt.store import Store, StudyRow
+from tempopt.records import StudyRow
+from tempopt.store import Store
 from tests.store.scenes import new
 
 CLAIMER = Path(__file__).with_name("claimer.py")

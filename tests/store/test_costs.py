@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tempopt.store import Change, Lost, Outcomes, Returned, Store, StudyRow, TicketRow
+from tempopt.records import Change, Lost, Outcomes, Returned, StudyRow, TicketRow
+from tempopt.store import Store
 from tests.store.scenes import HOUR, ended, new, only, taken
 
 

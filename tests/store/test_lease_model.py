@@ -17,7 +17,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from optuna.trial import TrialState
 
 from tempopt.errors import StaleAttempt
-from tempopt.store import OVER, Change, Kind, Lost, Returned, Store, TicketRow, Wanted
+from tempopt.records import OVER, Change, Kind, Lost, Returned, TicketRow, Wanted
+from tempopt.store import Store
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, ended, new, reported
 
 NUM_TICKETS = 4

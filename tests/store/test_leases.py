@@ -9,7 +9,8 @@ import optuna
 import pytest
 from sqlalchemy import Connection, select, text
 
-from tempopt.store import Lost, Returned, Store, StudyRow, TicketRow, Wanted
+from tempopt.records import Lost, Returned, StudyRow, TicketRow, Wanted
+from tempopt.store import Store
 from tempopt.store.clock import Clock
 from tempopt.store.taking import take as take_on
 from tests.store.scenes import (

@@ -8,7 +8,8 @@ from typing import Any
 
 import optuna
 
-from tempopt.store import Store, StudyRow
+from tempopt.records import StudyRow
+from tempopt.store import Store
 
 PREFIXES = ("ours:", "Note_")
 

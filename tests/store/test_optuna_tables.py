@@ -21,10 +21,10 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.models import BaseModel
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import text
 
 from tempopt.errors import StorageError
-from tempopt.store import NewTicket, Outcomes, Reported, Store, StudyRow, TicketRow, TrialParam
+from tempopt.records import NewTicket, Outcomes, Reported, StudyRow, TicketRow, TrialParam
+from tempopt.store import Store
 from tempopt.store.artifacts import curve_id
 from tempopt.store.optuna_tables import SCHEMA
 from tests.store.scenes import HOUR, PARAMETERS, SAMPLED, TRIAL, complete, ended, new, only, reported, taken
@@ -386,29 +386,6 @@ def test_a_trial_that_somebody_has_closed_stays_as_it_is(
 
 def test_the_version_that_is_known_is_that_of_the_optuna_installed(storage: RDBStorage) -> None:
     assert storage.get_head_version() == SCHEMA
-
-
-def test_another_version_of_optunas_tables_is_refused_and_nothing_is_written(
-    store: Store, study: StudyRow, optuna_study: optuna.Study
-) -> None:
-    store.add_tickets(study.id, [new(0)])
-    ticket = taken(store, study)
-    store._database.write(lambda c: c.execute(text("UPDATE alembic_version SET version_num = 'v9'")))
-    with pytest.raises(StorageError, match=r'version v9.*pip install "optuna>=5,<6"'):
-        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
-    with pytest.raises(StorageError, match=r"version v9"):
-        store.delete_study("example")
-    store._database.write(lambda c: c.execute(text(f"UPDATE alembic_version SET version_num = '{SCHEMA}'")))
-    assert only(store, study.id).parameters is None
-    assert optuna_study.get_trials() == []
-
-
-def test_without_optunas_tables_a_trial_is_refused(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(0)])
-    ticket = taken(store, study)
-    with pytest.raises(StorageError, match="holds no tables of Optuna"):
-        store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
-    store.delete_study("example")
 
 
 # ---- deleting, and living in one database

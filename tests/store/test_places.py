@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from tempopt.store import Began, NewTicket, Outcomes, Returned, Store, StudyRow, TicketRow
+from tempopt.records import Began, NewTicket, Outcomes, Returned, StudyRow, TicketRow
+from tempopt.store import Store
 from tests.store.scenes import (
     HOUR,
     PARAMETERS,

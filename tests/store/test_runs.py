@@ -10,19 +10,19 @@ import optuna
 import pytest
 
 from tempopt.errors import StaleAttempt
-from tempopt.store import (
+from tempopt.records import (
     Began,
     Change,
     Lost,
     Measurement,
     Outcomes,
     Returned,
-    Store,
     StudyRow,
     TicketRow,
     Wanted,
     Written,
 )
+from tempopt.store import Store
 from tests.store.scenes import (
     HOUR,
     PARAMETERS,

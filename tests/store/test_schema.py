@@ -16,7 +16,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from tempopt.errors import StorageError
-from tempopt.store import NewTicket, Store, schema, upgrade
+from tempopt.records import NewTicket
+from tempopt.store import Store, schema, upgrade
 from tempopt.store.database import Database
 from tempopt.store.models import METADATA
 from tempopt.store.urls import parse
@@ -25,7 +26,7 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "9999", "0006"
+revision, down_revision = "9999", "0001"
 
 def upgrade():
     op.add_column("tempopt_ticket", sa.Column("mood", sa.DateTime))
@@ -117,7 +118,7 @@ class TestOlder:
     @pytest.fixture
     def old(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
         with monkeypatch.context() as before:
-            before.setattr(schema, "HEAD", "0006")
+            before.setattr(schema, "HEAD", "0001")
             before.setattr(schema, "MIGRATIONS", Path(schema.__file__).parent / "migrations")
             return Store.open(url)
 

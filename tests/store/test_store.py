@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from tempopt.errors import StaleAttempt, StorageError, StudyNotFound
-from tempopt.store import KINDS, Measurement, Outcomes, Store, StudyRow, TicketRow
+from tempopt.records import KINDS, Kind, Measurement, NewTicket, Outcomes, StudyRow, TicketRow
+from tempopt.records.tickets import ARMS
+from tempopt.store import Store
+from tempopt.store.reading import KIND_OF, STAGES
 from tests.store.scenes import HOUR, complete, ended, new, only, reported, take, taken
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -250,9 +253,23 @@ def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
         store.begin(mine.id, mine.attempt, {}, {}, None)
 
 
-def test_tickets_are_taken_in_the_order_of_kinds_then_of_numbers(store: Store, study: StudyRow) -> None:
+def test_every_kind_has_a_stage_of_its_own_and_the_first_keep_theirs() -> None:
+    assert set(STAGES) == set(KINDS) and {stage: kind for kind, stage in STAGES.items()} == KIND_OF
+    # databases have these numbers: kinds that came later are behind
+    first = ("unit", "constant", "search", "choose", "confirm", "init_only", "rematch", "ablation")
+    assert [KIND_OF[stage] for stage in range(len(first))] == list(first)
+
+
+def test_the_arms_that_share_a_run_fit_into_their_column(store: Store, study: StudyRow) -> None:
+    arm = "+".join(ARMS)
+    ticket = NewTicket(kind="confirm", arm=arm, number=0, seed=1)
+    store.add_tickets(study.id, [ticket])
+    assert [each.arm for each in store.tickets(study.id)] == [arm]
+
+
+def test_tickets_are_taken_in_the_order_of_stages_then_of_numbers(store: Store, study: StudyRow) -> None:
     store.add_tickets(study.id, [new(n, kind) for kind in reversed(KINDS) for n in (1, 0)])
-    order = [(kind, n) for kind in KINDS for n in (0, 1)]
+    order = [(kind, n) for kind in sorted(KINDS, key=STAGES.__getitem__) for n in (0, 1)]
     assert [(t.kind, t.number) for t in store.tickets(study.id)] == order
     assert [(t.kind, t.number) for t in (taken(store, study) for _ in order)] == order
     assert take(store, study.id) is None
@@ -318,14 +335,16 @@ def test_news_are_the_tickets_that_somebody_began_from_a_number_on(store: Store,
 def test_news_hold_the_reports_of_what_is_over_and_belongs_to_an_arm_that_searches(
     store: Store, study: StudyRow
 ) -> None:
-    store.add_tickets(study.id, [new(0, "constant"), new(0), new(1), new(0, "choose")])
-    constant, first, second, choose = (taken(store, study) for _ in range(4))
+    kinds: list[Kind] = ["constant", "search", "search", "choose", "rematch"]
+    store.add_tickets(study.id, [new(kinds[:n].count(kind), kind) for n, kind in enumerate(kinds)])
+    constant, first, second, choose, rematch = (taken(store, study) for _ in kinds)
     test = Measurement(ticket_id=first.id, step=9, name="test", value=7.0)
-    changes = [reported(t, 1, float(t.id)) for t in (constant, first, second, choose)]
-    changes += [ended(constant), ended(first, complete(measurements=[test])), ended(choose)]
+    changes = [reported(t, 1, float(t.id)) for t in (constant, first, second, choose, rematch)]
+    changes += [ended(constant), ended(first, complete(measurements=[test])), ended(choose), ended(rematch)]
     store.write(study.id, changes, agent="agent", lease=HOUR)
-    news = store.news(study.id, {"constant": 0, "search": 0, "choose": 0})
-    assert [(m.ticket_id, m.name) for m in news.reports] == [(constant.id, "report"), (first.id, "report")]
+    news = store.news(study.id, {"constant": 0, "search": 0, "choose": 0, "rematch": 0})
+    told = [(m.ticket_id, m.name) for m in news.reports]
+    assert told == [(each.id, "report") for each in (constant, first, rematch)]
 
 
 def test_news_of_tickets_that_came_in_between_are_of_a_version_that_knows_them(

@@ -13,8 +13,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch.nn import functional as F
 
+from tempopt.results.study_result import Best
 from tempopt.study.api import search
-from tempopt.study.results import Best
 
 HERE = Path(__file__).parent
 FACTORS = (0.25, 0.5, 2.0, 4.0)

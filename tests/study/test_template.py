@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.study.document import parse
-from tempopt.study.spec import StudySpec
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.yaml_source import parse
 from tempopt.study.template import Argument, ModuleInfo, inspect_module, render
 
 THEIRS = """

@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from tempopt.agent.observer import Snapshot
 from tempopt.errors import StudyFailed
-from tempopt.store.rows import Began, Ended, Lost, NewTicket, Outcomes, Reported, TicketRow, Wanted
+from tempopt.records.changes import Began, Ended, Lost, Outcomes, Reported, Wanted
+from tempopt.records.rows import NewTicket, TicketRow
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
-from tempopt.study.progress import Snapshot
-from tempopt.study.spec import StudySpec
 from tempopt.study.watch import Watch
 
 AGENT = "far:1:2:3"
@@ -102,14 +103,14 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
     reports = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=step / 10) for step in (4, 8)]
     store.write(study, reports, agent=AGENT, lease=60.0)
     watch.look()
-    (view,) = seen.snapshots[-1].trainers
+    (view,) = seen.snapshots[-1].workers
     assert (view.kind, view.number, view.step, view.value) == ("unit", 0, 8, 0.8)
     assert (view.agent, view.machine, view.silent, view.bound) == ("far:1", None, False, None)
-    lost = Lost(ticket_id=ticket.id, attempt=1, error="the trainer was killed by SIGKILL", max_attempts=3)
+    lost = Lost(ticket_id=ticket.id, attempt=1, error="the worker was killed by SIGKILL", max_attempts=3)
     store.write(study, [lost], agent=AGENT, lease=60.0)
     _taken(store, study)
     watch.look()
-    assert seen.told == ["unit 0: the trainer was killed by SIGKILL"]
+    assert seen.told == ["unit 0: the worker was killed by SIGKILL"]
 
 
 def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Store, make_spec: Any) -> None:
@@ -132,11 +133,11 @@ def test_where_a_run_is_trained_and_how_far_it_is_is_seen_between_its_reports(
     began = Began(ticket_id=1, attempt=1, total_steps=100, code="c", machine="far", device="cuda:0")
     store.write(study, [began], agent=AGENT, renew={ticket.id: 1}, steps={ticket.id: 37}, lease=60.0)
     watch.look()
-    (view,) = seen.snapshots[-1].trainers
+    (view,) = seen.snapshots[-1].workers
     assert (view.machine, view.device, view.step, view.total_steps) == ("far", "cuda:0", 37, 100)
     store.write(study, [], agent=AGENT, renew={ticket.id: 1}, lease=-1.0)
     watch.look()
-    assert seen.snapshots[-1].trainers[0].silent
+    assert seen.snapshots[-1].workers[0].silent
 
 
 def test_a_run_that_was_given_back_is_not_in_work_any_more(store: Store, make_spec: Any) -> None:
@@ -145,10 +146,10 @@ def test_a_run_that_was_given_back_is_not_in_work_any_more(store: Store, make_sp
     watch = Watch(store, "pairs", seen)
     _taken(store, study)
     watch.look()
-    assert len(seen.snapshots[-1].trainers) == 1
+    assert len(seen.snapshots[-1].workers) == 1
     assert store.release(study, [AGENT]) == 1
     watch.look()
-    assert seen.snapshots[-1].trainers == []
+    assert seen.snapshots[-1].workers == []
 
 
 @pytest.mark.parametrize("over", [10, 300])
@@ -181,5 +182,5 @@ def test_a_look_takes_as_many_statements_however_many_trials_there_are(
     finally:
         event.remove(Engine, "before_cursor_execute", count)
     assert len([one for one in statements if not one.startswith("BEGIN")]) == 3
-    assert len(seen.snapshots[-1].trainers) == 4
+    assert len(seen.snapshots[-1].workers) == 4
     assert seen.snapshots[-1].done["search"] == over

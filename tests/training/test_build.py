@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tempopt.errors import SpecError
-from tempopt.study.space import arm_parameters
+from tempopt.spec.search_space import arm_parameters, parse_search
 from tempopt.training import build as room
 from tempopt.training.build import build, check_space, prepare
-from tempopt.training.messages import Program
+from tempopt.workers.messages import Program
 
 MODULE = """
 import enum
@@ -485,7 +485,7 @@ def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixe
 ) -> None:
     model = {"class_path": "their_module.Tempered", "init_args": init_args}
     prepared = prepare(program(model=model))
-    space = {"temperature_init": [0.5, 2.0], **searched}
+    space = parse_search({"temperature_init": [0.5, 2.0], **searched}, model_args=init_args)
     for arm, sampled in (("unit", {}), ("constant", {"temperature_init": 2.0})):
         parameters = arm_parameters(arm, sampled, searched=space, fixed=init_args)  # type: ignore[arg-type]
         module: Any = prepared.module(parameters)

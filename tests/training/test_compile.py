@@ -15,9 +15,11 @@ from torch._dynamo.utils import counters
 
 from tempopt.errors import SpecError
 from tempopt.training import compiling
-from tempopt.training.messages import Evaluation, Finished, Report
-from tempopt.training.rehearsal import rehearse
+from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
+from tempopt.workers.messages import Evaluation, Finished, Report
+
+pytestmark = pytest.mark.long
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential"}
 # Everything that a search changes of a temperature, and the learning rate; the first one is compiled for.

@@ -14,19 +14,10 @@ import torch
 from tempopt.temperature import end_alike, same_training, steps_alike
 from tempopt.training.checkpoints import JUDGED
 from tempopt.training.identity import run_identity
-from tempopt.training.messages import (
-    Evaluation,
-    Fork,
-    Kept,
-    Label,
-    RunRequest,
-    Saved,
-    Started,
-    decode,
-    encode,
-)
 from tempopt.training.run import Run
-from tests.training.test_keep import EPOCHS, IMPATIENT, everything, same
+from tempopt.workers.messages import Evaluation, Fork, Kept, Label, RunRequest, Saved, Started, decode, encode
+from tests.tiers import long_but
+from tests.training.test_checkpoint_callback import EPOCHS, IMPATIENT, everything, same
 
 HELD = {
     "temperature_init": 4.0,
@@ -115,7 +106,10 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("one", "other", "validate_at"), PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize(
+    ("one", "other", "validate_at"),
+    [long_but(name, {"the same", "another end"}, *each) for name, each in PAIRS.items()],
+)
 def test_a_run_that_begins_from_another_is_exact(
     pair: Any, listener: Any, one: dict[str, Any], other: dict[str, Any], validate_at: str
 ) -> None:
@@ -126,6 +120,7 @@ def test_a_run_that_begins_from_another_is_exact(
         assert max(steps) > 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "trainer",
     [

@@ -13,7 +13,7 @@ import torch
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.build import check_space
 from tempopt.training.callbacks import TemperatureCallback
-from tempopt.training.rehearsal import rehearse
+from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
 
 WAY = {"layers": "auto", "way": "attention_interface"}

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tempopt import TemperedModule
-from tempopt.attention.entropy import attention_entropy
-from tempopt.attention.functional import tempered_attention
-from tempopt.attention.learned import HeadTemperature, QueryKeyNorm
+from tempopt.attention.functional.attention import tempered_attention
+from tempopt.attention.functional.entropy import attention_entropy
+from tempopt.attention.modules.learned import HeadTemperature, QueryKeyNorm
 from tempopt.errors import SpecError
 from tempopt.temperature import NORMALISERS, TemperatureParameters
 from tempopt.training.build import prepare
-from tempopt.training.messages import Program
+from tempopt.workers.messages import Program
 
 
 class Small(TemperedModule):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.training.messages import (
+from tempopt.workers.messages import (
     Evaluation,
     Failed,
     Finished,
@@ -30,8 +30,10 @@ from tempopt.training.messages import (
     Stop,
     encode,
 )
-from tempopt.training.places import Place
-from tempopt.training.process import TrainerProcess
+from tempopt.workers.placement import Placement
+from tempopt.workers.process import WorkerProcess
+
+pytestmark = pytest.mark.long
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -58,12 +60,12 @@ ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], TrainerProcess]]:
-    """Return a maker of trainers of so many ranks, which are gone at the end."""
-    made: list[TrainerProcess] = []
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], WorkerProcess]]:
+    """Return a maker of workers of so many ranks, which are gone at the end."""
+    made: list[WorkerProcess] = []
 
-    def trainer(ranks: int) -> TrainerProcess:
-        made.append(TrainerProcess(slot=len(made), place=Place(ranks=ranks)))
+    def trainer(ranks: int) -> WorkerProcess:
+        made.append(WorkerProcess(slot=len(made), place=Placement(ranks=ranks)))
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -79,19 +81,19 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], T
 
 
 @pytest.fixture(scope="module")
-def pair(make: Callable[[int], TrainerProcess]) -> TrainerProcess:
+def pair(make: Callable[[int], WorkerProcess]) -> WorkerProcess:
     """Two ranks that stay warm; for tests that leave them alive."""
     return make(2)
 
 
 @pytest.fixture(scope="module")
-def alone(make: Callable[[int], TrainerProcess]) -> TrainerProcess:
+def alone(make: Callable[[int], WorkerProcess]) -> WorkerProcess:
     """A trainer of one process, to compare with."""
     return make(1)
 
 
 @pytest.fixture
-def doomed(make: Callable[[int], TrainerProcess]) -> TrainerProcess:
+def doomed(make: Callable[[int], WorkerProcess]) -> WorkerProcess:
     """Two ranks that a test may end."""
     return make(2)
 
@@ -117,7 +119,7 @@ def two(request_for: Any, tmp_path: Path) -> Callable[..., RunRequest]:
     return make
 
 
-def until(trainer: TrainerProcess, *kinds: type[Any]) -> list[Message]:
+def until(trainer: WorkerProcess, *kinds: type[Any]) -> list[Message]:
     heard: list[Message] = []
     while not heard or not isinstance(heard[-1], kinds):
         message = trainer.receive()
@@ -126,7 +128,7 @@ def until(trainer: TrainerProcess, *kinds: type[Any]) -> list[Message]:
     return heard
 
 
-def carry_out(trainer: TrainerProcess, request: RunRequest) -> list[Message]:
+def carry_out(trainer: WorkerProcess, request: RunRequest) -> list[Message]:
     trainer.send(request)
     return until(trainer, Finished, Failed)
 
@@ -169,15 +171,15 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def meeting(pid: int) -> Path:
-    """Return the file at which a rank has met the others, the last of what it was started with."""
-    return Path(os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]))
+def meeting(trainer: WorkerProcess) -> Path:
+    """Return the file at which the ranks have met."""
+    assert trainer._folder is not None
+    return trainer._folder / "store"
 
 
-def ranks_of(trainer: TrainerProcess) -> list[int]:
+def ranks_of(trainer: WorkerProcess) -> list[int]:
     """Return the ranks' process ids, the first rank's first."""
-    store = meeting(trainer.pid)
-    return sorted(pid for pid in children(os.getpid()) if os.getpgid(pid) == pid and meeting(pid) == store)
+    return [rank.pid for rank in trainer._ranks]
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -201,7 +203,7 @@ def assert_gone(pids: list[int]) -> None:
 
 
 def test_two_ranks_have_the_same_weights_and_temperature_at_every_step(
-    pair: TrainerProcess, two: Any, tmp_path: Path
+    pair: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
     (*heard, end) = carry_out(pair, two(parameters=HOT))
     first, second = recorded(tmp_path)
@@ -218,7 +220,7 @@ def test_two_ranks_have_the_same_weights_and_temperature_at_every_step(
 
 
 def test_two_ranks_train_on_what_one_device_with_twice_the_batch_would_have_drawn(
-    pair: TrainerProcess, alone: TrainerProcess, two: Any, tmp_path: Path
+    pair: WorkerProcess, alone: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
     # without noise, an item is known by its content
     plain = {"parameters": {"data.noise": 0.0}}
@@ -250,7 +252,7 @@ def test_a_warm_group_trains_what_a_cold_one_does_and_four_ranks_agree(
 
 
 def test_a_stock_transformer_is_attached_to_exactly_on_every_rank(
-    pair: TrainerProcess, two: Any, tmp_path: Path
+    pair: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
     parameters = {name: value for name, value in HOT.items() if name != "entropy_lambda"}
     request = two("Stock", attach={"layers": "auto"}, parameters=parameters)
@@ -264,7 +266,7 @@ def test_a_stock_transformer_is_attached_to_exactly_on_every_rank(
     assert [line["temperature"] for line in steps(first)] == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_stop_ends_all_ranks_at_the_same_step(pair: TrainerProcess, two: Any, tmp_path: Path) -> None:
+def test_a_stop_ends_all_ranks_at_the_same_step(pair: WorkerProcess, two: Any, tmp_path: Path) -> None:
     request = two(trainer={"max_steps": 100_000})
     pair.send(request)
     until(pair, Report)
@@ -276,7 +278,7 @@ def test_a_stop_ends_all_ranks_at_the_same_step(pair: TrainerProcess, two: Any, 
     assert same(first) == same(second)
 
 
-def test_evaluations_at_the_end_are_broken_off_on_all_ranks(pair: TrainerProcess, two: Any) -> None:
+def test_evaluations_at_the_end_are_broken_off_on_all_ranks(pair: WorkerProcess, two: Any) -> None:
     asked = [
         Evaluation(name=str(n), on="test", temperature={"temperature_init": 1.0 + n}) for n in range(400)
     ]
@@ -289,7 +291,7 @@ def test_evaluations_at_the_end_are_broken_off_on_all_ranks(pair: TrainerProcess
 
 
 def test_a_number_that_is_not_finite_on_one_rank_ends_all_as_diverged(
-    pair: TrainerProcess, two: Any, tmp_path: Path
+    pair: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
     end = finished(carry_out(pair, two("Apart", init={"diverge_at": 9})))
     first, second = recorded(tmp_path)
@@ -308,7 +310,7 @@ def test_a_number_that_is_not_finite_on_one_rank_ends_all_as_diverged(
     ids=["plain", "accumulating", "accumulating by itself", "a stream"],
 )
 def test_ranks_that_left_in_the_middle_of_an_epoch_go_on_exactly(
-    pair: TrainerProcess, two: Any, tmp_path: Path, module: str, data: str, trainer: dict[str, Any]
+    pair: WorkerProcess, two: Any, tmp_path: Path, module: str, data: str, trainer: dict[str, Any]
 ) -> None:
     given = two(module, parameters=HOT, data={}, trainer=trainer, checkpoint_every=0.001)
     given = dataclasses.replace(
@@ -338,7 +340,7 @@ def test_ranks_that_left_in_the_middle_of_an_epoch_go_on_exactly(
 
 
 def test_ranks_that_are_told_to_leave_keep_one_checkpoint_and_go_on_exactly(
-    pair: TrainerProcess, two: Any, tmp_path: Path
+    pair: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
     request = two(parameters=HOT, trainer={"max_steps": 60}, checkpoint_every=3600.0)
     whole = carry_out(pair, request)
@@ -356,7 +358,7 @@ def test_ranks_that_are_told_to_leave_keep_one_checkpoint_and_go_on_exactly(
     assert results(again) == results(whole)
 
 
-def test_ranks_validate_with_the_same_running_means(pair: TrainerProcess, two: Any, tmp_path: Path) -> None:
+def test_ranks_validate_with_the_same_running_means(pair: WorkerProcess, two: Any, tmp_path: Path) -> None:
     accumulating = {"accumulate_grad_batches": 3, "val_check_interval": 5, "max_steps": 8}
     carry_out(pair, two("Apart", init={"normed": True}, trainer=accumulating))
     first, second = recorded(tmp_path)
@@ -365,7 +367,7 @@ def test_ranks_validate_with_the_same_running_means(pair: TrainerProcess, two: A
 
 
 def test_what_ranks_measure_does_not_depend_on_how_many_validate(
-    pair: TrainerProcess, alone: TrainerProcess, two: Any
+    pair: WorkerProcess, alone: WorkerProcess, two: Any
 ) -> None:
     # at step 1 of a learning rate of nothing, the weights are those of the beginning
     given = {"init": {"lr": 0.0}, "trainer": {"max_steps": 1, "val_check_interval": 1}}
@@ -375,23 +377,23 @@ def test_what_ranks_measure_does_not_depend_on_how_many_validate(
     assert results(carry_out(alone, two(**given, ranks=1, evaluations=asked))) == on_two
 
 
-def test_a_wrong_spec_is_said_once(make: Any, doomed: TrainerProcess, two: Any) -> None:
+def test_a_wrong_spec_is_said_once(make: Any, doomed: WorkerProcess, two: Any) -> None:
     (*_, failed) = carry_out(doomed, two("Toi"))
     assert isinstance(failed, Failed)
     assert failed.kind == "usage"
     assert doomed.ready is False
     assert doomed.receive() is None
-    assert doomed.obituary() == "the trainer was ended, since one of its ranks had failed"
+    assert doomed.obituary() == "the worker was ended, since one of its ranks had failed"
 
 
 def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(
-    doomed: TrainerProcess, two: Any, tmp_path: Path
+    doomed: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:
     until(doomed, Ready)
     assert doomed.ready
     pids = ranks_of(doomed)
     assert len(pids) == 2
-    store = meeting(doomed.pid)
+    store = meeting(doomed)
     assert store.exists()
     (*_, failed) = carry_out(doomed, two("Apart", init={"raise_at": 5}))
     assert isinstance(failed, Failed)
@@ -407,7 +409,7 @@ def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_takes_the_others_and_their_workers_with_it(
-    doomed: TrainerProcess, two: Any, tmp_path: Path, rank: int
+    doomed: WorkerProcess, two: Any, tmp_path: Path, rank: int
 ) -> None:
     request = two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 100_000})
     doomed.send(request)
@@ -415,11 +417,11 @@ def test_a_rank_that_is_killed_takes_the_others_and_their_workers_with_it(
     pids = ranks_of(doomed)
     everybody = [pid for each in pids for pid in (each, *children(each))]
     assert len(everybody) >= 4
-    store = meeting(doomed.pid)
+    store = meeting(doomed)
     os.kill(pids[rank], signal.SIGKILL)
     while (message := doomed.receive()) is not None:
         assert not isinstance(message, Finished | Failed)
-    assert doomed.obituary() == f"rank {rank} of the trainer's 2 was killed by SIGKILL"
+    assert doomed.obituary() == f"rank {rank} of the worker's 2 was killed by SIGKILL"
     assert_gone(everybody)
     assert not store.parent.exists()
 
@@ -430,22 +432,24 @@ def test_ranks_end_when_their_agent_is_killed(two: Any, make: Any, tmp_path: Pat
     )
     program = (
         "import pathlib, time\n"
-        "from tempopt.training.messages import Report, decode\n"
-        "from tempopt.training.places import Place\n"
-        "from tempopt.training.process import TrainerProcess\n"
-        "trainer = TrainerProcess(slot=0, place=Place(ranks=2))\n"
+        "from tempopt.workers.messages import Report, decode\n"
+        "from tempopt.workers.placement import Placement\n"
+        "from tempopt.workers.process import WorkerProcess\n"
+        "trainer = WorkerProcess(slot=0, place=Placement(ranks=2))\n"
         f"trainer.send(decode(pathlib.Path({str(tmp_path / 'request.json')!r}).read_bytes()))\n"
         "while not isinstance(trainer.receive(), Report): pass\n"
         "print('trains', flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as agent:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+    ) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline() == "trains\n"
         pids = children(agent.pid)
         assert len(pids) >= 4
-        store = meeting(pids[0])
-        assert store.exists()
+        (store,) = tmp_path.glob("tempopt-ranks-*/store")
         agent.kill()
     assert_gone(pids)
     assert not store.parent.exists()
@@ -453,7 +457,7 @@ def test_ranks_end_when_their_agent_is_killed(two: Any, make: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_processes_is_left_to_the_agent(
-    pair: TrainerProcess, two: Any, number: signal.Signals
+    pair: WorkerProcess, two: Any, number: signal.Signals
 ) -> None:
     pair.send(two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 60}))
     until(pair, Report)
@@ -466,7 +470,7 @@ def test_a_signal_to_all_processes_is_left_to_the_agent(
     assert (end.state, end.step) == ("complete", 60)
 
 
-def test_progress_comes_from_one_rank_alone(pair: TrainerProcess, two: Any) -> None:
+def test_progress_comes_from_one_rank_alone(pair: WorkerProcess, two: Any) -> None:
     heard = carry_out(pair, two())
     said = [message.step for message in heard if isinstance(message, Progress)]
     assert said == sorted(said)

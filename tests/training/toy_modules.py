@@ -112,6 +112,20 @@ class Toy(TemperedModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
+class Listed(Toy):
+    """Has its projections in a list, in which no query is known."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        del self.q_proj, self.k_proj
+        self.qkv = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, label = batch
+        q, k = (each(x)[:, None] for each in self.qkv)
+        return F.cross_entropy(self.head(self.attend(q, k, x[:, None], layer=0)[:, 0].mean(1)), label)
+
+
 class Watching(Toy):
     """Keeps the best loss that it was validated with, and learns at a rate that follows from it."""
 

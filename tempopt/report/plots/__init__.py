@@ -22,6 +22,7 @@ from tempopt.report.plots.entropy import (
 )
 from tempopt.report.plots.history import HistoryShown, Trial, history_data, plot_history
 from tempopt.report.plots.importance import Importances, importance_data, plot_importance
+from tempopt.report.plots.inference import InferenceShown, ModelsShown, inference_data, plot_inference
 from tempopt.report.plots.landscape import Landscape, landscape_data, plot_landscape
 from tempopt.report.plots.pruning import (
     ConfirmedRun,
@@ -47,6 +48,7 @@ from tempopt.report.plots.schedules import (
 
 PLOTS: Mapping[str, Plot] = {
     "differences": Plot(title="Fresh seeds, one by one", data=differences_data, figure=plot_differences),
+    "inference": Plot(title="Temperature at inference", data=inference_data, figure=plot_inference),
     "schedule": Plot(title="Temperature over training", data=schedule_data, figure=plot_schedule),
     "depth": Plot(title="Temperature over training and depth", data=depth_data, figure=plot_depth),
     "history": Plot(title="Search history", data=history_data, figure=plot_history),
@@ -75,8 +77,10 @@ __all__ = [
     "HeadEntropies",
     "HistoryShown",
     "Importances",
+    "InferenceShown",
     "Landscape",
     "Machine",
+    "ModelsShown",
     "NothingToPlot",
     "PlanShown",
     "Plot",
@@ -93,6 +97,7 @@ __all__ = [
     "heads_data",
     "history_data",
     "importance_data",
+    "inference_data",
     "landscape_data",
     "plot_cost",
     "plot_depth",
@@ -101,6 +106,7 @@ __all__ = [
     "plot_heads",
     "plot_history",
     "plot_importance",
+    "plot_inference",
     "plot_landscape",
     "plot_pruned",
     "plot_pruning_check",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tempopt.study.results import StudyResult
+from tempopt.results.study_result import StudyResult
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

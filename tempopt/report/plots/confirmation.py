@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from tempopt.confirmation.comparisons import Answer, gains_by_pair
+from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
-from tempopt.report.plots.style import CONSTANT, FAINT, INK, OTHER, UNIT, WINNER, figure, number
-from tempopt.study.answers import Answer, Verdict, gains_by_pair
-from tempopt.study.results import StudyResult
+from tempopt.report.plots.confirming import before, confirming, seeds
+from tempopt.report.plots.style import (
+    CONSTANT,
+    FAINT,
+    INK,
+    OTHER,
+    UNIT,
+    WINNER,
+    evenly,
+    figure,
+    number,
+    plain,
+)
+from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import PARTS
+from tempopt.statistics.fieller import Ratio
+from tempopt.statistics.paired_tests import ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +37,7 @@ class Comparison:
 
     Args:
         name: What is compared with what.
+        confidence: Coverage of the interval.
         share: Of the total gain, where there is one to have a share of.
     """
 
@@ -29,7 +46,8 @@ class Comparison:
     ci_low: float
     ci_high: float
     p_value: float
-    share: float | None = None
+    confidence: float
+    share: Ratio | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,60 +56,117 @@ class Differences:
 
     Args:
         metric: Name of the metric.
-        pairs: Index of a fresh seed and the winner's gain over τ = 1 on it; a run that diverged counts with
-            the worst value that any run reached.
-        diverged: Pairs on which one of the two runs diverged.
+        pairs: Number of a fresh seed, from 0, and the winner's gain over the baseline on it; a run that
+            diverged counts with the worst value that any run reached.
+        twin: The same over the winner's twin; empty where that is the baseline itself.
+        diverged: Seeds on which one of these runs diverged.
         mean: The winner against τ = 1 over all pairs.
-        others: The winner against the best constant; what inference alone and initialisation alone gain.
-        confidence: Coverage of the intervals.
+        others: The comparisons beside it: each reference at τ = 1, constants, what inference alone and
+            initialisation alone gain, and what the winner loses without each of its parts.
         forbidden: Names of the comparisons whose gain does not count, whatever its interval: what is compared
             diverged on more seeds than what it is compared with.
+        at_one: Whether the search has chosen τ = 1 itself.
     """
 
     metric: str
     pairs: tuple[tuple[int, float], ...]
+    twin: tuple[tuple[int, float], ...]
     diverged: frozenset[int]
     mean: Comparison
     others: tuple[Comparison, ...]
-    confidence: float
     forbidden: tuple[str, ...]
+    at_one: bool
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The fresh seeds that are drawn."""
+        return tuple(sorted({seed for seed, _ in (*self.pairs, *self.twin)}))
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
+        if self.at_one:
+            return "The search has chosen τ = 1 itself, so winner and baseline are the same runs."
+        told = [self._of_seeds(), self._of_bars(), self._of_parts(), self._of_forbidden(), self._of_share()]
+        return " ".join(each for each in told if each)
+
+    def _of_seeds(self) -> str:
         better = sum(gain > 0 for _, gain in self.pairs)
-        percent = f"{100 * self.confidence:.4g}"
-        text = (
-            "Each dot is a seed that neither searched nor chose: the winner minus τ = 1, so right of zero "
-            f"the winner is better, as on {better} of {len(self.pairs)}. Bars are {percent} % intervals: "
-            "wholly right of zero is a gain, wholly left of it a loss."
+        many = f"on {better} of {len(self.pairs)}"
+        text = "Each dot is a seed that neither searched nor chose: the winner minus τ = 1, "
+        if not self.twin:
+            return f"{text}so right of zero the winner is better, as {many}."
+        better = sum(gain > 0 for _, gain in self.twin)
+        return (
+            f"{text}tuned again; each stroke the winner minus its twin, its own other parameters at τ = 1. "
+            f"Right of zero the winner is better, as {many} and on {better} of {len(self.twin)}. "
+            "A gain has to hold against both."
         )
-        if self.forbidden:
-            text += (
-                f" Not so for {'; '.join(self.forbidden)}: more runs diverged than of what it is compared "
-                "with, so the gain does not count."
-            )
-        shared = next((each for each in self.others if each.name == INFERENCE and each.share), None)
-        if shared is not None and shared.share is not None:
-            text += (
-                f" A temperature set after training at τ = 1 reaches {100 * shared.share:.0f} % of the "
-                "total gain."
-            )
-        return text
+
+    def _of_bars(self) -> str:
+        text = f"Bars are {_percent(self.mean.confidence)} intervals"
+        others = {each.confidence for each in self.others} - {self.mean.confidence}
+        if others:
+            text += f", those of the winner's parts {_percent(max(others))}, from before pairs were added"
+        return f"{text}: wholly right of zero is a gain, wholly left of it a loss."
+
+    def _of_parts(self) -> str:
+        if not any(each.name.startswith(WITHOUT) for each in self.others):
+            return ""
+        return f'"{WITHOUT}..." is by how much the winner is better than itself without that part.'
+
+    def _of_forbidden(self) -> str:
+        if not self.forbidden:
+            return ""
+        return (
+            f"Not so for {'; '.join(self.forbidden)}: more runs diverged than of what it is compared "
+            "with, so the gain does not count."
+        )
+
+    def _of_share(self) -> str:
+        found = next((each for each in self.others if each.name == INFERENCE), None)
+        if found is None or found.share is None or found.p_value >= ALPHA:
+            return ""
+        reached = _share(found.share)
+        return f"A temperature set after training at τ = 1 reaches {reached} of the total gain."
 
     def table(self) -> Table:
         """Return a row for each seed and each comparison."""
-        seeds = tuple((f"seed {pair + 1}", gain, None, None, None) for pair, gain in self.pairs)
+        dots = tuple((f"seed {seed + 1}", gain, *[None] * 4) for seed, gain in self.pairs)
+        strokes = tuple((f"seed {seed + 1}, {_TWIN}", gain, *[None] * 4) for seed, gain in self.twin)
         rest = tuple(
-            (each.name, each.gain, _finite(each.ci_low), _finite(each.ci_high), each.p_value)
+            (
+                each.name,
+                each.gain,
+                _finite(each.ci_low),
+                _finite(each.ci_high),
+                each.p_value,
+                None if each.share is None else _share(each.share),
+            )
             for each in (self.mean, *self.others)
         )
-        return Table(columns=("comparison", "gain", "from", "to", "p"), rows=seeds + rest)
+        columns = ("comparison", "gain", "from", "to", "p", "share of the gain")
+        return Table(columns=columns, rows=dots + strokes + rest)
 
 
+_SEED_ROWS = 12
+"""Rows of the plot for seeds; more of them lie closer together, and not each has its name."""
 MEAN = "mean, against τ = 1"
-AGAINST_CONSTANT = "against best constant"
+BOTH = "against τ = 1, both"
+BASELINE = "against τ = 1, tuned again"
+_TWIN = "against its twin"
+TWIN = f"{_TWIN} at τ = 1"
+AGAINST_CONSTANT = "against constants"
+DIFFERENCE = "winner over inference only"
 INFERENCE = "inference only"
 INITIALISATION = "initialisation only"
+WITHOUT = "without "
+SIMPLEST = "over the simplest plan"
+_COLOURS = {
+    **dict.fromkeys((MEAN, BOTH, BASELINE, TWIN), WINNER),
+    AGAINST_CONSTANT: CONSTANT,
+    INFERENCE: UNIT,
+    DIFFERENCE: WINNER,
+}
 
 
 def differences_data(result: StudyResult) -> Differences:
@@ -103,42 +178,64 @@ def differences_data(result: StudyResult) -> Differences:
     verdict = result.verdict
     if verdict is None:
         raise NothingToPlot("No confirmation on fresh seeds is over, so there is nothing to compare yet.")
-    runs = [run for run in result.runs if run.kind == "confirm" and run.round == verdict.round]
-    pairs = gains_by_pair(runs, result.spec, verdict.round)
+    numbered = seeds(result)
+    compared = [*confirming(result, "search"), *confirming(result, "unit"), *confirming(result, "twin")]
     return Differences(
         metric=result.metric,
-        pairs=tuple(pairs.items()),
-        diverged=frozenset(run.pair for run in runs if run.outcome == "diverged" and run.pair is not None),
-        mean=_comparison(MEAN, verdict.total),
+        pairs=_gains(result, "unit"),
+        twin=_gains(result, "twin") if verdict.total.each else (),
+        diverged=frozenset(numbered[run.id] for run in compared if run.outcome == "diverged"),
+        mean=_comparison(BOTH if verdict.total.each else MEAN, verdict.total),
         others=_others(verdict),
-        confidence=verdict.total.paired.confidence,
         forbidden=tuple(_forbidden(verdict)),
+        at_one=verdict.at_one,
+    )
+
+
+def _gains(result: StudyResult, reference: str) -> tuple[tuple[int, float], ...]:
+    return tuple(
+        (first + pair, gain)
+        for of_round, first in before(result).items()
+        for pair, gain in gains_by_pair(result.runs, result.spec, of_round, reference).items()
     )
 
 
 def _forbidden(verdict: Verdict) -> Iterator[str]:
-    inference, initialisation = verdict.inference_only, verdict.init_only
-    for name, answer in (
-        (MEAN, verdict.total),
-        (AGAINST_CONSTANT, verdict.against_constant),
-        (INFERENCE, inference.answer if inference is not None else None),
-        (INITIALISATION, initialisation.answer if initialisation is not None else None),
-    ):
-        if answer is not None and answer.paired.significant and not answer.significant:
+    for name, answer in ((BOTH if verdict.total.each else MEAN, verdict.total), *_answers(verdict)):
+        if answer.paired.significant and not answer.significant:
             yield name
 
 
+def _answers(verdict: Verdict) -> Iterator[tuple[str, Answer]]:
+    if verdict.total.each and verdict.over_twin is not None:
+        if verdict.over_baseline is not None:
+            yield BASELINE, verdict.over_baseline
+        yield TWIN, verdict.over_twin
+    if verdict.against_constant is not None and not verdict.at_one:
+        yield AGAINST_CONSTANT, verdict.against_constant
+    inference, initialisation = verdict.inference_only, verdict.init_only
+    if inference is not None:
+        yield INFERENCE, inference.answer
+        if inference.difference is not None and not verdict.at_one:
+            yield DIFFERENCE, inference.difference
+    if initialisation is not None:
+        yield INITIALISATION, initialisation.answer
+    for part in verdict.parts:
+        yield f"{WITHOUT}{PARTS.get(part.name, part.name).removeprefix('the ')}", part.answer
+    if verdict.simplest is not None:
+        yield SIMPLEST, verdict.simplest.lost
+
+
 def _others(verdict: Verdict) -> tuple[Comparison, ...]:
-    found = []
-    if verdict.against_constant is not None:
-        found.append(_comparison(AGAINST_CONSTANT, verdict.against_constant))
-    for name, share in ((INFERENCE, verdict.inference_only), (INITIALISATION, verdict.init_only)):
-        if share is not None:
-            found.append(_comparison(name, share.answer, share.share))
-    return tuple(found)
+    shares: dict[str, Ratio | None] = {}
+    if verdict.inference_only is not None:
+        shares[INFERENCE] = verdict.inference_only.share
+    if verdict.init_only is not None:
+        shares[INITIALISATION] = verdict.init_only.share
+    return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict))
 
 
-def _comparison(name: str, answer: Answer, share: float | None = None) -> Comparison:
+def _comparison(name: str, answer: Answer, share: Ratio | None = None) -> Comparison:
     test = answer.paired
     return Comparison(
         name=name,
@@ -146,8 +243,19 @@ def _comparison(name: str, answer: Answer, share: float | None = None) -> Compar
         ci_low=test.ci_low,
         ci_high=test.ci_high,
         p_value=test.p_value,
-        share=share,
+        confidence=test.confidence,
+        share=None if share is None or math.isnan(share.ratio) else share,
     )
+
+
+def _share(share: Ratio) -> str:
+    if not math.isfinite(share.low) or not math.isfinite(share.high):
+        return f"{100 * share.ratio:.0f} % (not bounded)"
+    return f"{100 * share.ratio:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f} %)".replace("-", "−")
+
+
+def _percent(confidence: float) -> str:
+    return f"{100 * confidence:.4g} %"
 
 
 def _finite(value: float) -> float | None:
@@ -156,47 +264,81 @@ def _finite(value: float) -> float | None:
 
 def plot_differences(data: Differences) -> go.Figure:
     """Return the forest plot: seeds above, the mean and what explains it below."""
-    colours = (WINNER, CONSTANT, UNIT, OTHER)
     means = (data.mean, *data.others)
+    legend = bool(data.twin)
+    gap = min(1.0, _SEED_ROWS / len(data.seeds))
+    places = {seed: place * gap for place, seed in enumerate(data.seeds)}
+    first = places[data.seeds[-1]] + 1
     made = figure(
         x=f"gain in {data.metric}",
-        height=120 + 27 * (len(data.pairs) + len(means)),
-        showlegend=False,
-        margin={"t": 12},
+        height=round(120 + 30 * legend + 27 * (first + len(means))),
+        showlegend=legend,
+        margin={"t": 40 if legend else 12},
     )
     made.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
-    made.add_trace(_seeds(data))
-    for each, colour in zip(means, colours, strict=False):
-        made.add_trace(_bar(each, colour))
-    rows = [f"seed {pair + 1}" for pair, _ in data.pairs] + [each.name for each in means]
-    made.add_hline(y=len(data.pairs) - 0.5, line={"color": FAINT, "width": 1})
+    made.add_trace(_seeds(data, places))
+    if data.twin:
+        made.add_trace(_strokes(data, places))
+    for row, each in enumerate(means):
+        made.add_trace(_bar(each, first + row, _COLOURS.get(each.name, OTHER)))
+    made.add_hline(y=first - 0.5, line={"color": FAINT, "width": 1})
+    named = [data.seeds[place] for place in evenly(len(data.seeds), _SEED_ROWS)]
     made.update_yaxes(
-        categoryorder="array", categoryarray=rows, autorange="reversed", showgrid=False, type="category"
+        # named one by one: plotly would leave out every second name where there is little room
+        tickvals=[*(places[seed] for seed in named), *(first + row for row in range(len(means)))],
+        ticktext=[*(f"seed {seed + 1}" for seed in named), *(plain(each.name) for each in means)],
+        range=[first + len(means) - 0.25, -0.75],
+        showgrid=False,
+        zeroline=False,
     )
     return made
 
 
-def _seeds(data: Differences) -> go.Scatter:
-    symbols = ["circle-open" if pair in data.diverged else "circle" for pair, _ in data.pairs]
-    ends = ["<br>a run diverged" if pair in data.diverged else "" for pair, _ in data.pairs]
+def _seeds(data: Differences, places: Mapping[int, float]) -> go.Scatter:
+    symbols = ["circle-open" if seed in data.diverged else "circle" for seed, _ in data.pairs]
     return go.Scatter(
         x=[gain for _, gain in data.pairs],
-        y=[f"seed {pair + 1}" for pair, _ in data.pairs],
-        text=ends,
+        y=[places[seed] for seed, _ in data.pairs],
+        text=_ends(data, data.pairs),
         mode="markers",
         marker={"color": OTHER, "size": 9, "symbol": symbols},
-        hovertemplate="%{y}: %{x:+.4g}%{text}<extra></extra>",
-        name="one seed",
+        hovertemplate="%{text}<extra></extra>",
+        name="minus τ = 1, tuned again" if data.twin else "one seed",
     )
 
 
-def _bar(each: Comparison, colour: str) -> go.Scatter:
+def _strokes(data: Differences, places: Mapping[int, float]) -> go.Scatter:
+    return go.Scatter(
+        x=[gain for _, gain in data.twin],
+        y=[places[seed] for seed, _ in data.twin],
+        text=_ends(data, data.twin, ", its twin"),
+        mode="markers",
+        marker={
+            "color": WINNER,
+            "size": 11,
+            "symbol": "line-ns-open",
+            "line": {"width": 2.5, "color": WINNER},
+        },
+        hovertemplate="%{text}<extra></extra>",
+        name="minus its twin",
+    )
+
+
+def _ends(data: Differences, shown: tuple[tuple[int, float], ...], what: str = "") -> list[str]:
+    return [
+        f"seed {seed + 1}{what}: {number(gain)}{'<br>a run diverged' if seed in data.diverged else ''}"
+        for seed, gain in shown
+    ]
+
+
+def _bar(each: Comparison, row: float, colour: str) -> go.Scatter:
     """Return one comparison; what nothing bounds gets no bar, and says so when it is pointed at."""
+    name = plain(each.name)
     bounded = math.isfinite(each.ci_low) and math.isfinite(each.ci_high)
     said = f"{number(each.ci_low)} to {number(each.ci_high)}" if bounded else "not bounded by so few pairs"
     return go.Scatter(
         x=[each.gain],
-        y=[each.name],
+        y=[row],
         error_x={
             "array": [each.ci_high - each.gain if bounded else 0.0],
             "arrayminus": [each.gain - each.ci_low if bounded else 0.0],
@@ -206,6 +348,7 @@ def _bar(each: Comparison, colour: str) -> go.Scatter:
         },
         mode="markers",
         marker={"color": colour, "size": 13, "symbol": "diamond"},
-        hovertemplate=f"{each.name}: %{{x:+.4g}}<br>interval {said}<br>p = {each.p_value:.2g}<extra></extra>",
-        name=each.name,
+        hovertemplate=f"{name}: %{{x:+.4g}}<br>interval {said}<br>p = {each.p_value:.2g}<extra></extra>",
+        name=name,
+        showlegend=False,
     )

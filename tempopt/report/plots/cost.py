@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.rows import KINDS, Kind, TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
     CONSTANT,
+    DIVERGING,
     FAINT,
     OTHER,
     SEQUENTIAL,
@@ -21,10 +23,18 @@ from tempopt.report.plots.style import (
     number,
     plain,
 )
-from tempopt.store.rows import KINDS, TicketRow
-from tempopt.study.results import StudyResult
+from tempopt.results.study_result import StudyResult
 
-_COLOURS = dict(zip(KINDS, (UNIT, CONSTANT, WINNER, OTHER, SEQUENTIAL[2], FAINT), strict=True))
+_COLOURS: Mapping[Kind, str] = {
+    "unit": UNIT,
+    "constant": CONSTANT,
+    "search": WINNER,
+    "choose": OTHER,
+    "rematch": DIVERGING[3],
+    "confirm": SEQUENTIAL[2],
+    "init_only": FAINT,
+    "ablation": SEQUENTIAL[1],
+}
 _MOST_BARS = 20
 
 

@@ -12,7 +12,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import arms_of
 from tempopt.report.plots.base import Table
+from tempopt.report.plots.confirming import confirming
 from tempopt.report.plots.style import (
     QUIET,
     SEQUENTIAL,
@@ -23,7 +25,7 @@ from tempopt.report.plots.style import (
     figure,
     scale,
 )
-from tempopt.study.results import StudyResult
+from tempopt.results.study_result import StudyResult
 
 Head = tuple[int, int]
 _ARMS = ("search", "unit")
@@ -139,19 +141,20 @@ def entropy_data(result: StudyResult) -> Entropies:
     """
     found: dict[str, dict[Head, dict[int, list[float]]]] = {}
     measured_runs = dict.fromkeys(_ARMS, 0)
-    of_round = result.verdict.round if result.verdict is not None else result.round
-    for run in result.runs:
-        if run.kind != "confirm" or run.arm not in _ARMS or run.round != of_round:
+    for run in confirming(result):
+        arms = [arm for arm in _ARMS if arm in arms_of(run)]
+        if not arms:
             continue
         measured = {n: c for n, c in result.measured.get(run.id, {}).items() if n.startswith("entropy/")}
         # a head of which every number is lost has nothing to show, and no end to tell of
         curves = {n: c for n, c in measured.items() if any(math.isfinite(value) for _, value in c)}
-        measured_runs[run.arm] += bool(curves)
-        for name, curve in curves.items():
-            _, layer, head = name.split("/")
-            own = found.setdefault(run.arm, {}).setdefault((int(layer), int(head)), {})
-            for step, value in curve:
-                own.setdefault(step, []).append(value)
+        for arm in arms:
+            measured_runs[arm] += bool(curves)
+            for name, curve in curves.items():
+                _, layer, head = name.split("/")
+                own = found.setdefault(arm, {}).setdefault((int(layer), int(head)), {})
+                for step, value in curve:
+                    own.setdefault(step, []).append(value)
     if not found:
         raise NothingToPlot(
             "No entropy was measured: the confirmation has not begun, its attention was no number, or the "

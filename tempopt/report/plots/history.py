@@ -11,6 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
     CONSTANT,
@@ -27,10 +29,8 @@ from tempopt.report.plots.style import (
     mark_size,
     number,
 )
-from tempopt.store.rows import TicketRow
-from tempopt.study.results import Baseline, StudyResult
-from tempopt.study.tickets import oriented, usable
-from tempopt.study.verdict import parameters_text
+from tempopt.results.study_result import Baseline, StudyResult
+from tempopt.results.verdict_text import parameters_text
 
 _FEWEST = 8
 _LISTED = 30

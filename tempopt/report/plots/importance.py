@@ -15,11 +15,11 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import WINNER, figure, label_bars, plain
-from tempopt.study.history import View, frozen
-from tempopt.study.results import StudyResult
-from tempopt.study.tickets import usable
+from tempopt.results.study_result import StudyResult
+from tempopt.sampling.history import View, frozen
 from tempopt.temperature import LinearNormaliser
 
 _FEWEST = 8

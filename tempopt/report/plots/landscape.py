@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.schedules import colorbar
 from tempopt.report.plots.style import (
@@ -29,8 +30,7 @@ from tempopt.report.plots.style import (
     scale,
     temperature_axis,
 )
-from tempopt.study.results import StudyResult
-from tempopt.study.tickets import oriented, usable
+from tempopt.results.study_result import StudyResult
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
 
 _LISTED = 30

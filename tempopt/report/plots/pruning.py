@@ -13,14 +13,15 @@ import plotly.graph_objects as go
 from optuna.pruners import HyperbandPruner
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.rows import OVER, Measurement, TicketRow
 from tempopt.report.plots.base import Table
+from tempopt.report.plots.confirming import confirming, seeds
 from tempopt.report.plots.style import INK, OTHER, UNIT, WINNER, evenly, figure
-from tempopt.store.rows import OVER, Measurement, TicketRow
-from tempopt.study.arms import Arms
-from tempopt.study.optimizers import make_pruner
-from tempopt.study.results import Curve, StudyResult
-from tempopt.study.rungs import Halving
-from tempopt.study.verdict import duration
+from tempopt.results.study_result import Curve, StudyResult
+from tempopt.results.verdict_text import duration
+from tempopt.sampling.arms import Arms
+from tempopt.sampling.optuna_strategies import make_pruner
+from tempopt.sampling.successive_halving import Halving
 
 _MOST_OF_EACH = 120
 _MOST_POINTS = 40
@@ -197,12 +198,7 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
     strategy = result.spec.study.pruner
     if strategy.name == "none":
         raise NothingToPlot("This study prunes nothing, so pruning cannot have been wrong.")
-    of_round = result.verdict.round if result.verdict is not None else result.round
-    confirmed = [
-        run
-        for run in result.runs
-        if (run.kind, run.arm, run.round) == ("confirm", "search", of_round) and result.curves.get(run.id)
-    ]
+    confirmed = [run for run in confirming(result, "search") if result.curves.get(run.id)]
     search = [run for run in result.runs if run.kind == "search"]
     if not confirmed or any(run.state not in OVER for run in search):
         raise NothingToPlot(
@@ -220,6 +216,7 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
         dataclasses.replace(run, kind="search", arm="search", number=place, sampled=run.parameters)
         for run in confirmed
     ]
+    numbered = seeds(result)
     arms.asked(trials[0])
     pruner = make_pruner(strategy)
     rungs = _rungs(trials[0], result, arms) if isinstance(pruner, Halving) else None
@@ -233,7 +230,7 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
         bracketed=isinstance(pruner, HyperbandPruner),
         runs=tuple(
             ConfirmedRun(
-                pair=run.pair or 0,
+                pair=numbered[run.id],
                 curve=thinned(result.curves[run.id], points),
                 cut=_cut(run, result, arms),
             )

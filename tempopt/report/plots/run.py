@@ -8,12 +8,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.rows import TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.pruning import thinned
 from tempopt.report.plots.schedules import levels
 from tempopt.report.plots.style import TEMPLATE, UNIT, WINNER, evenly, number, plain
-from tempopt.store.rows import TicketRow
-from tempopt.study.results import Curve, StudyResult
+from tempopt.results.study_result import Curve, StudyResult
 
 _POINTS = 101
 

@@ -11,6 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
     DIVERGING,
@@ -28,9 +29,8 @@ from tempopt.report.plots.style import (
     temperature_axis,
     temperature_ticks,
 )
-from tempopt.study.results import StudyResult
-from tempopt.study.tickets import oriented, usable
-from tempopt.study.verdict import parameters_text
+from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import parameters_text
 from tempopt.temperature import (
     NEUTRAL,
     SCHEDULES,

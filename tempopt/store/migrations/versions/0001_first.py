@@ -1,4 +1,4 @@
-"""Studies, tickets and measurements."""
+"""The tables of the first release: studies, tickets, measurements, logs and jobs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ _OPTIONS: dict[str, Any] = {
     "mysql_default_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
 }
+_ZERO = sa.text("0")
 _TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql")
 _MOMENT = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
 
 
 def upgrade() -> None:
-    """Create the three tables."""
+    """Create the tables."""
     _create_study()
     _create_ticket()
     _create_measurement()
+    _create_log()
+    _create_job()
 
 
 def _create_study() -> None:
@@ -39,6 +42,9 @@ def _create_study() -> None:
         sa.Column("spec_hash", sa.String(64), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("created", _MOMENT, nullable=False),
+        sa.Column("version", sa.Integer, nullable=False, server_default=_ZERO),
+        sa.Column("checkpoints", _TEXT),
+        sa.Column("warm_start", _TEXT),
         sa.UniqueConstraint("name", name="tempopt_study_name"),
         sqlite_autoincrement=True,
         **_OPTIONS,
@@ -52,7 +58,7 @@ def _create_ticket() -> None:
         sa.Column("study_id", sa.Integer, nullable=False),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("stage", sa.Integer, nullable=False, comment="place of the kind in the order of work"),
-        sa.Column("arm", sa.String(16), nullable=False),
+        sa.Column("arm", sa.String(255), nullable=False),
         sa.Column("number", sa.Integer, nullable=False),
         sa.Column("candidate", sa.Integer),
         sa.Column("pair", sa.Integer),
@@ -73,6 +79,19 @@ def _create_ticket() -> None:
         sa.Column("code", _TEXT),
         sa.Column("started", _MOMENT),
         sa.Column("finished", _MOMENT),
+        sa.Column("trial_id", sa.Integer, comment="key of the trial in Optuna's table"),
+        sa.Column("round", sa.Integer, nullable=False, server_default=_ZERO),
+        sa.Column("sampled", _TEXT),
+        sa.Column("lease", sa.Double, comment="end, in epoch seconds of the database's clock"),
+        sa.Column("checkpoints", _TEXT),
+        sa.Column("checkpoint_seconds", sa.Double, nullable=False, server_default=_ZERO),
+        sa.Column("alone", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("gpu_seconds", sa.Double, nullable=False, server_default=_ZERO),
+        sa.Column("peak_memory", sa.BigInteger),
+        sa.Column("machine", sa.String(255)),
+        sa.Column("device", sa.String(255)),
+        sa.Column("forked_from", sa.Integer),
+        sa.Column("forked_at", sa.BigInteger),
         sa.ForeignKeyConstraint(["study_id"], ["tempopt_study.id"], name="tempopt_ticket_study"),
         sa.UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
         sa.Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),
@@ -93,7 +112,35 @@ def _create_measurement() -> None:
     )
 
 
+def _create_log() -> None:
+    op.create_table(
+        "tempopt_log",
+        sa.Column("ticket_id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("agent", sa.String(255), nullable=False),
+        sa.Column("text", _TEXT, nullable=False),
+        sa.Column("written", _MOMENT, nullable=False),
+        sa.ForeignKeyConstraint(["ticket_id"], ["tempopt_ticket.id"], name="tempopt_log_ticket"),
+        **_OPTIONS,
+    )
+
+
+def _create_job() -> None:
+    op.create_table(
+        "tempopt_job",
+        sa.Column("number", sa.Integer, primary_key=True, comment="in the order in which they were started"),
+        sa.Column("study", sa.String(255), nullable=False),
+        sa.Column("launcher", sa.String(255), nullable=False),
+        sa.Column("id", sa.String(255), nullable=False),
+        sa.Column("options", _TEXT, nullable=False),
+        sa.Column("created", _MOMENT, nullable=False),
+        sa.Index("tempopt_job_study", "study"),
+        sqlite_autoincrement=True,
+        **_OPTIONS,
+    )
+
+
 def downgrade() -> None:
-    """Drop the three tables."""
-    for table in ("tempopt_measurement", "tempopt_ticket", "tempopt_study"):
+    """Drop the tables."""
+    for table in ("tempopt_job", "tempopt_log", "tempopt_measurement", "tempopt_ticket", "tempopt_study"):
         op.drop_table(table)

@@ -1,0 +1,237 @@
+"""What the verdicts of simulated studies claim, beside what is true in their worlds: one record a study.
+
+Knows the answers of a verdict by what they are made of and not by their names, so that an answer that a later
+version adds is recorded as well; it has a truth where its name is known here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.worlds import Made, world_of
+from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.evaluations import inference_plans
+from tempopt.confirmation.inference import AS_TRAINED
+from tempopt.confirmation.verdict import Verdict
+from tempopt.records.rows import SEARCHING, TicketRow
+
+KEPT = Path(__file__).with_name("verdicts.parquet")
+LINES = Path("build/verdicts.jsonl")
+MORE = 10
+"""Search trials that are added after a verdict."""
+
+_WHICH = ("world", "trials", "rounds", "sampler", "ablation", "seed")
+_DIGITS = 4
+# by the name of an answer the arm that it is about, and those that this is compared with: with all at once,
+# where there are several
+_COMPARES = {
+    "total": ("search", ("unit", "twin")),
+    "over_baseline": ("search", ("unit",)),
+    "over_twin": ("search", ("twin",)),
+    "against_constant": ("search", ("constant", "constant_twin")),
+    "init_only": ("init_only", ("twin",)),
+}
+# what a verdict says as yes or no, and is no claim of a gain
+_NO_CLAIMS = ("at_one", "interacts")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cell:
+    """Studies that differ in nothing but their seed.
+
+    Args:
+        world: Name of the world.
+        trials: Search trials before the first verdict.
+        rounds: Verdicts.
+        sampler: ``knowledge_gradient``, tempopt's own with its pruner, or one of Optuna's without any.
+        ablation: As in ``study.ablation``.
+    """
+
+    world: str
+    trials: int
+    rounds: int
+    sampler: str
+    ablation: str = "auto"
+
+    def study(self, seed: int) -> dict[str, Any]:
+        """Run a study and return its record."""
+        world, began = world_of(self.world), time.process_time()
+        ours = self.sampler == "knowledge_gradient"
+        how: dict[str, Any] = {} if ours else {"sampler": self.sampler, "pruner": "none"}
+        how |= {"seed": seed, "trials": self.trials, "ablation": self.ablation}
+        whole = Whole(world, with_study(world.spec, **how), shares=False)
+        verdicts = []
+        for number, verdict in enumerate(whole.rounds(self.rounds, MORE)):
+            new = [row for row in whole.rows if row.round == number]
+            found = [] if verdict is None or verdict.round != number else _answers(verdict, whole.rows, world)
+            verdicts.append({"answers": found, "runs": _runs(new)})
+        seconds = round(time.process_time() - began, 2)
+        return {**dataclasses.asdict(self), "seed": seed, "seconds": seconds, "verdicts": verdicts}
+
+
+def cell_of(record: Mapping[str, Any]) -> Cell:
+    """Return the cell that a record is of."""
+    return Cell(*(record[each.name] for each in dataclasses.fields(Cell)))
+
+
+def _runs(rows: list[TicketRow]) -> list[dict[str, Any]]:
+    """Return the number of runs by kind; of a searching kind those of another arm apart."""
+    named = (r.kind if r.kind not in SEARCHING or r.arm == r.kind else f"{r.kind}:{r.arm}" for r in rows)
+    return [{"kind": kind, "runs": count} for kind, count in sorted(Counter(named).items())]
+
+
+def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[str, Any]]:
+    judged = [row for row in rows if row.round == verdict.round and row.kind not in (*SEARCHING, "choose")]
+    # one run may stand for several arms, and other kinds may call theirs what confirmed ones are called
+    judged.sort(key=lambda row: row.kind == "confirm")
+    arms = {arm: row.parameters or {} for row in judged for arm in row.arm.split("+")}
+    found = []
+    for name, answer, share in _all(verdict):
+        test = answer.paired
+        numbers = (test.gain, test.ci_low, test.ci_high, test.p_value)
+        found.append(_said(name, answer.significant, _truth(name, share, arms, world), *numbers))
+    found += _of_inference(verdict, arms, world) if {"unit", "search", "twin"} <= arms.keys() else []
+    found += _shares(verdict, arms, world)
+    # what a verdict makes of its answers together
+    for name in dir(type(verdict)):
+        claim = getattr(verdict, name) if isinstance(getattr(type(verdict), name), property) else None
+        if isinstance(claim, bool) and name not in _NO_CLAIMS:
+            found.append({"name": name, "shown": claim})
+    return found
+
+
+def _said(
+    name: str, shown: bool, truth: float | None, gain: float, low: float, high: float, p: float = math.nan
+) -> dict[str, Any]:
+    numbers = {"gain": gain, "low": low, "high": high, "p": p}
+    rounded = {key: round(float(value), _DIGITS) for key, value in numbers.items()}
+    held = None if truth is None else bool(low <= truth <= high)
+    truth = None if truth is None else round(truth, _DIGITS)
+    return {"name": name, "shown": shown, "held": held, "truth": truth, **rounded}
+
+
+def _of_inference(
+    verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
+) -> list[dict[str, Any]]:
+    """Return what is said of models that were tuned at inference, but for the baseline's."""
+    inference, found = verdict.inference_only, []
+    if inference is None:
+        return []
+    plans = {AS_TRAINED: None, **inference_plans(world.spec, arms["search"])}
+
+    def tuned(arm: str, plan: str) -> float:
+        return world.worth(arms[arm], plans[plan])
+
+    for name, arm, of in (("twin", "twin", inference.twin), ("winner", "search", inference.winner)):
+        if of is not None:
+            test, truth = of.answer.paired, tuned(arm, of.plan) - world.worth(arms[arm])
+            found.append(_said(f"inference:{name}", False, truth, test.gain, test.ci_low, test.ci_high))
+    if inference.difference is not None and inference.winner is not None:
+        truth = tuned("search", inference.winner.plan) - tuned("unit", inference.plan)
+        test = inference.difference.paired
+        found.append(_said("inference:difference", False, truth, test.gain, test.ci_low, test.ci_high))
+    whole = world.worth(arms["search"]) - world.worth(arms["twin"])
+    if inference.share is not None and inference.twin is not None and whole:
+        truth = (tuned("twin", inference.twin.plan) - world.worth(arms["twin"])) / whole
+        ratio = inference.share
+        found.append(_said("share:inference_only", False, truth, ratio.ratio, ratio.low, ratio.high))
+    return found
+
+
+def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made) -> list[dict[str, Any]]:
+    """Return what is said of initialisation's share, the simplest plan and rates of failure."""
+    found = []
+    if verdict.init_only is not None and verdict.init_only.share is not None:
+        ratio = verdict.init_only.share
+        found.append(_said("share:init_only", False, 0.0, ratio.ratio, ratio.low, ratio.high))
+    if verdict.simplest is not None:
+        simple, kept, share = verdict.simplest, verdict.simplest.kept, world.spec.study.keep_share
+        worths = (world.worth(each) for each in (simple.parameters, arms["search"], arms["unit"]))
+        plan, winner, baseline = worths
+        truth = plan - share * winner - (1.0 - share) * baseline
+        numbers = (kept.gain, kept.ci_low, kept.ci_high, kept.p_value)
+        found.append(_said("simplest:kept", simple.holds, truth, *numbers))
+    if verdict.failures is not None:
+        for arm, rate in (("search", verdict.failures.arm), ("unit", verdict.failures.reference)):
+            truth = world.failure_rate(arms[arm])
+            numbers = (rate.failed / rate.runs, rate.low, rate.high)
+            found.append(_said(f"failures:{arm}", False, truth, *numbers))
+    return found
+
+
+def _all(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
+    """Yield name, comparison and, if it is one, share of every answer of a verdict."""
+    for each in dataclasses.fields(verdict):
+        value = getattr(verdict, each.name)
+        if isinstance(value, Mapping):
+            several = [(f"{each.name}:{key}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            several = [(f"{each.name}:{getattr(item, 'name', n)}", item) for n, item in enumerate(value)]
+        else:
+            several = [(each.name, value)]
+        for name, item in several:
+            if isinstance(item, Answer):
+                yield name, item, None
+            elif isinstance(getattr(item, "answer", None), Answer):
+                yield name, item.answer, item
+
+
+def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: Made) -> float | None:
+    """Return the gain of an answer in truth; None: it is not known what the answer compares."""
+    if name == "inference_only" and {"unit", "search"} <= arms.keys():
+        plan = inference_plans(world.spec, arms["search"]).get(share.plan)
+        return world.worth(arms["unit"], plan) - world.worth(arms["unit"])
+    if name.startswith("parts:"):
+        return world.worth(arms["search"]) - world.worth(share.parameters)
+    better, references = _COMPARES.get(name, ("", ()))
+    there = [world.worth(arms[each]) for each in references if each in arms]
+    if better not in arms or not there:
+        return None
+    return world.worth(arms[better]) - max(there)
+
+
+def which(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one study from another."""
+    return tuple(record[name] for name in _WHICH)
+
+
+def known(lines: Path = LINES) -> list[dict[str, Any]]:
+    """Return the records that there are; of a study that was run again, the last one."""
+    records: list[dict[str, Any]] = pq.read_table(KEPT).to_pylist() if KEPT.exists() else []
+    if lines.exists():
+        # the last line of a script that was killed may be half a line
+        whole = (line for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n"))
+        records += [json.loads(line) for line in whole]
+    return list({which(record): record for record in records}.values())
+
+
+def forget(lines: Path = LINES) -> None:
+    """Begin anew: what there is was found by other code."""
+    lines.unlink(missing_ok=True)
+    KEPT.unlink(missing_ok=True)
+
+
+def keep(record: Mapping[str, Any], lines: Path = LINES) -> None:
+    """Write one record down."""
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    with lines.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def pack(lines: Path = LINES) -> None:
+    """Put what there is into the table of the repository."""
+    records = sorted(known(lines), key=which)
+    pq.write_table(pa.Table.from_pylist(records), KEPT, compression="zstd", compression_level=19)
+    lines.unlink(missing_ok=True)
+    print(f"{KEPT.name}: {len(records)} studies, {KEPT.stat().st_size} bytes")

@@ -1,0 +1,407 @@
+"""Worlds in closed form, in which it is known what temperature is worth: nothing, or a gain of a chosen size.
+
+A metric of a training is a smooth function of its parameters, plus what its seed does to every training, plus
+what is its own. So a verdict can be held against what is true, and a claim be counted as false. Nothing is
+trained and no class is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.recorded.world import Training
+from tempopt.spec.study_spec import StudySpec
+from tempopt.temperature import (
+    NEUTRAL,
+    PLAN_PARAMETERS,
+    TEMPERATURE_PARAMETERS,
+    TemperatureParameters,
+    effective,
+    progress,
+)
+from tempopt.workers.messages import Evaluation
+
+Array = NDArray[np.float64]
+Parameters = Mapping[str, Any]
+
+SHARED = 0.01
+"""Standard deviation of what a seed does to all of its trainings."""
+OWN = 0.01
+"""Standard deviation of what is a training's own."""
+PAIR = OWN * math.sqrt(2.0)
+"""Standard deviation of the difference of two trainings on one seed; gains are given in it."""
+
+_LOW, _HIGH = 0.25, 4.0
+_LR = (1e-4, 1e-2)
+_LEVEL = 0.8
+_START = 0.3
+_PLACES = 9
+_STEPS = 500
+_RUNGS = (100, 200, 300, 400, 500)
+# off the middle of the space, where a search may begin, and far enough from its ends to move
+_BEST = (0.4, 0.62, 0.45, 0.7, 0.3, 0.55)
+# of the variance that is a training's own, the part that its validation and its test have in common
+_COMMON = 0.75
+_SEEN_EARLY = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What of a temperature plan a world looks at; logarithms, so that τ = 1 is 0 everywhere.
+
+    Args:
+        mean: Mean of log τ over training.
+        first: log τ at its beginning.
+        last: log τ at its end.
+        scaled: Whether τ follows the length.
+    """
+
+    mean: float
+    first: float
+    last: float
+    scaled: bool
+
+
+def course(parameters: Parameters) -> Course:
+    """Return what of a parameter set's plan a world looks at."""
+    return _course(tuple(sorted((n, v) for n, v in parameters.items() if n in PLAN_PARAMETERS)))
+
+
+@lru_cache(maxsize=100_000)
+def _course(plan: tuple[tuple[str, Any], ...]) -> Course:
+    made = TemperatureParameters.from_mapping(dict(plan)).plan(1)
+    along = [math.log(made.temperatures(progress(place, _PLACES))[0]) for place in range(_PLACES)]
+    scaled = dict(plan).get("length_scaling", "none") != "none"
+    return Course(mean=math.fsum(along) / _PLACES, first=along[0], last=along[-1], scaled=scaled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What temperature is worth; 0 at τ = 1, and ``size`` where it is worth most.
+
+    Args:
+        of: ``level``: the mean of log τ counts, so that the best constant is as good as any schedule;
+            ``schedule``: the last τ over the first counts, so that every constant is as good as τ = 1;
+            ``length``: whether τ follows the length.
+        size: In standard deviations of a pair (``PAIR``).
+        inference: Share that is to be had by evaluating under that temperature, however trained.
+    """
+
+    of: Literal["level", "schedule", "length"]
+    size: float
+    inference: float = 0.0
+
+    def __post_init__(self) -> None:
+        assert self.of != "schedule" or not self.inference, "no evaluation can make up for a schedule"
+
+    def trained(self, plan: Course) -> float:
+        """Return what training under a plan is worth, were all of the gain training's."""
+        where = {"level": plan.mean, "schedule": plan.last - plan.first, "length": 0.0}[self.of]
+        return self._at(where, plan)
+
+    def evaluated(self, plan: Course) -> float:
+        """Return what evaluating at the end of a plan is worth, were all of the gain evaluation's."""
+        return self._at(plan.last, plan)
+
+    def _at(self, where: float, plan: Course) -> float:
+        best = self.size * PAIR
+        return best * plan.scaled if self.of == "length" else best * bump(where, _PEAKS[self.of])
+
+
+_PEAKS = {"level": math.log(0.5), "schedule": math.log(0.25)}
+
+
+def bump(where: float, peak: float) -> float:
+    """Return a smooth function that is 0 at 0, 1 at its peak, and nowhere below -0.85."""
+    width = 0.8 * abs(peak)
+    foot = math.exp(-0.5 * (peak / width) ** 2)
+    return (math.exp(-0.5 * ((where - peak) / width) ** 2) - foot) / (1.0 - foot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tied:
+    """How temperature and the other parameters hang together, with the same best value for every τ.
+
+    Args:
+        how: ``ridge``: log lr plus log τ counts, and neither for itself; ``moving``: the best place of every
+            other parameter moves with τ; ``flatter``: the lower τ, the less it costs to be off the best
+            place.
+        by: Which τ: the mean over training, or the last one.
+    """
+
+    how: Literal["ridge", "moving", "flatter"]
+    by: Literal["mean", "last"] = "mean"
+
+    def loss(self, places: Sequence[float], plan: Course) -> float:
+        """Return the squared distance of the other parameters from their best places under a plan."""
+        log_tau = plan.mean if self.by == "mean" else plan.last
+        shift = 0.0
+        if self.how == "ridge":
+            shift = -log_tau / math.log(_LR[1] / _LR[0])
+            return _squared(places[:1], shift) + _squared(places, 0.0) - _squared(places[:1], 0.0)
+        if self.how == "moving":
+            shift = -0.3 * math.tanh(log_tau)
+        return _squared(places, shift) * (math.exp(log_tau) if self.how == "flatter" else 1.0)
+
+
+def _squared(places: Sequence[float], shift: float) -> float:
+    return sum((place - best - shift) ** 2 for place, best in zip(places, _BEST, strict=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collapse:
+    """Trainings that come to a bad end, each by itself.
+
+    Args:
+        at_one: How probable that is at τ = 1.
+        at_best: How probable where log τ, in the mean over training, is that of τ = 0.5.
+        drop: What a training loses by it.
+    """
+
+    at_one: float
+    at_best: float
+    drop: float = 0.3
+
+    def probability(self, plan: Course) -> float:
+        """Return how probable it is under a plan."""
+        # beyond τ = 1 it stays as it is, or a world in which a gain is lost by collapses would have one there
+        return self.at_one + (self.at_best - self.at_one) * max(0.0, bump(plan.mean, _PEAKS["level"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A world in closed form.
+
+    Args:
+        name: Name.
+        others: Number of other parameters that are searched: ``lr``, then ``x1`` and so on.
+        curvature: What it costs to be off the best place of one of them by the whole of its range.
+        gain: What temperature is worth; None: nothing.
+        tied: How temperature and the others hang together; None: not at all.
+        collapse: Which trainings come to a bad end; None: none.
+        claims: By the name of an answer whether the gain that it speaks of is there in this world; of an
+            answer that is not named this is not said.
+    """
+
+    name: str
+    others: int = 0
+    curvature: float = 1.0
+    gain: Gain | None = None
+    tied: Tied | None = None
+    collapse: Collapse | None = None
+    claims: Mapping[str, bool] = field(default_factory=dict)
+
+    rungs = _RUNGS
+    total_steps = _STEPS
+
+    @cached_property
+    def spec(self) -> StudySpec:
+        """A study in this world."""
+        tau = {"low": _LOW, "high": _HIGH, "log": True}
+        search: dict[str, Any] = {
+            "temperature_init": tau,
+            "temperature_final": tau,
+            "schedule": ["constant", "linear", "cosine"],
+        }
+        if self.gain is not None and self.gain.of == "length":
+            search["length_scaling"] = ["none", "log_n"]
+        for name in self.other_names:
+            low, high = _LR if name == "lr" else (0.0, 1.0)
+            search[name] = {"low": low, "high": high, "log": name == "lr"}
+        study: dict[str, Any] = {"name": self.name, "metric": "val_accuracy", "direction": "maximize"}
+        if self.collapse is not None:
+            study["failure"] = _LEVEL - self.collapse.drop / 2.0
+        return StudySpec.from_json(
+            {
+                "study": study,
+                "model": {"class_path": "made.up.Model", "init_args": {}},
+                "trainer": {"max_steps": _STEPS},
+                "search": search,
+            }
+        )
+
+    @cached_property
+    def other_names(self) -> list[str]:
+        """Names of the other parameters that are searched."""
+        return ["lr", *(f"x{place}" for place in range(1, self.others))][: self.others]
+
+    def false(self, answer: str) -> bool | None:
+        """Return whether a gain by an answer of that name would be false; None: that is not said."""
+        if answer in NO_CLAIMS or ":" in answer:
+            return None
+        claimed = self.claims.get(answer, self.claims.get("*"))
+        return None if claimed is None else not claimed
+
+    def truth(self, many: Sequence[Parameters]) -> Array:
+        """Return what parameter sets come to in the mean over seeds."""
+        return np.array([self.worth(each) for each in many])
+
+    def worth(self, parameters: Parameters, evaluated: Parameters | None = None) -> float:
+        """Return what a parameter set comes to in the mean over seeds.
+
+        Args:
+            parameters: What is trained with.
+            evaluated: Temperature parameters that it is evaluated under; None: its own.
+        """
+        found = self._calm(parameters, evaluated)
+        if self.collapse is not None:
+            found -= self.collapse.drop * self.collapse.probability(course(parameters))
+        return found
+
+    def failure_rate(self, parameters: Parameters) -> float:
+        """Return how probable it is that a training comes to a bad end."""
+        return 0.0 if self.collapse is None else self.collapse.probability(course(parameters))
+
+    def _calm(self, parameters: Parameters, evaluated: Parameters | None) -> float:
+        """Return what a parameter set comes to where nothing collapses."""
+        plan = course(parameters)
+        places = [_place(name, float(parameters[name])) for name in self.other_names]
+        lost = _squared(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
+        gained = 0.0
+        if self.gain is not None:
+            share, end = self.gain.inference, plan if evaluated is None else course(evaluated)
+            gained = (1.0 - share) * self.gain.trained(plan) + share * self.gain.evaluated(end)
+        return _LEVEL - self.curvature * lost + gained
+
+    def train(self, parameters: Parameters, seed: int, *, baked: bool = False) -> Training:
+        """Return a training; the same for parameters of the same effect and the same seed.
+
+        Args:
+            parameters: The whole parameter set.
+            seed: What it does is common to its trainings.
+            baked: Whether the initial weights are others than these parameters' own, which changes nothing
+                but what is the training's own.
+        """
+        luck = _luck(self._key(parameters, baked), seed)
+        end = self._ends(parameters, None, seed, luck)
+        done = np.array(_RUNGS) / _STEPS
+        grown = (1.0 - np.exp(-4.0 * done)) / (1.0 - math.exp(-4.0))
+        curve = _START + (end - _START) * grown + _SEEN_EARLY * (1.0 - done) * luck.rungs
+        validated = curve + luck.validation * grown
+        return Training(final=validated, current=validated, test=end + luck.test)
+
+    def measure(
+        self, parameters: Parameters, seed: int, evaluation: Evaluation, *, baked: bool = False
+    ) -> float:
+        """Return what is measured at the end of a training, under its own temperature or another one."""
+        key = self._key(parameters, baked)
+        luck = _luck(key, seed)
+        plan = evaluation.temperature
+        own = luck.test if evaluation.on == "test" else luck.validation
+        found = self._ends(parameters, plan, seed, luck) + own
+        if plan is None or _ends_alike(course(plan), course(parameters)):
+            return found
+        other = _luck(key + json.dumps(effective({**NEUTRAL, **plan}), sort_keys=True), seed)
+        return found + (other.test if evaluation.on == "test" else other.validation) / 2.0
+
+    def _ends(self, parameters: Parameters, plan: Parameters | None, seed: int, luck: _Luck) -> float:
+        """Return what a training comes to, without the noise of a validation or a test."""
+        found = self._calm(parameters, plan) + _of_seed(seed) + luck.run
+        if self.collapse is not None and luck.chance < self.collapse.probability(course(parameters)):
+            found -= self.collapse.drop
+        return found
+
+    def _key(self, parameters: Parameters, baked: bool) -> str:
+        names = {*self.other_names, *TEMPERATURE_PARAMETERS}
+        counted = effective({**NEUTRAL, **{n: v for n, v in parameters.items() if n in names}})
+        return json.dumps([self.name, counted, baked], sort_keys=True)
+
+
+def _place(name: str, value: float) -> float:
+    """Return where in its range a value is, 0 to 1."""
+    return math.log(value / _LR[0]) / math.log(_LR[1] / _LR[0]) if name == "lr" else value
+
+
+def _ends_alike(one: Course, other: Course) -> bool:
+    return (one.last, one.scaled) == (other.last, other.scaled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Luck:
+    """What is a training's own: at its end, in its validation and test, on the way, and whether it lives."""
+
+    run: float
+    validation: float
+    test: float
+    rungs: Array
+    chance: float
+
+
+@lru_cache(maxsize=1000)
+def _luck(key: str, seed: int) -> _Luck:
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    rng = np.random.default_rng([seed, int.from_bytes(digest, "big")])
+    drawn = rng.standard_normal(3 + len(_RUNGS))
+    common, apart = OWN * math.sqrt(_COMMON), OWN * math.sqrt(1.0 - _COMMON)
+    run, validation, test = common * drawn[0], apart * drawn[1], apart * drawn[2]
+    return _Luck(float(run), float(validation), float(test), drawn[3:], float(rng.random()))
+
+
+@lru_cache(maxsize=1000)
+def _of_seed(seed: int) -> float:
+    return SHARED * float(np.random.default_rng([seed, 1]).standard_normal())
+
+
+NO_CLAIMS = frozenset(
+    {"over_baseline", "over_twin", "twin_over_baseline", "over_constant", "over_constant_twin", "is_constant"}
+)
+"""What is said about a winner and claims no gain of temperature: one comparison of two may be won by luck."""
+
+_NOTHING = {"*": False}
+_BOTH = {"total": True, "init_only": False}
+_LEVELS = {**_BOTH, "against_constant": False, "schedule_shown": False}
+_SCHEDULES = {**_BOTH, "against_constant": True, "schedule_shown": True, "inference_only": False}
+_TRAINED = {**_LEVELS, "inference_only": False}
+_EVALUATED = {**_LEVELS, "inference_only": True}
+_SIZE = 2.0
+
+
+def _all(size: float) -> list[Made]:
+    """Return the worlds, with gains of a size."""
+    level, schedule = Gain(of="level", size=size), Gain(of="schedule", size=size)
+    length, rescued = Gain(of="length", size=size), Collapse(at_one=0.25, at_best=0.05)
+    return [
+        *(Made(name=f"null-{k}", others=k, claims=_NOTHING) for k in (0, 1, 3, 6)),
+        *(Made(name=f"weak-{k}", others=k, curvature=1 / 6, claims=_NOTHING) for k in (1, 3, 6)),
+        Made(name="ridge", others=1, tied=Tied(how="ridge"), claims=_NOTHING),
+        Made(name="ridge-last", others=3, tied=Tied(how="ridge", by="last"), claims=_NOTHING),
+        Made(name="moving", others=3, tied=Tied(how="moving"), claims=_NOTHING),
+        Made(name="flatter", others=3, tied=Tied(how="flatter"), claims=_NOTHING),
+        *(Made(name=f"level-{k}", others=k, gain=level, claims=_TRAINED) for k in (0, 3)),
+        *(Made(name=f"schedule-{k}", others=k, gain=schedule, claims=_SCHEDULES) for k in (0, 3)),
+        *(Made(name=f"length-{k}", others=k, gain=length, claims=_SCHEDULES) for k in (0, 3)),
+        *(
+            Made(
+                name=f"inference-{share}",
+                others=3,
+                gain=Gain(of="level", size=size, inference=share / 100),
+                claims=_EVALUATED,
+            )
+            for share in (50, 80, 100)
+        ),
+        Made(name="collapse", collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
+        Made(name="collapse-3", others=3, collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
+        Made(name="rescued", collapse=rescued, claims=_TRAINED),
+        # what is gained by those that live is less than what is lost by those that do not
+        Made(name="risky", gain=level, collapse=Collapse(at_one=0.05, at_best=0.25), claims=_NOTHING),
+    ]
+
+
+NAMES = tuple(made.name for made in _all(_SIZE))
+
+
+@cache
+def world_of(name: str) -> Made:
+    """Return the world of a name; ``level-3@1.5`` is ``level-3`` with a gain of 1.5 for 2 (``PAIR``)."""
+    bare, _, size = name.partition("@")
+    found = next(each for each in _all(float(size) if size else _SIZE) if each.name == bare)
+    return found

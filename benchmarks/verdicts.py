@@ -1,0 +1,91 @@
+"""How often is a verdict wrong, and how often right? Whole studies in worlds in which the truth is known.
+
+Search, choosing, confirmation and verdict are tempopt's own (benchmarks/simulated/whole.py); what a training
+comes to is said by a world in closed form (benchmarks/simulated/worlds.py). What has been run is not run
+again.
+
+    python -m benchmarks.verdicts null-3 level-3@1 --studies 300 --rounds 5 --processes 2
+    python -m benchmarks.verdicts --table       # what there is
+    python -m benchmarks.verdicts --pack        # into the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import time
+
+from benchmarks.simulated import judged
+from benchmarks.simulated.judged import Cell
+from benchmarks.simulated.judgement import tables
+from benchmarks.simulated.worlds import NAMES, world_of
+
+
+def main() -> None:
+    """Simulate, print, or pack."""
+    given = _given()
+    if given.fresh:
+        judged.forget()
+    if not (given.table or given.pack):
+        _run(given)
+    print("\n".join(tables(record for record in judged.known() if _asked(record["world"], given.worlds))))
+    if given.pack:
+        judged.pack()
+
+
+def _given() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("worlds", nargs="*", help=f"{', '.join(NAMES)}; all of them if none is given")
+    parser.add_argument("--studies", type=int, default=100, help="in each cell")
+    parser.add_argument("--trials", type=int, nargs="+", default=[20])
+    parser.add_argument("--rounds", type=int, default=1, help=f"verdicts, +{judged.MORE} trials between them")
+    parser.add_argument("--sampler", nargs="+", default=["knowledge_gradient"], help="or random, tpe, ...")
+    parser.add_argument("--ablation", default="auto", help="as in study.ablation")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no study after them")
+    parser.add_argument("--fresh", action="store_true", help="forget what there is: other code found it")
+    parser.add_argument("--table", action="store_true", help="print what there is, and run nothing")
+    parser.add_argument("--pack", action="store_true", help="print it, and put it into the repository")
+    given = parser.parse_args()
+    for name in given.worlds:
+        world_of(name)
+    return given
+
+
+def _asked(name: str, wanted: list[str]) -> bool:
+    return not wanted or name in wanted
+
+
+def _run(given: argparse.Namespace) -> None:
+    grid = itertools.product(given.worlds or NAMES, given.trials, given.sampler)
+    cells = [Cell(world, trials, given.rounds, sampler, given.ablation) for world, trials, sampler in grid]
+    there = {judged.which(record) for record in judged.known()}
+    # seed by seed, so that all cells are about as full whenever it ends
+    jobs = [
+        (cell, seed)
+        for seed in range(given.studies)
+        for cell in cells
+        if judged.which({**dataclasses.asdict(cell), "seed": seed}) not in there
+    ]
+    # threads of a library for matrices this small only wait for one another
+    os.environ["OMP_NUM_THREADS"] = "1"
+    end = time.monotonic() + 60.0 * given.minutes
+    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+        for record in pool.imap_unordered(_study, jobs):
+            judged.keep(record)
+            if time.monotonic() > end:
+                break
+
+
+def _study(job: tuple[Cell, int]) -> dict[str, object]:
+    cell, seed = job
+    return cell.study(seed)
+
+
+if __name__ == "__main__":
+    main()

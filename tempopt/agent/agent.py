@@ -1,0 +1,479 @@
+"""The agent: takes tickets, has them trained, reports what comes back and says how they ended.
+
+It trains nothing itself and decides nothing by the clock: what a ticket gets and whether it is pruned
+follow from the study's seed and the results that the ticket may know (history.py). Any number of agents
+may be at work on one study; they meet in the store and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Collection, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from tempopt.agent.checkpoint_reuse import held
+from tempopt.agent.observer import Observer
+from tempopt.agent.outcomes import ended, lost, returned
+from tempopt.agent.run_requests import Requests
+from tempopt.agent.signals import Interrupt, interruptible
+from tempopt.agent.snapshot import snapshot
+from tempopt.agent.store_connection import StoreAway
+from tempopt.agent.ticket_client import THOROUGH_SECONDS, TicketClient
+from tempopt.agent.worker_pool import WorkerPool
+from tempopt.agent.worker_slot import WorkerSlot, first_lease
+from tempopt.confirmation.evaluations import counted
+from tempopt.errors import SpecError, StudyFailed, StudyNotFound
+from tempopt.records.changes import Began, Reported
+from tempopt.records.liveness import host
+from tempopt.records.rows import Checkpoint, Measurement, Outcome, StudyRow, TicketRow
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tempopt.workers.messages import (
+    LOG,
+    Failed,
+    Finished,
+    Kept,
+    Message,
+    Program,
+    Progress,
+    Ready,
+    Report,
+    Started,
+    Stop,
+)
+from tempopt.workers.process import WorkerProcess
+
+_PLAIN = ("cpu", "32-true")
+_LISTEN_SECONDS = 1.0
+_SOONEST_SECONDS = 0.05
+_LONGER = 1.5
+
+
+class Agent:
+    """Carries a study on with the workers it is given.
+
+    Args:
+        spec: The study's spec.
+        program: What workers train.
+        study: The study's row.
+        store: Where tickets and measurements are.
+        workers: Warm workers, one run each at a time.
+        folder: Local folder for logs, one subfolder per ticket.
+        checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
+        observer: Who looks on.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: StudySpec,
+        program: Program,
+        study: StudyRow,
+        store: Store,
+        workers: Sequence[WorkerProcess],
+        folder: Path,
+        checkpoints: str,
+        observer: Observer,
+    ) -> None:
+        self._spec = spec
+        self._pool = WorkerPool(workers)
+        self._folder = folder
+        self._observer = observer
+        self._client = TicketClient(
+            spec=spec,
+            study=study,
+            store=store,
+            folder=folder,
+            workers=len(workers),
+            abandon=self._abandon,
+            observer=observer,
+        )
+        self._cache = self._client.cache
+        self._requests = Requests(
+            spec=spec,
+            program=program,
+            study=study,
+            cache=self._cache,
+            folder=folder,
+            checkpoints=checkpoints,
+        )
+        self._clock = time.monotonic()
+        self._idle_until = 0.0
+        self._pause = 0.0
+        self._losses = 0
+        self._told = {_PLAIN}
+
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        """The workers that are alive now."""
+        return self._pool.workers
+
+    def run(self) -> None:
+        """Work until every ticket of every stage is over, or somebody wants the study to rest.
+
+        Raises:
+            StudyFailed: Nothing can be trained, workers die before they begin, the store stays away, or
+                the study was deleted.
+            KeyboardInterrupt: Passed on, after the runs in work were checkpointed and given back.
+        """
+        with interruptible() as interrupt:
+            try:
+                self._work_on(interrupt)
+            except StudyNotFound as error:
+                raise StudyFailed(f"The study was deleted while this agent was at work: {error}") from error
+            except BaseException:
+                self._leave()
+                raise
+        self._look()
+
+    def _work_on(self, interrupt: Interrupt) -> None:
+        while True:
+            try:
+                if not (self._client.urgent and self._pool.free()):
+                    self._client.speak()
+                if self._cache.state == "paused":
+                    self._leave()
+                    return
+                if self._client.over():
+                    return
+                self._assign()
+            except StoreAway:
+                self._idle_until = time.monotonic() + _LISTEN_SECONDS
+            self._tend()
+            self._look()
+            self._listen(interrupt)
+            self._watch()
+
+    def _abandon(self, refused: Collection[int]) -> None:
+        for work in self._pool.all:
+            ticket = work.ticket
+            if ticket is not None and ticket.id in refused:
+                self._observer.note(
+                    f"{ticket.kind} {ticket.number} was given to another agent meanwhile; what was trained "
+                    "of it here is thrown away."
+                )
+                self._client.let_go(ticket)
+                work.abandon()
+
+    def _assign(self) -> None:
+        while (free := self._pool.free()) and time.monotonic() >= self._idle_until:
+            ticket = self._client.next_ticket(self._pool.held())
+            if ticket is not None:
+                self._pause = 0.0
+                self._begin(free[0], ticket)
+                continue
+            # runs of equal length end close together, and the first of them lets the others go on
+            self._pause = min(max(_SOONEST_SECONDS, _LONGER * self._pause), THOROUGH_SECONDS)
+            self._idle_until = time.monotonic() + self._pause
+            self._pool.share()
+
+    def _tend(self) -> None:
+        for work in self._pool.tend():
+            assert work.ticket is not None
+            work.send(self._requests.of(work))
+            self._client.progressed(work.ticket, work.patience(self._spec.study.lease))
+
+    # ---- with the workers
+
+    def _begin(self, work: WorkerSlot, ticket: TicketRow) -> None:
+        work.take(ticket, self._requests.folder(ticket), self._client.reports(ticket))
+        if self._pruned_before(work, ticket):
+            work.pruned = True
+            nothing = Finished(
+                ticket=ticket.id,
+                attempt=ticket.attempt,
+                state="stopped",
+                step=max(work.reports),
+                measurements={},
+                metrics={},
+                seconds=0.0,
+                reports=[],
+            )
+            self._end(work, "pruned", nothing)
+        elif ticket.alone:
+            work.waiting = True
+        else:
+            work.send(self._requests.of(work))
+
+    def _pruned_before(self, work: WorkerSlot, ticket: TicketRow) -> bool:
+        # an agent that died between a pruning decision and its record decided the same way
+        steps = sorted(step for step in work.reports if step != ticket.total_steps)
+        return any(
+            self._cache.arms.prune(ticket, {s: work.reports[s] for s in steps[: end + 1]})
+            for end in range(len(steps))
+        )
+
+    def _listen(self, interrupt: Interrupt) -> None:
+        by_connection = self._pool.listening()
+        patience = _LISTEN_SECONDS
+        if self._pool.free():
+            patience = min(patience, max(0.0, self._idle_until - time.monotonic()))
+        for ready in wait([interrupt.wake, *by_connection], timeout=patience):
+            if ready is interrupt.wake:
+                raise KeyboardInterrupt
+            self._hear(by_connection[ready])  # type: ignore[index]
+
+    def _hear(self, work: WorkerSlot) -> None:
+        message = work.worker.receive()
+        if message is None:
+            self._died(work)
+            return
+        self._pool.heard()
+        if not isinstance(message, Ready):
+            self._handle(work, message)
+
+    def _watch(self) -> None:
+        lease = self._spec.study.lease
+        for work in self._pool.all:
+            if not work.stuck(lease):
+                continue
+            if work.ticket is not None:
+                self._observer.note(
+                    f"The worker of {work.ticket.kind} {work.ticket.number} has made no step for "
+                    f"{time.monotonic() - work.moved:.0f} s (study.lease is {lease:g} s); it is ended."
+                )
+            work.worker.end()
+
+    def _handle(self, work: WorkerSlot, message: Message) -> None:
+        assert isinstance(message, Started | Progress | Report | Kept | Finished | Failed)
+        if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
+            work.abandoned = None
+        if isinstance(message, Failed):
+            # a group of processes ends with it, and one that ran out of a card's memory may have kept some
+            work.worn = work.worn or work.worker.place.ranks > 1 or message.kind == "gpu_memory"
+        if not work.concerns(message.ticket, message.attempt):
+            return
+        assert work.ticket is not None
+        # when a model has been built, its first step, and perhaps a compilation, is still to come
+        work.moving = work.training
+        work.moved = time.monotonic()
+        if isinstance(message, Started | Progress | Report):
+            work.step = message.step
+        self._client.progressed(work.ticket, work.patience(self._spec.study.lease), step=work.step)
+        for other in self._pool.waiting_for(work):
+            assert other.ticket is not None
+            self._client.progressed(other.ticket, first_lease(self._spec.study.lease))
+        match message:
+            case Started():
+                self._started(work, message)
+            case Report():
+                self._reported(work, message.step, message.value)
+            case Kept():
+                self._kept(work, message)
+            case Finished():
+                self._finished(work, message)
+            case Failed():
+                self._failed(work, message)
+
+    def _started(self, work: WorkerSlot, message: Started) -> None:
+        work.training, work.total_steps, work.device = True, message.total_steps, message.device
+        cache, id = self._cache, message.ticket
+        self._began(work, message)
+        if cache.codes and message.code not in cache.codes:
+            self._observer.note(
+                "The code, or a package it uses, has changed since this study began: it has runs of both."
+            )
+        cache.codes.add(message.code)
+        if (message.device, message.precision) not in self._told:
+            self._told.add((message.device, message.precision))
+            self._observer.note(f"Trains on {message.device} at {message.precision} precision.")
+        for text in message.notes:
+            self._observer.note(f"{cache.tickets[id].kind} {cache.tickets[id].number}: {text}")
+        # a run that starts again before its last report will report those steps once more
+        known, work.reports = work.reports, {}
+        for step, value in message.reports:
+            if int(step) in known:
+                work.reports[int(step)] = value
+            else:
+                self._reported(work, int(step), value)
+
+    def _began(self, work: WorkerSlot, message: Started) -> None:
+        assert work.ticket is not None
+        forked = message.forked
+        began = Began(
+            ticket_id=message.ticket,
+            attempt=message.attempt,
+            total_steps=message.total_steps,
+            code=message.code,
+            machine=host(),
+            device=message.device,
+            forked_from=forked,
+            forked_at=None if forked is None else message.step,
+            resumed=message.step > 0 and forked is None,
+        )
+        self._client.tell(began)
+        self._cache.note(
+            message.ticket, total_steps=began.total_steps, machine=began.machine, device=began.device
+        )
+        if not began.resumed:
+            work.ticket = dataclasses.replace(work.ticket, forked_from=forked, forked_at=began.forked_at)
+        work.held = held(work.ticket, message.total_steps, self._spec)
+
+    def _reported(self, work: WorkerSlot, step: int, value: float) -> None:
+        ticket = work.ticket
+        assert ticket is not None
+        if work.pruned:
+            return
+        work.reports[step] = value
+        self._client.tell(
+            Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), age=work.age
+        )
+        work.bound = self._cache.arms.bound(ticket, work.reports)
+        if step != work.total_steps and self._cache.arms.prune(ticket, work.reports):
+            work.pruned = True
+            work.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
+
+    def _kept(self, work: WorkerSlot, message: Kept) -> None:
+        assert work.ticket is not None
+        shared = message.saved.step <= work.held
+        kept = Checkpoint(**dataclasses.asdict(message.saved), shared=shared)
+        work.ticket = self._client.keep(work.ticket, kept, age=work.age)
+
+    # ---- how runs end
+
+    def _finished(self, work: WorkerSlot, message: Finished) -> None:
+        ticket = work.ticket
+        assert ticket is not None
+        for text in message.notes:
+            self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
+        if work.pruned:
+            self._end(work, "pruned", message)
+        elif message.state == "stopped":
+            assert work.leaving, "a worker stopped a run that nobody stopped"
+            self._return(work, message.peak_memory)
+        elif message.state == "diverged":
+            self._end(work, "diverged", message)
+        else:
+            measured = [
+                Measurement(ticket_id=ticket.id, step=message.step, name=name, value=value)
+                for name, value in message.measurements.items()
+            ]
+            measured += [
+                Measurement(ticket_id=ticket.id, step=int(step), name=name, value=value)
+                for name, points in message.curves.items()
+                for step, value in points
+            ]
+            self._end(work, "complete", message, measured)
+
+    def _end(
+        self, work: WorkerSlot, outcome: Outcome, message: Finished, measured: Sequence[Measurement] = ()
+    ) -> None:
+        ticket = work.ticket
+        assert ticket is not None
+        self._losses = 0
+        value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
+        if outcome == "complete":
+            value = next(m.value for m in measured if m.name == counted(ticket.kind, self._spec))
+        gain = self._cache.gain(value) if outcome == "complete" else None
+        kept = self._client.shared(ticket, outcome, value)
+        change, row = ended(work, outcome, message, value=value, measured=measured, gain=gain, kept=kept)
+        self._client.tell(change)
+        self._over(work, row)
+
+    def _over(self, work: WorkerSlot, row: TicketRow) -> None:
+        assert work.ticket is not None
+        self._client.discard(work.ticket, kept=row.checkpoints)
+        self._cache.take_in(row, work.reports)
+        self._free(work)
+        self._observer.finished(row)
+
+    def _free(self, work: WorkerSlot) -> None:
+        assert work.ticket is not None
+        self._client.let_go(work.ticket)
+        work.free()
+        self._idle_until = self._pause = 0.0
+
+    def _return(self, work: WorkerSlot, peak_memory: int | None = None) -> None:
+        ticket = work.ticket
+        assert ticket is not None
+        self._client.tell(returned(work, peak_memory))
+        self._cache.note(ticket.id, state="waiting", agent=None)
+        self._free(work)
+
+    def _failed(self, work: WorkerSlot, message: Failed) -> None:
+        ticket = work.ticket
+        assert ticket is not None
+        if message.kind == "gpu_memory":
+            self._out_of_memory(work, message.message)
+            return
+        # init-only needs query weights to bake into; a study without them has a verdict all the same
+        final = message.kind == "usage"
+        if final and ticket.kind != "init_only":
+            self._return(work)
+            raise SpecError(message.message)
+        attempts = 1 if final else self._spec.study.max_attempts
+        nothing_works = not any(t.state == "done" for t in self._cache.tickets.values())
+        if message.kind == "error" and nothing_works and ticket.failures + 1 >= attempts:
+            # it is the code that fails, and not this ticket: when that is put right, it is to be done
+            self._return(work)
+            raise StudyFailed(
+                f"The training raises in every attempt: {message.message}\nThe traceback is in "
+                f"{self._requests.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
+            )
+        self._lost(work, message.message, attempts=attempts)
+
+    def _out_of_memory(self, work: WorkerSlot, why: str) -> None:
+        """Have a run tried once more with a card to itself; one that had it has failed for good."""
+        ticket = work.ticket
+        assert ticket is not None
+        if ticket.alone:
+            self._lost(work, f"{why} (with a card to itself)", attempts=1)
+        else:
+            self._lost(work, why, attempts=ticket.failures + 2, alone=True)
+            self._observer.note(f"{ticket.kind} {ticket.number} is tried once more, with a card to itself.")
+
+    def _lost(self, work: WorkerSlot, why: str, *, attempts: int, alone: bool = False) -> None:
+        ticket = work.ticket
+        assert ticket is not None
+        self._losses += 1
+        change, row = lost(work, why, attempts=attempts, alone=alone)
+        self._client.tell(change)
+        self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {why}")
+        if row.state == "waiting":
+            self._cache.take_in(row, {})
+            self._free(work)
+        else:
+            self._over(work, row)
+        most = max(attempts, self._spec.study.max_attempts) * len(self._pool.all)
+        if attempts > 1 and self._losses > most:
+            raise StudyFailed(
+                f"{self._losses} runs in a row were lost, the last one because {why}. Put that right, and go "
+                f"on with what is left: tempopt resume {self._spec.study.name}"
+            )
+
+    def _died(self, work: WorkerSlot) -> None:
+        why = self._pool.bury(work)
+        if work.ticket is not None and not work.waiting:
+            self._lost(work, why, attempts=self._spec.study.max_attempts)
+        if self._pool.stillborn:
+            raise StudyFailed(f"Workers die before they have said a word: {why}. Logs are in {self._folder}.")
+
+    # ---- leaving
+
+    def _leave(self) -> None:
+        """Have runs write a checkpoint and stop, and give their tickets back, within the grace time."""
+        until = time.monotonic() + self._spec.resources_here.grace
+        # whatever happens now, a second Ctrl-C or a worker that dies, the tickets are to be given back
+        with contextlib.suppress(KeyboardInterrupt, Exception):
+            for work in self._pool.all:
+                if work.waiting:
+                    self._return(work)
+                elif work.ticket is not None:
+                    work.leaving = True
+                    id, attempt = work.ticket.id, work.ticket.attempt
+                    work.worker.send(Stop(ticket=id, attempt=attempt, keep=not work.pruned))
+            while (busy := self._pool.busy()) and (left := until - time.monotonic()) > 0:
+                for ready in wait(busy, timeout=left):
+                    self._hear(busy[ready])  # type: ignore[index]
+        for work in self._pool.all:
+            if work.ticket is not None:
+                self._return(work)
+        self._client.close()
+
+    def _look(self) -> None:
+        elapsed = time.monotonic() - self._clock
+        workers = [*(work.view() for work in self._pool.all), *self._client.others()]
+        self._observer.update(snapshot(self._cache, self._spec, workers, elapsed))

@@ -1,0 +1,109 @@
+"""What a running study shows of itself: plain data and the protocol of whoever looks on.
+
+Draws nothing and decides nothing; the estimate of the time that remains is the agent's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from tempopt.records.rows import Kind, TicketRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """What one worker is doing.
+
+    Args:
+        slot: Number of the worker, from 0.
+        kind: Stage of the ticket that it trains; None while it has none.
+        number: Position of that ticket within its kind, from 0.
+        step: Optimizer steps done.
+        total_steps: Optimizer steps of the whole run, once they are known.
+        value: Latest reported value of the metric.
+        bound: Value that the pruner would not have it be worse than at that report; None where it has none.
+        agent: Whose worker it is, as ``host:pid``; None: that of the agent which shows this.
+        machine: Host that it trains on, once it is known.
+        device: What it trains on there, for people to read.
+        silent: Whether its lease is over: no step of its was heard of for too long.
+    """
+
+    slot: int
+    kind: Kind | None = None
+    number: int | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    value: float | None = None
+    bound: float | None = None
+    agent: str | None = None
+    machine: str | None = None
+    device: str | None = None
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A study at one moment.
+
+    Args:
+        study: Name of the study.
+        metric: Name of the validation metric.
+        direction: Whether more of it is better.
+        stage: Kind of the tickets in work; None before the first.
+        done: Tickets that are over, by kind.
+        asked: Tickets asked for, by kind.
+        best: Best value so far of the arm ``search``, on the search's own seeds.
+        best_params: Parameters that reached it.
+        baseline_mean: Mean so far of the arm ``unit``, on its own seeds.
+        workers: One view per worker: those of the agent that shows this by slot, then those of others.
+        elapsed: Seconds since this search or resume began.
+        remaining: Estimate of the seconds left; None while there is none.
+    """
+
+    study: str
+    metric: str
+    direction: Literal["maximize", "minimize"]
+    stage: Kind | None
+    done: dict[Kind, int]
+    asked: dict[Kind, int]
+    best: float | None = None
+    best_params: dict[str, Any] = field(default_factory=dict)
+    baseline_mean: float | None = None
+    workers: list[WorkerView] = field(default_factory=list)
+    elapsed: float
+    remaining: float | None = None
+
+
+class Observer(Protocol):
+    """Looks on while a study runs. The agent calls it from its own thread and waits for it: be quick.
+
+    ``others_every``: seconds after which it wants to see anew what other agents do, which the store has to be
+    asked for; None: never.
+    """
+
+    others_every: float | None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Take note of how things stand; called at every message from a worker."""
+
+    def finished(self, ticket: TicketRow) -> None:
+        """Take note of a ticket that is over, whatever its outcome."""
+
+    def note(self, text: str) -> None:
+        """Take note of something a person should read: a warning, a retry, a change of stage."""
+
+
+class Unobserved:
+    """The observer that looks at nothing."""
+
+    others_every: float | None = None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Do nothing."""
+
+    def finished(self, ticket: TicketRow) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
+        """Do nothing."""

@@ -1,0 +1,76 @@
+"""What an agent has a worker do for a ticket: the run's request, with all that it is to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tempopt.agent.checkpoint_reuse import best_forks, saved
+from tempopt.agent.study_cache import StudyCache
+from tempopt.agent.worker_slot import WorkerSlot
+from tempopt.confirmation.evaluations import OBSERVED, evaluations
+from tempopt.records.rows import StudyRow, TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.checkpoints import join, run_name
+from tempopt.temperature import CREDITED
+from tempopt.workers.messages import Label, Program, RunRequest
+
+
+class Requests:
+    """Makes the requests of one agent.
+
+    Args:
+        spec: The study's spec.
+        program: What workers train.
+        study: The study's row.
+        cache: The tickets, as far as the agent knows.
+        folder: Local folder for logs, one subfolder per ticket.
+        checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: StudySpec,
+        program: Program,
+        study: StudyRow,
+        cache: StudyCache,
+        folder: Path,
+        checkpoints: str,
+    ) -> None:
+        self._spec = spec
+        self._program = program
+        self._study = study
+        self._cache = cache
+        self._folder = folder
+        self._checkpoints = checkpoints
+
+    def folder(self, ticket: TicketRow) -> Path:
+        """Return the local folder of a ticket."""
+        return self._folder / run_name(ticket.kind, ticket.number)
+
+    def of(self, work: WorkerSlot) -> RunRequest:
+        """Return what a worker is to do with the ticket that it was given."""
+        ticket = work.ticket
+        assert ticket is not None and ticket.parameters is not None
+        cache, spec, study = self._cache, self._spec, self._study
+        winner = cache.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
+        bake = {n: v for n, v in winner.items() if n in CREDITED}
+        folder, begun = self.folder(ticket), study.created.isoformat()
+        return RunRequest(
+            ticket=ticket.id,
+            attempt=ticket.attempt,
+            program=self._program,
+            parameters=ticket.parameters,
+            seed=ticket.seed,
+            evaluations=evaluations(ticket.kind, arms_of(ticket), spec, winner, ticket.parameters),
+            bake=bake if ticket.kind == "init_only" else None,
+            folder=str(folder),
+            checkpoints=join(self._checkpoints, folder.name),
+            checkpoint_every=spec.study.checkpoint_every,
+            resume=[saved(each) for each in ticket.checkpoints],
+            forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
+            memory_share=work.memory_share,
+            observe=ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket)),
+            label=Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
+        )

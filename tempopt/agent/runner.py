@@ -1,0 +1,201 @@
+"""Runs one agent on a study: takes it from where it stands to its verdict, or until the agent leaves.
+
+Puts the rooms together: spec, store, workers and agent; each decision is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tempopt.agent.agent import Agent
+from tempopt.agent.continuation import find, go_on_with
+from tempopt.agent.dry_run import rehearse, workers_of
+from tempopt.agent.observer import Observer
+from tempopt.agent.prior_runs import load_prior_runs
+from tempopt.agent.signals import terminable
+from tempopt.confirmation.stages import first_tickets
+from tempopt.errors import (
+    StorageError,
+    TempoptError,
+    UsageError,
+)
+from tempopt.records.rows import StudyRow
+from tempopt.results.study_result import StudyResult, load
+from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
+from tempopt.sampling.optuna_study import make_study
+from tempopt.spec.sections import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
+from tempopt.store.store import Store
+from tempopt.workers.gpu_locks import claimed
+from tempopt.workers.machine import Machine, this_machine
+from tempopt.workers.placement import Placement, count_workers, deal
+
+
+class StudyRunner:
+    """One agent's work on one study, from the workers' start to the result.
+
+    Args:
+        store: Where the study is, or will be.
+        spec: Its spec.
+        study: Its row; None if it is to be begun.
+        workers: As for :func:`search`.
+        checkpoints: As for :func:`search`.
+        observer: Who looks on.
+        wake: Whether a study that was paused goes on; False: it is left at rest.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        spec: StudySpec,
+        study: StudyRow | None,
+        workers: Workers | None,
+        checkpoints: str | Path | None,
+        observer: Observer,
+        *,
+        wake: bool = True,
+    ) -> None:
+        self._store = store
+        self._spec = spec
+        self._study = study
+        self._wake = wake
+        self._observer = observer
+        self._asked = workers_asked(workers, spec)
+        self._checkpoints = self._kept_at(checkpoints)
+
+    def carry_out(self) -> StudyResult:
+        """Return the study's result when there is nothing left to do, or it was told to rest."""
+        spec, store = self._spec, self._store
+        optimizers(spec)
+        program = spec.program()
+        name = spec.study.name
+        state = None if self._study is None else store.load_study(name).state
+        if state == "done" or (state == "paused" and not self._wake):
+            return load(store, name, whole=True)
+        logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
+        folder = _writable(Path(logs).absolute() / name)
+        with terminable(), self._places() as places, workers_of(places) as workers:
+            if self._study is not None and state != "running":
+                store.set_state(self._study.id, "running")
+            # on another machine than before, a class may not be there; better seen before a ticket is taken
+            rehearse(spec, workers[0], task="rehearse" if self._study is None else "check")
+            self._register()
+            study = self._study or self._begin()
+            # every time, since whoever began the study may have died before it had its tickets
+            store.add_tickets(study.id, first_tickets(spec))
+            if study.checkpoints != self._checkpoints:
+                store.set_checkpoints(study.id, self._checkpoints)
+            agent = Agent(
+                spec=spec,
+                program=program,
+                study=study,
+                store=store,
+                workers=workers,
+                folder=folder,
+                checkpoints=join(self._checkpoints, name),
+                observer=self._observer,
+            )
+            try:
+                agent.run()
+            finally:
+                workers[:] = agent.workers
+        return load(store, name, whole=True)
+
+    def _places(self) -> AbstractContextManager[list[Placement]]:
+        """Return where workers train, on cards that are this agent's until the end of the context."""
+        machine = this_machine()
+        need = self._spec.need(gpus=machine.has_gpus)
+        # one thread, whatever the machine: sums in another order would be other numbers
+        threads = self._spec.resources_here.threads
+
+        def dealt(free: Machine) -> list[Placement]:
+            count = count_workers(need, free, asked=self._asked, most=self._spec.study.parallel)
+            return deal(need, count, free, threads=threads)
+
+        return claimed(machine, dealt)
+
+    def _register(self) -> None:
+        """Have Optuna's study made, if it is not there: somebody may have deleted it in a dashboard."""
+        study = self._spec.study
+        how = {"name": study.name, "direction": study.direction, "metric": study.metric}
+        try:
+            make_study(self._store.url, **how)
+        except TempoptError:
+            raise
+        except Exception:
+            # if the database is away, the store says so in words
+            find(self._store, study.name)
+            make_study(self._store.url, **how)
+
+    def _begin(self) -> StudyRow:
+        spec, store = self._spec, self._store
+        for note in spec.notes:
+            self._observer.note(note)
+        kept = load_prior_runs(store, spec)
+        for each in kept:
+            self._observer.note(f"Begins with what {len(each['runs'])} runs of {each['name']} have shown.")
+        try:
+            return store.create_study(spec.study.name, spec.to_json(), spec.identity(), warm_start=kept)
+        except StorageError:
+            # somebody else has begun the same study at the same moment
+            found = find(store, spec.study.name)
+            if found is None:
+                raise
+            go_on_with(store, found, spec)
+            return found
+
+    def _kept_at(self, given: str | Path | None) -> str:
+        kept = self._study.checkpoints if self._study is not None else None
+        if given is None and kept is not None and (not is_local(kept) or Path(kept).is_dir()):
+            return kept
+        return location(given or DEFAULT_FOLDER)
+
+
+def optimizers(spec: StudySpec) -> None:
+    """Refuse a sampler or pruner that cannot be made.
+
+    Raises:
+        SpecError: It does not take an option.
+    """
+    make_sampler(spec.study.sampler, seed=0)
+    make_pruner(spec.study.pruner)
+
+
+def _writable(folder: Path) -> Path:
+    """Return a folder for logs, made and open to writing.
+
+    Raises:
+        UsageError: It cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UsageError(
+            f"Checkpoints and logs cannot be written to {folder}: {error.strerror}. "
+            "Give a folder that can be, with --checkpoints."
+        ) from error
+
+
+def workers_asked(given: Workers | None, spec: StudySpec) -> int | None:
+    """Return the number of workers that was asked for, None for as many as there is room for.
+
+    Args:
+        given: What this command was given; None: what the spec says.
+
+    Raises:
+        UsageError: It is more than ``study.parallel`` allows.
+    """
+    wanted = given or spec.resources_here.workers
+    if wanted is None or wanted == "auto":
+        return None
+    if not 1 <= wanted <= spec.study.parallel:
+        raise UsageError(
+            f"{wanted} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, because a "
+            "run may not depend on which of the others has finished first. Raise it in a new study."
+        )
+    return wanted

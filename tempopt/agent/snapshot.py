@@ -1,0 +1,44 @@
+"""What an agent shows of a study: its tickets, its own workers, and the time that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tempopt.agent.observer import Snapshot, WorkerView
+from tempopt.agent.study_cache import StudyCache
+from tempopt.records.rows import KINDS
+from tempopt.spec.study_spec import StudySpec
+
+
+def snapshot(cache: StudyCache, spec: StudySpec, workers: Sequence[WorkerView], elapsed: float) -> Snapshot:
+    """Return the study as one agent sees it, or somebody who looks at the store alone.
+
+    Args:
+        cache: The tickets.
+        spec: The study's spec.
+        workers: What each worker that is known of does, those of other agents included.
+        elapsed: Seconds since the agent, or whoever looks, began.
+    """
+    best = cache.arms.best()
+    return Snapshot(
+        study=spec.study.name,
+        metric=spec.study.metric,
+        direction=spec.study.direction,
+        stage=next((each.kind for each in workers if each.kind is not None), None),
+        done={kind: cache.done[kind] for kind in KINDS},
+        asked=cache.asked(),
+        best=best.value if best is not None else None,
+        best_params=dict(best.parameters or {}) if best is not None else {},
+        baseline_mean=cache.baseline(),
+        workers=list(workers),
+        elapsed=elapsed,
+        remaining=_remaining(cache, sum(not each.silent for each in workers)),
+    )
+
+
+def _remaining(cache: StudyCache, workers: int) -> float | None:
+    if not cache.complete or not workers:
+        return None
+    asked = cache.asked()
+    left = sum(asked[kind] - cache.done[kind] for kind in KINDS) + cache.to_come()
+    return left * cache.complete_seconds / cache.complete / workers

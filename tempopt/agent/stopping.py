@@ -1,0 +1,75 @@
+"""When a study has used up what it was allowed: the search then ends, in time for what proves it."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from tempopt.agent.study_cache import StudyCache
+from tempopt.confirmation.stages import reserve, spent
+from tempopt.records.rows import SEARCHING, StudyRow, TicketRow
+from tempopt.sampling.arms import Arms
+from tempopt.spec.study_spec import StudySpec
+
+_HOUR = 3600.0
+
+
+def ended_by(spec: StudySpec, study: StudyRow, cache: StudyCache, *, workers: int) -> str | None:
+    """Return in words the limit that ends the search now, None if it goes on or is over already.
+
+    Choosing and confirming still have to fit into the limit, as far as their cost can be foreseen. What
+    counts for ``gpu_hours`` is the time of cards, and where runs train on none their training time.
+
+    Args:
+        spec: The study's spec, with ``study.limits``.
+        study: The study's row.
+        cache: Its tickets.
+        workers: Workers that will share what is left to do, >= 1.
+    """
+    limits = spec.study.limits
+    if limits.hours is None and limits.gpu_hours is None:
+        return None
+    if not any(row.state == "waiting" for kind in SEARCHING for row in cache.of_kind(kind)):
+        return None
+    tickets = list(cache.tickets.values())
+    needed, needed_of_cards = reserve(tickets, spec), reserve(tickets, spec, spent)
+    hours = (datetime.now(UTC) - study.created).total_seconds() / _HOUR
+    allowances = (
+        ("hours", hours, needed / workers / _HOUR, limits.hours),
+        ("gpu_hours", cache.spent / _HOUR, needed_of_cards / _HOUR, limits.gpu_hours),
+    )
+    for name, used, more, limit in allowances:
+        if limit is not None and used + more >= limit:
+            return (
+                f"study.limits.{name} allows {limit:g}; {used:.3g} are used and confirming takes about "
+                f"{more:.3g} more. The search ends here; what it has found is confirmed."
+            )
+    return None
+
+
+def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, left: int) -> str | None:
+    """Return in words that nothing left of the search could be noticed, None if something could, or may.
+
+    What all runs that are left would add if each were worth as much as the next, against the standard error
+    of the gain that they are searched for. So Makarova et al. end a search (2022, "Automatic Termination for
+    Hyperparameter Optimization"), with a bound on the regret in place of the expected rise.
+
+    Args:
+        spec: The study's spec, with ``study.limits.standard_errors``.
+        ticket: A search ticket that has not been begun.
+        arms: What is known.
+        left: Search tickets that have not been begun, this one included.
+    """
+    limit = spec.study.limits.standard_errors
+    prospect = arms.prospect(ticket) if limit is not None and ticket.kind == "search" else None
+    if limit is None or prospect is None:
+        return None
+    rise, noise = prospect
+    error = noise * math.sqrt(2.0 / spec.study.seeds.confirm.max)
+    if left * rise >= limit * error:
+        return None
+    return (
+        f"study.limits.standard_errors is {limit:g}: the next trial is expected to add {rise:.2g}, and all "
+        f"{left} that are left {left * rise:.2g}, were each worth as much, to a gain with a standard error "
+        f"of {error:.2g}. The search ends here; what it has found is confirmed."
+    )

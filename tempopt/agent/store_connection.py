@@ -1,0 +1,91 @@
+"""An agent's connection to the store, which is tried again while the store is away, but not for ever."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
+
+T = TypeVar("T")
+_LONGEST_PAUSE_SECONDS = 15.0
+# not the global generator: waiting must not move anybody's random numbers
+_JITTER = random.SystemRandom()
+
+
+class StoreAway(Exception):  # noqa: N818  # not an error: a state of affairs that passes
+    """The store cannot be reached just now."""
+
+
+class StoreLost(StudyFailed):
+    """The store has been away for longer than the study allows."""
+
+
+class StoreConnection:
+    """The line to the store: when it is broken, it is tried again after a while, but not for ever.
+
+    Args:
+        timeout: Seconds without the store after which there is no more trying.
+        note: Called with a sentence when the store goes away and when it is back.
+    """
+
+    def __init__(self, *, timeout: float, note: Callable[[str], None]) -> None:
+        self._timeout = timeout
+        self._note = note
+        self._pause = 0.0
+        self._next = 0.0
+        self._broken: float | None = None
+        self._back = -math.inf
+
+    @property
+    def broken(self) -> bool:
+        """Whether the last thing that was tried failed."""
+        return self._broken is not None
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Return what the work returns.
+
+        Raises:
+            StoreAway: The store cannot be reached, or was not a moment ago.
+            StoreLost: It has been away for too long.
+            StudyNotFound: It is there, and the study is not.
+            StudyFailed: It refuses the work, and would again.
+        """
+        if time.monotonic() < self._next:
+            raise StoreAway
+        try:
+            result = work()
+        except StoreUnreachable as error:
+            self._fail(error)
+            raise StoreAway from error
+        except StudyNotFound:
+            raise
+        except StorageError as error:
+            # no outage: it would fail again for ever
+            raise StudyFailed(str(error)) from error
+        if self._broken is not None:
+            self._note(f"The store is back after {time.monotonic() - self._broken:.0f} s.")
+            self._broken, self._pause = None, 0.0
+            self._back = time.monotonic()
+        return result
+
+    @property
+    def settled(self) -> bool:
+        """Whether whoever lost the store when this line did has had the time to find it again."""
+        return time.monotonic() - self._back > 2 * _LONGEST_PAUSE_SECONDS
+
+    def _fail(self, error: StoreUnreachable) -> None:
+        now = time.monotonic()
+        if self._broken is None:
+            self._broken = now
+            self._note(f"{error} Training goes on; what is measured is kept on disk until the store is back.")
+        elif now - self._broken > self._timeout:
+            raise StoreLost(
+                f"The store has been away for {now - self._broken:.0f} s (study.store_timeout allows "
+                f"{self._timeout:g} s). {error}"
+            ) from error
+        self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE_SECONDS)
+        self._next = now + self._pause * _JITTER.uniform(0.5, 1.0)

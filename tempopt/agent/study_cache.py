@@ -1,0 +1,181 @@
+"""An agent's picture of a study's tickets: what is over, what may begin, what stage comes next.
+
+Read from the store as a whole once, and then only where something may have changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from statistics import fmean
+from typing import Any
+
+from tempopt.confirmation.pairs import winner_of
+from tempopt.confirmation.stages import spent, to_come
+from tempopt.records.liveness import is_dead
+from tempopt.records.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
+from tempopt.records.tickets import oriented, usable
+from tempopt.sampling.arms import Arms, by_step
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+
+
+class StudyCache:
+    """The tickets of one study, as far as this agent knows.
+
+    Args:
+        spec: The study's spec.
+        study: The study's row.
+        store: Where the tickets are; every method that asks it raises StorageError if it cannot.
+    """
+
+    def __init__(self, spec: StudySpec, study: StudyRow, store: Store) -> None:
+        self._spec = spec
+        self._study = study
+        self._store = store
+        self._earlier = store.warm_start(study.id) if spec.study.warm_start else []
+        self.read()
+
+    def read(self) -> None:
+        """Read everything anew."""
+        study = self._store.load_study(self._study.name)
+        self.state: StudyState = study.state
+        self.version = study.version
+        rows = self._store.tickets(self._study.id)
+        reports = self._store.measurements(self._study.id, names=["report"])
+        self.arms = Arms(self._spec, rows, reports, earlier=self._earlier)
+        self.tickets = {row.id: row for row in rows}
+        self.codes = {row.code for row in rows if row.code is not None}
+        self._of_kind = {kind: [row.id for row in rows if row.kind == kind] for kind in KINDS}
+        self._first_open: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self._to_come: int | None = None
+        self.done = Counter(row.kind for row in rows if row.state in OVER)
+        self.spent = sum(spent(row) for row in rows)
+        complete = [row.seconds for row in rows if row.outcome == "complete" and row.forked_at is None]
+        self.complete, self.complete_seconds = len(complete), sum(complete)
+
+    def refresh(self) -> None:
+        """Take in what others have done."""
+        news = self._store.news(self._study.id, {kind: self._first(kind) for kind in self._unfinished()})
+        self.state = news.state
+        if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
+            self.read()
+            return
+        reports = by_step(news.reports)
+        for row in news.tickets:
+            self.take_in(row, reports.get(row.id, {}))
+        begun = {row.id for row in news.tickets}
+        for row in list(self._within_reach()):
+            if row.state == "running" and row.id not in begun:
+                # given back, or lost: of tickets that wait there is no news
+                self.note(row.id, state="waiting", agent=None, lease=None)
+
+    def take_in(self, row: TicketRow, reports: Mapping[int, float]) -> None:
+        """Take note of how a ticket stands; its reports (step to value) count once it is over.
+
+        What is known already is known better: a run that another agent has taken over, and perhaps ended,
+        may come to its end here too before the store could refuse it.
+        """
+        before = self.tickets[row.id]
+        if before.state in OVER or before.attempt > row.attempt:
+            return
+        self.tickets[row.id] = row
+        self.spent += spent(row) - spent(before)
+        if row.code is not None:
+            self.codes.add(row.code)
+        if row.parameters is not None:
+            self.arms.asked(row)
+        if row.state in OVER:
+            self._to_come = None
+            self.done[row.kind] += 1
+            # one that began where another was left says little of what those to come will take
+            if row.outcome == "complete" and row.forked_at is None:
+                self.complete += 1
+                self.complete_seconds += row.seconds
+            self.arms.told(row, reports)
+
+    def baseline(self) -> float | None:
+        """Return the mean of the complete runs at τ = 1 that are known of, None if there is none."""
+        values = [t.value for t in self.of_kind("unit") if usable(t) and t.value is not None]
+        return fmean(values) if values else None
+
+    def gain(self, value: float | None) -> float | None:
+        """Return how much better a value is than the baseline, > 0 being better; None: it may yet move."""
+        baseline = self.baseline()
+        settled = self.done["unit"] == len(self._of_kind["unit"])
+        if value is None or baseline is None or not settled:
+            return None
+        return oriented(value - baseline, self._spec.study.direction)
+
+    def note(self, ticket_id: int, **fields: Any) -> None:
+        """Change what is known of a ticket that is not over."""
+        self.tickets[ticket_id] = dataclasses.replace(self.tickets[ticket_id], **fields)
+
+    def forget_checkpoints(self, ticket_ids: Collection[int]) -> None:
+        """Know of no checkpoints any more of tickets that are over."""
+        for id in ticket_ids:
+            self.tickets[id] = dataclasses.replace(self.tickets[id], checkpoints=())
+
+    def asked(self) -> dict[Kind, int]:
+        """Return the number of tickets of each kind."""
+        return {kind: len(ids) for kind, ids in self._of_kind.items()}
+
+    def to_come(self) -> int:
+        """Return how many tickets there will still be, besides those that there are, at the most."""
+        if self._to_come is None:
+            self._to_come = to_come(list(self.tickets.values()), self._spec)
+        return self._to_come
+
+    def of_kind(self, kind: Kind) -> list[TicketRow]:
+        """Return the tickets of a kind by number."""
+        return [self.tickets[id] for id in self._of_kind[kind]]
+
+    def over(self) -> bool:
+        """Whether no ticket that is known of is left to do."""
+        return not self._unfinished()
+
+    def limits(self) -> dict[Kind, int | None]:
+        """Return the kinds of which a ticket may be begun, and the highest number that may be, None: any."""
+        bounds: dict[Kind, int | None] = {}
+        for kind in self._unfinished():
+            if kind in SAMPLED:
+                bounds[kind] = self._first(kind) + self._spec.study.parallel - 1
+            else:
+                bounds[kind] = None
+        return bounds
+
+    def startable(self) -> bool:
+        """Return whether, as far as is known, a ticket waits that may be begun."""
+        return any(row.state == "waiting" for row in self._within_reach())
+
+    def dead(self) -> set[str]:
+        """Return the agents that hold tickets and are known to have died."""
+        holders = {row.agent for row in self._within_reach() if row.state == "running"}
+        return {agent for agent in holders if agent and is_dead(agent)}
+
+    def winner(self, of_round: int) -> Mapping[str, Any]:
+        """Return the parameters of the search arm's choice in a round, empty while there is none."""
+        return winner_of(list(self.tickets.values()), self._spec, of_round=of_round) or {}
+
+    def _within_reach(self) -> Iterator[TicketRow]:
+        """Yield the tickets from the first that is not over to the last that may begin."""
+        for kind, limit in self.limits().items():
+            for id in self._of_kind[kind][self._first_open[kind] :]:
+                if limit is not None and self.tickets[id].number > limit:
+                    break
+                yield self.tickets[id]
+
+    def _first(self, kind: Kind) -> int:
+        """Return the number of the first ticket of a kind that is not over."""
+        return self.tickets[self._of_kind[kind][self._first_open[kind]]].number
+
+    def _unfinished(self) -> list[Kind]:
+        return [kind for kind in KINDS if self._advance(kind) < len(self._of_kind[kind])]
+
+    def _advance(self, kind: Kind) -> int:
+        ids, place = self._of_kind[kind], self._first_open[kind]
+        while place < len(ids) and self.tickets[ids[place]].state in OVER:
+            place += 1
+        self._first_open[kind] = place
+        return place

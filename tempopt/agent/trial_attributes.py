@@ -1,0 +1,55 @@
+"""What is to be seen of a search trial in Optuna beside its value: a few numbers, by which it can be sorted.
+
+Their names are no names of parameters, so that a table holds both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import fmean
+
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.temperature import TemperatureParameters
+
+ENTROPY = "entropy/"
+"""Measurements of the attention entropy begin so; the layer and the head follow."""
+
+
+def trial_attributes(
+    ticket: TicketRow, seconds: float, gain: float | None, measured: Iterable[Measurement]
+) -> dict[str, int | float]:
+    """Return the numbers of a trial that has ended; what cannot be said of it is left out.
+
+    ``tau_init``, ``tau_final``: temperature at progress 0 and 1, in the geometric mean over the layers.
+    ``gain``: value of a complete run less the mean of the runs at τ = 1, > 0 being better; of a trial that
+    ended before all of these had there is none.
+    ``entropy_final``: attention entropy at the end, a share of ln n in [0, 1], in the mean over all heads.
+    ``seconds``: of training, all attempts. ``seed``: of the run.
+
+    Args:
+        ticket: As it was taken; one that has no trial has no attributes.
+        seconds: Training seconds of this attempt.
+        gain: As far as it is known.
+        measured: What was measured at its end.
+    """
+    if ticket.trial_number is None:
+        return {}
+    level = TemperatureParameters.from_mapping(ticket.parameters or {}).plan(1).schedule
+    found: dict[str, int | float] = {"tau_init": level(0.0), "tau_final": level(1.0)}
+    if gain is not None:
+        found["gain"] = gain
+    entropy = _entropy_at_the_end(measured)
+    if entropy is not None:
+        found["entropy_final"] = entropy
+    found |= {"seconds": ticket.seconds + seconds, "seed": ticket.seed}
+    return {name: number for name, number in found.items() if math.isfinite(number)}
+
+
+def _entropy_at_the_end(measured: Iterable[Measurement]) -> float | None:
+    """Return the last entropy of each head, in the mean; None if none was measured."""
+    last: dict[str, tuple[int, float]] = {}
+    for each in measured:
+        if each.name.startswith(ENTROPY) and math.isfinite(each.value):
+            last[each.name] = max(last.get(each.name, (-1, 0.0)), (each.step, each.value))
+    return fmean(value for _, value in last.values()) if last else None

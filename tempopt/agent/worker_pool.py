@@ -1,0 +1,109 @@
+"""An agent's workers: who may be given a ticket, who waits for a card to itself, who is started anew.
+
+Knows neither the store nor what is trained. An agent owns whole cards, so that a run can have one to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+
+from tempopt.agent.worker_slot import WorkerSlot
+from tempopt.workers.process import WorkerProcess
+
+_STILLBORN = 3
+
+
+class WorkerPool:
+    """The workers of one agent, and what each is doing.
+
+    Args:
+        workers: Warm workers, one run each at a time.
+    """
+
+    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+        self.all = [WorkerSlot(worker=worker) for worker in workers]
+        self._deaths = 0
+
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        """The workers that are alive now."""
+        return [work.worker for work in self.all if not work.resting]
+
+    def free(self) -> list[WorkerSlot]:
+        """Return those that may be given a ticket."""
+        return [work for work in self.all if work.idle and not self._kept_off(work)]
+
+    def held(self) -> list[int]:
+        """Return the ids of the tickets in work."""
+        return [work.ticket.id for work in self.all if work.ticket is not None]
+
+    def listening(self) -> dict[Connection, WorkerSlot]:
+        """Return whom to listen to."""
+        return {work.worker.connection: work for work in self.all if not work.resting}
+
+    def busy(self) -> dict[Connection, WorkerSlot]:
+        """Return whom to listen to until there is no ticket in work."""
+        return {work.worker.connection: work for work in self.all if work.ticket is not None}
+
+    def waiting_for(self, work: WorkerSlot) -> Iterator[WorkerSlot]:
+        """Yield those that wait for this one to leave their card to them."""
+        return (other for other in self._neighbours(work) if other.waiting)
+
+    def tend(self) -> list[WorkerSlot]:
+        """Start anew who has to be, and return those that have waited for their card and may begin now."""
+        for work in self.all:
+            if work.resting and not self._kept_off(work):
+                self._renew(work)
+            elif work.at_rest and (work.worn or (work.waiting and not work.fresh)):
+                self._renew(work)
+        return [work for work in self.all if work.waiting and self._cleared(work)]
+
+    def _cleared(self, work: WorkerSlot) -> bool:
+        """Return whether a worker is warm and has its card to itself; neighbours make way once they can."""
+        others = self._neighbours(work)
+        if not all(other.at_rest for other in others):
+            return False
+        for other in others:
+            if not other.resting:
+                other.worker.kill()
+                other.resting = True
+        return work.worker.ready
+
+    def heard(self) -> None:
+        """Take note that a worker has said something: what is wrong is not the workers' start."""
+        self._deaths = 0
+
+    def bury(self, work: WorkerSlot) -> str:
+        """Start another in place of one that has died, and return in words how it did."""
+        self._deaths += 1
+        why = work.worker.obituary()
+        self._renew(work)
+        return why
+
+    @property
+    def stillborn(self) -> bool:
+        """Whether workers die, one after another, before any has said a word."""
+        return self._deaths > _STILLBORN * len(self.all)
+
+    def share(self) -> None:
+        """Give back the cards that workers have to themselves and have no use for any more."""
+        for work in self.all:
+            if work.at_rest and not work.waiting:
+                work.alone = False
+
+    def _renew(self, work: WorkerSlot) -> None:
+        if not work.resting:
+            work.worker.kill()
+        work.worker = WorkerProcess(slot=work.worker.slot, place=work.worker.place)
+        work.abandoned = None
+        work.worn = work.resting = False
+        work.fresh = True
+
+    def _neighbours(self, work: WorkerSlot) -> list[WorkerSlot]:
+        cards = set(work.worker.place.gpus or ())
+        return [o for o in self.all if o is not work and not cards.isdisjoint(o.worker.place.gpus or ())]
+
+    def _kept_off(self, work: WorkerSlot) -> bool:
+        """Return whether the card is another's alone, or is about to be."""
+        return any(other.alone for other in self._neighbours(work))

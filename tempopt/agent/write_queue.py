@@ -1,0 +1,189 @@
+"""What an agent has to tell the store: kept until it has arrived, on disk while the store is away.
+
+Every change carries its attempt and may arrive twice; the order is kept. Decides when to speak, not what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from tempopt.agent.store_connection import StoreAway, StoreConnection
+from tempopt.errors import StudyFailed
+from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.records.liveness import is_dead
+from tempopt.store.store import Store
+
+SOONEST_SECONDS = 2.0
+"""Reports wait this long for others to go with them."""
+LATEST_SECONDS = 30.0
+"""No longer is anything kept back, and so often at least an agent at work looks how the study stands."""
+_SHARE_OF_AGE = 0.2
+_TYPES: dict[str, type] = {t.__name__: t for t in (Began, Reported, Kept, Ended, Lost, Returned)}
+_URGENT = (Ended, Lost, Returned)
+
+
+class Outbox:
+    """Changes on their way to the store, and the leases that training has earned.
+
+    Args:
+        store: Where they go.
+        agent: Whose runs they are about.
+        connection: How it is reached.
+        study_id: The study.
+        lease: Seconds of a lease.
+        path: File that holds what could not be delivered.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        agent: str,
+        connection: StoreConnection,
+        study_id: int,
+        lease: float,
+        path: Path,
+    ) -> None:
+        self._store = store
+        self._agent = agent
+        self._connection = connection
+        self._study_id = study_id
+        self._lease = lease
+        self._path = path
+        self._changes: list[Change] = []
+        self._written = 0
+        self._renew: dict[int, tuple[int, float, int | None]] = {}
+        self._due = math.inf
+        self._delivered = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, change: Change, *, age: float = 0.0) -> None:
+        """Take in a change.
+
+        Args:
+            change: What happened.
+            age: Seconds that its run has trained: the news of a long run may wait a little longer.
+        """
+        self._changes.append(change)
+        patience = 0.0 if isinstance(change, _URGENT) else max(SOONEST_SECONDS, _SHARE_OF_AGE * age)
+        self._due = min(self._due, time.monotonic() + patience)
+        if self._connection.broken:
+            self._spill()
+
+    def renew(self, ticket_id: int, attempt: int, seconds: float, *, step: int | None = None) -> None:
+        """Take note that a run has made progress, and has so many seconds for the next.
+
+        Args:
+            step: Optimizer steps that it has done, for others to see; None: not known yet.
+        """
+        self._renew[ticket_id] = (attempt, seconds, step)
+
+    def drop(self, ticket_id: int) -> None:
+        """Forget what a run has earned: it is no longer ours."""
+        self._renew.pop(ticket_id, None)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the end of a run is to be told: for the store, its ticket is still ours."""
+        return any(isinstance(change, _URGENT) for change in self._changes)
+
+    def due(self) -> bool:
+        """Return whether something should be said now."""
+        now = time.monotonic()
+        if self._connection.broken:
+            # once it is back, this comes before all else: what was ours may be about to be given away
+            return True
+        return now >= self._due or now - self._delivered >= min(LATEST_SECONDS, self._lease / 3)
+
+    def deliver(self, take: Wanted | None = None, *, version: int | None = None) -> Written:
+        """Say everything in one transaction.
+
+        Args:
+            take: The ticket to take in it; see :meth:`tempopt.store.store.Store.write`.
+            version: That of the tickets from which this follows.
+
+        Raises:
+            StoreAway: The store cannot be reached; everything is kept, on disk too.
+            StoreLost: The same, and there is no more waiting.
+            StudyNotFound: The study has been deleted.
+        """
+        renew = {ticket_id: attempt for ticket_id, (attempt, _, _) in self._renew.items()}
+        steps = {ticket_id: step for ticket_id, (_, _, step) in self._renew.items() if step is not None}
+        # one lease for all of them: the longest that any of them has earned
+        lease = max((seconds for _, seconds, _ in self._renew.values()), default=self._lease)
+        try:
+            written = self._connection.attempt(
+                lambda: self._store.write(
+                    self._study_id,
+                    self._changes,
+                    agent=self._agent,
+                    renew=renew,
+                    steps=steps,
+                    lease=lease,
+                    take=take,
+                    version=version,
+                )
+            )
+        except (StoreAway, StudyFailed):
+            self._spill()
+            raise
+        self._changes, self._renew, self._due = [], {}, math.inf
+        self._delivered = time.monotonic()
+        if self._written:
+            self._path.unlink(missing_ok=True)
+            self._written = 0
+        return written
+
+    def _spill(self) -> None:
+        """Write what is not yet on disk to it."""
+        new = self._changes[self._written :]
+        if not new:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            file.writelines(_line(change) for change in new)
+            file.flush()
+            os.fsync(file.fileno())
+        self._written = len(self._changes)
+
+
+def outbox_path(folder: Path, agent: str) -> Path:
+    """Return the file for what an agent could not deliver."""
+    return folder / f"undelivered-{agent.replace(':', '+')}.jsonl"
+
+
+def left_behind(folder: Path) -> Iterable[tuple[Path, str, list[Change]]]:
+    """Yield file, agent and changes of those that died on this machine before they could deliver."""
+    for path in sorted(folder.glob("undelivered-*.jsonl")):
+        agent = path.stem.removeprefix("undelivered-").replace("+", ":")
+        if is_dead(agent):
+            # another agent that begins now may have been faster
+            with contextlib.suppress(FileNotFoundError):
+                lines = path.read_text().splitlines()
+                yield path, agent, [change for line in lines if (change := _change(line))]
+
+
+def _line(change: Change) -> str:
+    return json.dumps({"type": type(change).__name__, **dataclasses.asdict(change)}) + "\n"
+
+
+def _change(line: str) -> Change | None:
+    """Return the change on one line, None if its writer died over it."""
+    try:
+        fields = json.loads(line)
+        kind = _TYPES[fields.pop("type")]
+        change: Change = TypeAdapter(kind).validate_python(fields)
+    except (ValueError, KeyError):
+        return None
+    return change

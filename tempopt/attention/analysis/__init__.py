@@ -1,0 +1,1 @@
+"""Statistics of attention weights, metrics, monitor and diagnosis."""

@@ -1,0 +1,442 @@
+"""What is wrong with attention or with a temperature schedule, and what to do: findings from plain numbers.
+
+Heads are judged by entropy relative to ln of the keys that each query sees, since 2 nats are little among
+512 keys and impossible among 5, and an outlier has to be one among the other heads *and* in an absolute
+band. The numbers come from ``tempopt.attention.analysis.monitor`` or from anywhere else; nothing is changed
+here. The thresholds are constants below, each with where it comes from; a finding is a reason to look, no
+proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from tempopt.attention.analysis.monitor import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport
+from tempopt.errors import UsageError
+from tempopt.temperature import Constant, TemperaturePlan, progress
+from tempopt.temperature.schedules import WarmupAnneal
+
+Kind = Literal[
+    "collapse",
+    "dispersion",
+    "dead_head",
+    "falling_entropy",
+    "growing_logits",
+    "slow_start",
+    "oscillation",
+    "late_dispersion",
+    "timid_outputs",
+    "ignored_classes",
+]
+
+Points = Sequence[tuple[int, float]]
+"""(step, value), steps ascending."""
+
+COLLAPSED = 0.2
+"""H / ln n below which attention is collapsed; the bound of the troubleshooting table's "slow start"."""
+
+DISPERSED = 0.9
+"""H / ln n above which attention is dispersed; the bound of the table's "late dispersion"."""
+
+DEAD = 0.01
+"""Distance of H / ln n from 0 or 1 within which the weights no longer depend on the query. Our convention."""
+
+OUTLIER = 3.5
+"""Robust z-score of an outlier (Iglewicz & Hoaglin 1993, "How to Detect and Handle Outliers")."""
+
+FEWEST_PEERS = 3
+"""Other heads that it takes to say what is usual: of two, the median absolute deviation is half their gap."""
+
+SMALLEST_SPREAD = 0.01
+"""Spread of H / ln n taken where heads agree more closely, lest differences of no account be outliers.
+
+That is about what sampling 64 queries leaves uncertain. Our convention."""
+
+GROWN = 4.0
+"""Growth of |q||k| since the first observation that is worth a look: two doublings. Our convention."""
+
+EARLY = 0.2
+"""Share of training that is its start, and with LATE its end: the fifths that the table calls so."""
+
+LATE = 0.8
+
+SLOW = EARLY / 2
+"""Share of the whole fall of the loss in the early part below which a start is slow: half a line's."""
+
+SETBACK = 1.0 / 3.0
+"""Share of adverse moves in all moves from which a curve oscillates: it goes back half of what it gains."""
+
+FAST = 2.0
+"""|d ln tau / d progress| that is fast. Our convention: exponential 4 -> 1 over a whole training, which did
+well on max retrieval, has ln 4 = 1.39 and is not; the same within half of it has 2.77 and is."""
+
+TIMID = 0.1
+"""Accuracy minus mean confidence from which outputs are too timid. Our convention; calibrated is 0
+(Guo et al. 2017, "On Calibration of Modern Neural Networks")."""
+
+IGNORED = 0.1
+"""Predictions over labels of a class below which it is ignored. Our convention."""
+
+FEWEST_POINTS = 3
+"""Points whose median is taken for the level of a curve, so that none of them alone decides."""
+
+FEWEST_MOVES = 6
+"""Moves between validations that it takes to tell oscillation from bad luck: all adverse in 1 of 64."""
+
+_MAD_OF_NORMAL = 0.6745
+_SHARES = ("entropy", "accuracy", "confidence")
+# By this much a share that was computed in half precision may leave [0, 1].
+_ROUNDING = 1e-2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something to look at.
+
+    Args:
+        kind: What it is.
+        layer: Depth of the layer, None if it is about the whole model.
+        head: Number of the head, None if it is about the whole layer or model.
+        evidence: What was seen, in numbers.
+        advice: What to do about it.
+    """
+
+    kind: Kind
+    layer: int | None = None
+    head: int | None = None
+    evidence: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """What a training looked like from outside; what is left empty is not looked at.
+
+    Args:
+        total_steps: Steps of the whole training, >= 1.
+        train_loss: Loss on training data.
+        validation: The metric that counts.
+        direction: Whether ``validation`` is to ``minimize`` or to ``maximize``.
+        entropy: Mean H / ln n over the model (:meth:`tempopt.attention.analysis.monitor.MonitorReport.mean`).
+        accuracy: Share of right predictions, in [0, 1].
+        confidence: Mean probability of the predicted class, in [0, 1], on the same data.
+        labels: How often each class is right on the data of the last validation.
+        predictions: How often each class was predicted there.
+
+    Raises:
+        UsageError: Something is not finite, out of range or out of order.
+    """
+
+    total_steps: int
+    train_loss: Points = ()
+    validation: Points = ()
+    direction: Literal["minimize", "maximize"] = "minimize"
+    entropy: Points = ()
+    accuracy: Points = ()
+    confidence: Points = ()
+    labels: Sequence[int] = field(default=())
+    predictions: Sequence[int] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.total_steps < 1:
+            raise UsageError(f"total_steps={self.total_steps!r} is out of range. Give at least 1.")
+        if self.direction not in ("minimize", "maximize"):
+            raise UsageError(f'direction is "{self.direction}"; allowed are minimize and maximize.')
+        for name in ("train_loss", "validation", "entropy", "accuracy", "confidence"):
+            _check_points(name, getattr(self, name), share=name in _SHARES)
+        if len(self.labels) != len(self.predictions):
+            raise UsageError(
+                f"Given {len(self.labels)} labels and {len(self.predictions)} predictions. Give one count "
+                "for each class in both."
+            )
+
+
+def diagnose(report: MonitorReport, curves: Curves, plan: TemperaturePlan) -> list[Finding]:
+    """Return all findings, by :func:`anomalies` and :func:`troubleshoot`.
+
+    Args:
+        report: What the monitor saw.
+        curves: What training looked like; without an entropy the report's is taken.
+        plan: The plan that it was trained with.
+    """
+    return [*anomalies(report), *troubleshoot(curves, plan, entropy=report.mean("entropy"))]
+
+
+def anomalies(report: MonitorReport) -> list[Finding]:
+    """Return what is unusual about layers and heads at the latest observation, and where they are heading."""
+    histories = report.of("entropy")
+    latest: dict[int, dict[int, float]] = {}
+    for each in histories:
+        latest.setdefault(each.layer, {})[each.head] = each.last
+    found = entropy_anomalies(latest)
+    already = {(each.layer, each.head) for each in found}
+    for each in histories:
+        if (each.layer, each.head) not in already and (falling := _falling(each)):
+            found.append(falling)
+    return [*found, *filter(None, map(_growing, report.of(QUERY_KEY_MAGNITUDE)))]
+
+
+def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Finding]:
+    """Return layers whose heads are collapsed or dispersed as a whole, and heads that are unlike the others.
+
+    A head is compared with the others of its layer, or with those of the model where the layer has fewer
+    than ``FEWEST_PEERS`` others; where there are too few at all, layers alone are judged.
+
+    Args:
+        entropy: H / ln n, in [0, 1], by layer and head.
+
+    Raises:
+        UsageError: if an entropy is outside [0, 1]: it is in nats then, or with another n.
+    """
+    found = []
+    for layer, heads in entropy.items():
+        for value in heads.values():
+            if not -_ROUNDING <= value <= 1.0 + _ROUNDING:
+                raise UsageError(
+                    f"Given the entropy {value!r} in layer {layer}. Give H / ln n, in [0, 1], with the "
+                    "number of keys n that each query sees."
+                )
+        middle = median(heads.values())
+        if kind := _band(middle):
+            found.append(_of_layer(kind, layer, middle))
+        for head, value in heads.items():
+            others = [other for number, other in heads.items() if number != head]
+            if len(others) < FEWEST_PEERS:
+                others = [
+                    other
+                    for depth, beside in entropy.items()
+                    for number, other in beside.items()
+                    if (depth, number) != (layer, head)
+                ]
+            if len(others) >= FEWEST_PEERS and (finding := _of_head(layer, head, value, others)):
+                found.append(finding)
+    return found
+
+
+def robust_z(value: float, others: Sequence[float], *, smallest_spread: float = SMALLEST_SPREAD) -> float:
+    """Return 0.6745 (value - median) / MAD against the others, which an outlier among them hardly moves.
+
+    Args:
+        value: What is compared.
+        others: With what; not empty, and without ``value``.
+        smallest_spread: Least median absolute deviation that is taken, > 0.
+    """
+    middle = median(others)
+    spread = median(abs(other - middle) for other in others)
+    return _MAD_OF_NORMAL * (value - middle) / max(spread, smallest_spread)
+
+
+def troubleshoot(curves: Curves, plan: TemperaturePlan, *, entropy: Points = ()) -> list[Finding]:
+    """Return what the troubleshooting table has to say: a symptom with its likely cause, and what to change.
+
+    Args:
+        curves: What training looked like.
+        plan: The plan that it was trained with.
+        entropy: Used where ``curves`` has none.
+    """
+    entropy = curves.entropy or entropy
+    _check_points("entropy", entropy, share=True)
+    found: Iterable[Finding | None] = (
+        _slow_start(curves, plan, entropy),
+        _oscillation(curves, plan),
+        _late_dispersion(curves, plan, entropy),
+        _timid_outputs(curves),
+        _ignored_classes(curves),
+    )
+    return [each for each in found if each is not None]
+
+
+def _band(value: float) -> Kind | None:
+    if value < COLLAPSED:
+        return "collapse"
+    return "dispersion" if value > DISPERSED else None
+
+
+_REMEDY: dict[str, str] = {
+    "collapse": "Raise the temperature here, reward entropy (entropy_lambda > 0), normalise queries and "
+    "keys, or lower the learning rate: entropy collapse goes with unstable training.",
+    "dispersion": "Lower the temperature here or punish entropy (entropy_lambda < 0); if it comes with "
+    'length, scale by length_scaling="log_n".',
+    "dead_head": "Its weights hardly depend on the query. See what it is worth (head importance) and prune "
+    "it, or give the layer fewer heads.",
+}
+
+
+def _of_layer(kind: Kind, layer: int, middle: float) -> Finding:
+    bound = f"below {COLLAPSED}" if kind == "collapse" else f"above {DISPERSED}"
+    evidence = f"Half of the heads of layer {layer} have H / ln n {bound}; the median is {middle:.3f}."
+    return Finding(kind=kind, layer=layer, evidence=evidence, advice=_REMEDY[kind])
+
+
+def _of_head(layer: int, head: int, value: float, others: Sequence[float]) -> Finding | None:
+    z = robust_z(value, others)
+    kind = _band(value)
+    if kind is None or abs(z) < OUTLIER or (z < 0) != (kind == "collapse"):
+        return None
+    if value < DEAD or value > 1.0 - DEAD:
+        kind = "dead_head"
+    evidence = (
+        f"Head {head} of layer {layer} has H / ln n {value:.3f}, where the median of the other heads is "
+        f"{median(others):.3f} (robust z {z:+.1f})."
+    )
+    return Finding(kind=kind, layer=layer, head=head, evidence=evidence, advice=_REMEDY[kind])
+
+
+def _falling(history: HeadHistory) -> Finding | None:
+    """Return a finding if entropy falls so that it will be collapsed before as long again as was observed."""
+    course = history.trend()
+    if course is None or not course.falls or history.last < COLLAPSED:
+        return None
+    ahead = history.steps[-1] - history.steps[0]
+    if history.last + course.slope * ahead >= COLLAPSED:
+        return None
+    left = (COLLAPSED - history.last) / course.slope
+    evidence = (
+        f"H / ln n of head {history.head} of layer {history.layer} is {history.last:.3f} and falls by "
+        f"{-1000 * course.slope:.3f} in 1000 steps ({-1000 * course.high:.3f} to {-1000 * course.low:.3f}); "
+        f"at that it is below {COLLAPSED} in {left:.0f} steps."
+    )
+    return Finding(
+        kind="falling_entropy",
+        layer=history.layer,
+        head=history.head,
+        evidence=evidence,
+        advice="Anneal the temperature less far or more slowly, or reward entropy (entropy_lambda > 0).",
+    )
+
+
+def _growing(history: HeadHistory) -> Finding | None:
+    course = history.trend()
+    if course is None or not course.rises or history.last < GROWN * history.first:
+        return None
+    return Finding(
+        kind="growing_logits",
+        layer=history.layer,
+        head=history.head,
+        evidence=f"|q||k| of head {history.head} of layer {history.layer} is "
+        f"{history.last / history.first:.1f} times what it was first, and rises.",
+        advice="Normalise queries and keys, or lower the learning rate: the logits outgrow the temperature.",
+    )
+
+
+def _slow_start(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Finding | None:
+    early, start = _until(curves, curves.train_loss), _until(curves, entropy)
+    if len(early) < 2 * FEWEST_POINTS or not start:
+        return None
+    sharpness = median(start)
+    first = median(early[:FEWEST_POINTS])
+    at_end = median(value for _, value in curves.train_loss[-FEWEST_POINTS:])
+    fallen, whole = first - median(early[-FEWEST_POINTS:]), first - at_end
+    if sharpness >= COLLAPSED or fallen > max(SLOW * whole, 0.0):
+        return None
+    begins = "warmup_start" if isinstance(plan.schedule, WarmupAnneal) else "temperature_init"
+    return Finding(
+        kind="slow_start",
+        evidence=f"In the first {EARLY:.0%} of training the loss fell by {fallen:.3g} of {whole:.3g}, and "
+        f"H / ln n was {sharpness:.3f}: attention was sharp before it knew where to look.",
+        advice=f"Raise {begins} above {plan.schedule(0.0):.3g}, to 1.5 to 3 times that.",
+    )
+
+
+def _oscillation(curves: Curves, plan: TemperaturePlan) -> Finding | None:
+    """Return a finding if validation goes back and forth while the temperature moves fast."""
+    sign = 1.0 if curves.direction == "maximize" else -1.0
+    gains, rates = [], []
+    for (before, old), (after, new) in itertools.pairwise(curves.validation):
+        rate = _log_rate(plan, progress(before, curves.total_steps), progress(after, curves.total_steps))
+        if abs(rate) >= FAST:
+            gains.append(sign * (new - old))
+            rates.append(abs(rate))
+    moved = math.fsum(abs(gain) for gain in gains)
+    if len(gains) < FEWEST_MOVES or moved == 0:
+        return None
+    setback = math.fsum(-gain for gain in gains if gain < 0) / moved
+    if setback < SETBACK:
+        return None
+    return Finding(
+        kind="oscillation",
+        evidence=f"While |d ln tau / d progress| was {median(rates):.2f} (fast is {FAST} or "
+        f"more), {setback:.0%} of all that validation moved was for the worse, over {len(gains)} moves.",
+        advice="Lengthen the schedule or soften it: temperature_init and temperature_final closer together, "
+        "fewer cycles, or more steps of training.",
+    )
+
+
+def _late_dispersion(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Finding | None:
+    late = [value for step, value in entropy if progress(step, curves.total_steps) >= LATE]
+    if not late or median(late) <= DISPERSED:
+        return None
+    constant = isinstance(plan.schedule, Constant)
+    ends = (
+        "temperature_init, or by a schedule that moves temperature_final,"
+        if constant
+        else "temperature_final"
+    )
+    return Finding(
+        kind="late_dispersion",
+        evidence=f"In the last {1 - LATE:.0%} of training H / ln n was {median(late):.3f}, above "
+        f"{DISPERSED}: attention had not made up its mind.",
+        advice=f"Lower {ends} below {plan.schedule(1.0):.3g}.",
+    )
+
+
+def _timid_outputs(curves: Curves) -> Finding | None:
+    confidence = dict(curves.confidence)
+    gaps = [value - confidence[step] for step, value in curves.accuracy if step in confidence]
+    gap = median(gaps[-FEWEST_POINTS:]) if len(gaps) >= FEWEST_POINTS else 0.0
+    if gap < TIMID:
+        return None
+    return Finding(
+        kind="timid_outputs",
+        evidence=f"At the end accuracy is {gap:.3f} above mean confidence.",
+        advice="Lower the output temperature at the end (0.3 to 0.7 times), or fit it on validation data "
+        "after training, which changes no prediction.",
+    )
+
+
+def _ignored_classes(curves: Curves) -> Finding | None:
+    ignored = [
+        number
+        for number, (labels, predictions) in enumerate(zip(curves.labels, curves.predictions, strict=True))
+        if labels > 0 and predictions < IGNORED * labels
+    ]
+    if not ignored:
+        return None
+    return Finding(
+        kind="ignored_classes",
+        evidence=f"Predicted less than {IGNORED:.0%} as often as it is right is class "
+        f"{', '.join(map(str, ignored))}.",
+        advice="Search learning rate and output temperature together (a loss at T has gradients of about "
+        "1 / T), and check the balance of the classes.",
+    )
+
+
+def _until(curves: Curves, points: Points) -> list[float]:
+    """Return the values of the early part of training."""
+    return [value for step, value in points if progress(step, curves.total_steps) <= EARLY]
+
+
+def _log_rate(plan: TemperaturePlan, before: float, after: float) -> float:
+    """Return the mean of d ln tau / d progress between two progresses; the layers share it."""
+    if after == before:
+        return 0.0
+    return math.log(plan.schedule(after) / plan.schedule(before)) / (after - before)
+
+
+def _check_points(name: str, points: Points, *, share: bool) -> None:
+    steps = [step for step, _ in points]
+    if any(after <= before for before, after in itertools.pairwise(steps)):
+        raise UsageError(f"The steps of {name} are not ascending. Give each step once, in ascending order.")
+    for step, value in points:
+        if not math.isfinite(value):
+            raise UsageError(
+                f"{name} is {value!r} at step {step}. Give finite values: a run that diverged needs a lower "
+                "learning rate before it needs a diagnosis."
+            )
+        if share and not -_ROUNDING <= value <= 1.0 + _ROUNDING:
+            raise UsageError(f"{name} is {value!r} at step {step}. Give a share, in [0, 1].")

@@ -1,0 +1,405 @@
+"""AttentionMonitor: statistics of attention over training, from a few queries now and then.
+
+It is fed from wherever attention is computed and knows no trainer; what is worth worrying about in its
+report is said by ``tempopt.attention.analysis.diagnose``. In a distributed run each process watches its own
+share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import theilslopes
+from torch import Tensor
+
+from tempopt.attention.analysis.metrics import counted_query_key_magnitude
+from tempopt.attention.analysis.statistics import (
+    STATISTICS,
+    attended,
+    attention_weights,
+    check_weights,
+    head_sums,
+    visible_pairs,
+)
+from tempopt.attention.modules.learned import check_count
+from tempopt.errors import UsageError, unknown
+
+QUERY_KEY_MAGNITUDE = "query_key_magnitude"
+
+FEWEST_FOR_TREND = 5
+"""Points of which the interval of Theil and Sen's slope first is narrower than the range of all slopes."""
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A slope in units of the statistic per step, the median of all pairwise slopes (Theil 1950, Sen 1968).
+
+    Args:
+        slope: The slope.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+    """
+
+    slope: float
+    low: float
+    high: float
+
+    @property
+    def rises(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.low > 0.0
+
+    @property
+    def falls(self) -> bool:
+        """Whether the whole interval is below 0."""
+        return self.high < 0.0
+
+
+def trend(steps: Sequence[float], values: Sequence[float]) -> Trend | None:
+    """Return the robust slope of values over steps; None of fewer points than ``FEWEST_FOR_TREND``.
+
+    Up to 29 % of the points may be anything without moving it far, where a line of least squares follows
+    a single one.
+    """
+    if len(values) < FEWEST_FOR_TREND:
+        return None
+    slope, _, low, high = theilslopes(values, steps, _CONFIDENCE)
+    return Trend(slope=float(slope), low=float(low), high=float(high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadHistory:
+    """One statistic of one head over training.
+
+    Args:
+        statistic: Name in ``STATISTICS``, or ``query_key_magnitude``.
+        layer: Depth of the layer.
+        head: Number of the head.
+        first: The value that was observed first of all.
+        steps: Steps of the latest observations, ascending.
+        values: Values at these steps, at least one.
+    """
+
+    statistic: str
+    layer: int
+    head: int
+    first: float
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @property
+    def last(self) -> float:
+        """The latest value."""
+        return self.values[-1]
+
+    def trend(self, *, latest: int = 32) -> Trend | None:
+        """Return the slope over the latest observations; None if there are too few for one."""
+        return trend(self.steps[-latest:], self.values[-latest:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorReport:
+    """What a monitor has seen.
+
+    Args:
+        histories: One for each statistic, layer and head that was observed.
+    """
+
+    histories: tuple[HeadHistory, ...]
+
+    def of(self, statistic: str) -> tuple[HeadHistory, ...]:
+        """Return the histories of a statistic, by layer and head; none if it was not observed.
+
+        Raises:
+            UsageError: if there is no statistic of that name.
+        """
+        names = (*STATISTICS, QUERY_KEY_MAGNITUDE)
+        if statistic not in names:
+            raise UsageError(unknown("statistic", statistic, names))
+        return tuple(each for each in self.histories if each.statistic == statistic)
+
+    def mean(self, statistic: str) -> tuple[tuple[int, float], ...]:
+        """Return (step, mean over all heads) of a statistic, at the steps where all of them were observed."""
+        heads = [dict(zip(each.steps, each.values, strict=True)) for each in self.of(statistic)]
+        steps = sorted(set.intersection(*(set(head) for head in heads))) if heads else []
+        return tuple((step, math.fsum(head[step] for head in heads) / len(heads)) for step in steps)
+
+
+# Of each statistic its value by head, None where no query counted or it is not finite.
+_Values = Mapping[str, list[float | None]]
+
+
+class AttentionMonitor:
+    """Keeps statistics of attention over training, by layer and head.
+
+    .. code-block:: python
+
+        monitor = AttentionMonitor(every=100)
+        ...
+        if monitor.due(step):
+            monitor.update(step, layer, q, k, is_causal=True)
+        ...
+        print(anomalies(monitor.report()))
+
+    It costs O(queries * keys) where it is due and nothing elsewhere. A step and layer counts once: that
+    activation checkpointing computes a layer again in backward, or that a step has several batches,
+    changes nothing. Which queries it looks at follows from ``seed``, step and layer alone, and no global
+    generator is touched. What is not finite, as in a run that diverges, is not kept. Call it outside of
+    what is compiled.
+
+    Args:
+        every: Observe each step that is a multiple of this, >= 1.
+        queries: Queries to look at, drawn anew at each observation, >= 1.
+        examples: Examples of the batch to look at, the same, >= 1.
+        keep: Observations to keep of each layer, >= 1; the latest.
+        seed: Seed of the draws, >= 0.
+
+    Raises:
+        SpecError: A number is not whole, or below 1 (``seed``: below 0).
+    """
+
+    def __init__(
+        self, *, every: int = 100, queries: int = 64, examples: int = 4, keep: int = 512, seed: int = 0
+    ) -> None:
+        given = {"every": every, "queries": queries, "examples": examples, "keep": keep}
+        for name, value in given.items():
+            check_count(name, value)
+        check_count("seed", seed, least=0)
+        self.every = every
+        self.queries = queries
+        self.examples = examples
+        self.keep = keep
+        self.seed = seed
+        self._seen: dict[int, int] = {}
+        self._first: dict[tuple[int, str, int], float] = {}
+        self._history: dict[int, deque[tuple[int, _Values]]] = {}
+
+    def due(self, step: int) -> bool:
+        """Return whether a step is to be observed."""
+        return step % self.every == 0
+
+    @torch.no_grad()
+    def update(
+        self,
+        step: int,
+        layer: int,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        *,
+        scale: float | None = None,
+        temperature: Tensor | float = 1.0,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        valid_BQ: Tensor | None = None,
+    ) -> None:
+        """Observe softmax attention from its queries and keys, if the step is due and not observed yet.
+
+        Args:
+            step: Step of training, not below those observed before.
+            layer: Depth of the layer, >= 0.
+            q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
+            k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
+            scale: Factor on the logits; None is 1 / sqrt(D).
+            temperature: tau that the queries were divided by, > 0; a tensor broadcasts to (B, H, Q) without
+                B and Q, as 0-d or (H, 1). The Jacobian depends on it; ``query_key_magnitude`` is without it.
+            attn_mask: Boolean or floating mask, or None.
+            is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+            valid_BQ: True where a query is not padding; None if none is.
+        """
+        if not self._take(step, layer):
+            return
+        b, q = self._draw(step, layer, q_BHQD, valid_BQ)
+        q_BHQD, k_BHKD = q_BHQD.detach()[b][:, :, q], k_BHKD.detach()[b]
+        attn_mask = _part(attn_mask, b, q)
+        valid_BQ = None if valid_BQ is None else valid_BQ[b][:, q]
+        weights_BHQK = attention_weights(
+            q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal, position_Q=q
+        )
+        pairs = _pairs(weights_BHQK, attn_mask, is_causal, q)
+        size_BHQ, counts_BHQ = counted_query_key_magnitude(
+            q_BHQD, k_BHKD, pairs, scale=scale, valid_BQ=valid_BQ
+        )
+        tau = torch.as_tensor(temperature, device=size_BHQ.device)
+        self._observe(
+            step,
+            layer,
+            weights_BHQK,
+            more={QUERY_KEY_MAGNITUDE: (size_BHQ * tau, counts_BHQ)},
+            temperature=temperature,
+            attn_mask=pairs,
+            valid_BQ=valid_BQ,
+            position_Q=q,
+        )
+
+    @torch.no_grad()
+    def update_weights(
+        self,
+        step: int,
+        layer: int,
+        weights_BHQK: Tensor,
+        *,
+        temperature: Tensor | float = 1.0,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        valid_BQ: Tensor | None = None,
+    ) -> None:
+        """Observe attention of any normaliser from its weights, before dropout; else as :meth:`update`.
+
+        Raises:
+            UsageError: if the weights are negative or do not sum to 1.
+        """
+        if not self._take(step, layer):
+            return
+        b, q = self._draw(step, layer, weights_BHQK, valid_BQ)
+        weights_BHQK = weights_BHQK[b][:, :, q]
+        attn_mask = _part(attn_mask, b, q)
+        valid_BQ = None if valid_BQ is None else valid_BQ[b][:, q]
+        pairs = _pairs(weights_BHQK, attn_mask, is_causal, q)
+        check_weights(attended(weights_BHQK, attn_mask=pairs, valid_BQ=valid_BQ))
+        self._observe(
+            step,
+            layer,
+            weights_BHQK,
+            more={},
+            temperature=temperature,
+            attn_mask=pairs,
+            valid_BQ=valid_BQ,
+            position_Q=q,
+        )
+
+    def report(self) -> MonitorReport:
+        """Return what was observed so far."""
+        collected: dict[tuple[str, int, int], tuple[list[int], list[float]]] = {}
+        for layer, observations in sorted(self._history.items()):
+            for step, values in observations:
+                for name, heads in values.items():
+                    for head, value in enumerate(heads):
+                        if value is not None:
+                            steps, kept = collected.setdefault((name, layer, head), ([], []))
+                            steps.append(step)
+                            kept.append(value)
+        return MonitorReport(
+            histories=tuple(
+                HeadHistory(
+                    statistic=name,
+                    layer=layer,
+                    head=head,
+                    first=self._first[layer, name, head],
+                    steps=tuple(steps),
+                    values=tuple(kept),
+                )
+                for (name, layer, head), (steps, kept) in sorted(collected.items())
+            )
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was observed, as numbers, names and lists alone, to go on from exactly."""
+        return {
+            "seen": [list(each) for each in self._seen.items()],
+            "first": [[*key, value] for key, value in self._first.items()],
+            "history": [
+                [layer, [[step, dict(values)] for step, values in kept]]
+                for layer, kept in self._history.items()
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state_dict` kept, of a monitor with the same arguments."""
+        self._seen = {layer: step for layer, step in state["seen"]}
+        self._first = {(layer, name, head): value for layer, name, head, value in state["first"]}
+        self._history = {
+            layer: deque(((step, values) for step, values in kept), maxlen=self.keep)
+            for layer, kept in state["history"]
+        }
+
+    def _take(self, step: int, layer: int) -> bool:
+        """Return whether this is to be observed; if so, it will not be a second time."""
+        seen = self._seen.get(layer, -1)
+        if not self.due(step) or step == seen:
+            return False
+        if step < seen:
+            raise UsageError(
+                f"Given step {step} of layer {layer} after step {seen}. Give steps in ascending order; for "
+                "another run make another monitor."
+            )
+        self._seen[layer] = step
+        return True
+
+    def _draw(
+        self, step: int, layer: int, rows_BHQX: Tensor, valid_BQ: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the examples and the queries to look at, of those that are no padding in some example."""
+        entropy = np.random.SeedSequence((self.seed, step, layer)).generate_state(1)
+        generator = torch.Generator().manual_seed(int(entropy[0]))
+        examples = torch.randperm(len(rows_BHQX), generator=generator)[: self.examples]
+        queries = torch.arange(rows_BHQX.shape[2])
+        if valid_BQ is not None:
+            queries = valid_BQ.cpu()[examples].any(dim=0).nonzero().squeeze(-1)
+        order = torch.randperm(len(queries), generator=generator)[: self.queries]
+        return examples.to(rows_BHQX.device), queries[order].sort().values.to(rows_BHQX.device)
+
+    def _observe(
+        self,
+        step: int,
+        layer: int,
+        weights_BHQK: Tensor,
+        *,
+        more: Mapping[str, tuple[Tensor, Tensor]],
+        temperature: Tensor | float,
+        attn_mask: Tensor,
+        valid_BQ: Tensor | None,
+        position_Q: Tensor,
+    ) -> None:
+        of = attended(
+            weights_BHQK,
+            attn_mask=attn_mask,
+            valid_BQ=valid_BQ,
+            position_Q=position_Q,
+            temperature=temperature,
+        )
+        alone = weights_BHQK.shape[1] == 1
+        results = {
+            name: statistic(of)
+            for name, statistic in STATISTICS.items()
+            if not (alone and name == "head_similarity")
+        }
+        results.update(more)
+        sums = [head_sums(*result) for result in results.values()]
+        # One transfer from the device for all of them.
+        totals, counts = torch.stack(
+            [torch.stack([total, count.double()], dim=0) for total, count in sums], dim=1
+        ).tolist()
+        values = {
+            name: [t / c if c and math.isfinite(t) else None for t, c in zip(total, count, strict=True)]
+            for name, total, count in zip(results, totals, counts, strict=True)
+        }
+        self._history.setdefault(layer, deque(maxlen=self.keep)).append((step, values))
+        for name, heads in values.items():
+            for head, value in enumerate(heads):
+                if value is not None:
+                    self._first.setdefault((layer, name, head), value)
+
+
+def _part(attn_mask: Tensor | None, b: Tensor, q: Tensor) -> Tensor | None:
+    """Return the mask of some examples and queries."""
+    if attn_mask is None:
+        return None
+    if attn_mask.ndim == 4 and attn_mask.shape[0] > 1:
+        attn_mask = attn_mask[b]
+    return attn_mask[..., q, :] if attn_mask.ndim >= 2 and attn_mask.shape[-2] > 1 else attn_mask
+
+
+def _pairs(weights_BHQK: Tensor, attn_mask: Tensor | None, is_causal: bool, position_Q: Tensor) -> Tensor:
+    """Return who may see whom, of the queries at some positions."""
+    q_len, k_len = weights_BHQK.shape[-2:]
+    return visible_pairs(
+        q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=weights_BHQK.device
+    )

@@ -1,0 +1,403 @@
+"""Numbers that describe attention weights, one for each query; nothing is accumulated or judged here.
+
+Shape suffixes as in attention.py. All are in float32, or in float64 for float64 weights, and for looking
+at only: to put one into a loss take :func:`tempopt.attention.functional.entropy.attention_entropy`. What a
+mask hides is no choice of the query's, so many need to know which keys it sees (``visible_BHQK``, outside of
+which the weights are 0) or how many (``num_keys``, broadcasting to BHQ); where that is None it sees all. A
+query that sees fewer than two keys has no choice at all: what is returned for it is finite, and
+:class:`Attended` leaves it out of every mean, together with padded queries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tempopt.attention.functional.entropy import normalised_entropy
+from tempopt.attention.functional.logits import biased_logits, for_each_head
+from tempopt.attention.functional.masks import hidden_keys
+from tempopt.attention.functional.precision import wide_type, widened
+from tempopt.errors import UsageError
+
+
+def visible_pairs(
+    q_len: int,
+    k_len: int,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    *,
+    position_Q: Tensor | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return who may see whom, as a boolean that broadcasts to (B, H, Q, K) and has all of Q and K.
+
+    Args:
+        q_len: Number of queries.
+        k_len: Number of keys.
+        attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
+        is_causal: Whether a query sees the keys up to its own position only, in addition to ``attn_mask``.
+        position_Q: Which key each query is; None for 0 to Q - 1. With a cache or some of the queries only
+            they are others.
+        device: Where it is wanted; a mask's own device has precedence.
+    """
+    device = device if attn_mask is None else attn_mask.device
+    hidden = hidden_keys(q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=device)
+    pairs = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
+    return pairs if hidden is None else pairs & ~hidden
+
+
+def attention_weights(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    *,
+    scale: float | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    position_Q: Tensor | None = None,
+) -> Tensor:
+    """Return the softmax weights (B, H, Q, K), before dropout; 0 throughout for a query that sees no key.
+
+    Args:
+        q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
+        k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
+        scale: Factor on the logits; None is 1 / sqrt(D).
+        attn_mask: As for :func:`visible_pairs`, and the arguments that follow too.
+        is_causal: As there.
+        position_Q: As there.
+    """
+    logits_BHQK, hidden, empty = biased_logits(
+        q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal, position_Q=position_Q
+    )
+    if hidden is None or empty is None:
+        return logits_BHQK.softmax(dim=-1)
+    return logits_BHQK.masked_fill(hidden, float("-inf")).softmax(dim=-1).masked_fill(empty, 0.0)
+
+
+def weight_entropy(weights_BHQK: Tensor) -> Tensor:
+    """Return -sum a ln a in nats, with 0 ln 0 = 0, from 0 to ln of the number of keys.
+
+    Weights are widened first: log(a + 1e-10) is NaN in float16, where 1e-10 is 0.
+    """
+    entropy_BHQ: Tensor = torch.special.entr(widened(weights_BHQK)).sum(dim=-1)
+    return entropy_BHQ
+
+
+def gini(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
+    """Return the Gini coefficient over n visible keys: 0 for equal weights, (n - 1) / n for one key alone.
+
+    (n + 1 - 2 sum_i i a_[i]) / n with the weights in descending order: half of Gini's mean difference (1912)
+    over the mean. Tutorials number that order as if it were ascending, which inverts the sign.
+    """
+    weights_BHQK = widened(weights_BHQK)
+    # Hidden keys weigh nothing, so they come last and shift no rank.
+    ordered_BHQK = weights_BHQK.sort(dim=-1, descending=True).values
+    rank_K = torch.arange(1, weights_BHQK.shape[-1] + 1, device=weights_BHQK.device)
+    n_BHQ = _counts(weights_BHQK, num_keys, least=1)
+    coefficient_BHQ = (n_BHQ + 1.0 - 2.0 * (ordered_BHQK @ rank_K.to(ordered_BHQK.dtype))) / n_BHQ
+    return coefficient_BHQ.clamp(min=0.0, max=1.0)
+
+
+def max_weight(weights_BHQK: Tensor) -> Tensor:
+    """Return the largest weight, from 1 / n to 1."""
+    return widened(weights_BHQK).amax(dim=-1)
+
+
+def effective_tokens(weights_BHQK: Tensor) -> Tensor:
+    """Return 1 / sum a^2, the number of keys that would share equally, from 1 to n; 0 without weights.
+
+    The inverse participation ratio, in ecology the inverse Simpson index.
+    """
+    squares_BHQ = widened(weights_BHQK).square().sum(dim=-1)
+    empty = squares_BHQ == 0
+    return squares_BHQ.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
+
+
+def locality(
+    weights_BHQK: Tensor, visible_BHQK: Tensor | None = None, *, position_Q: Tensor | None = None
+) -> Tensor:
+    """Return 1 - d / c: 1 for attention to the query's own position, 0 for uniform attention at any length.
+
+    d is the mean distance |i - j| under the weights, c that under equal weights on the visible keys. Below 0
+    attention goes farther than by chance. A share of weight in a window, as in tutorials, is .69 for uniform
+    attention on 8 keys and .03 on 256, so it says more about length than about attention.
+
+    Args:
+        weights_BHQK: Weights.
+        visible_BHQK: Who may see whom.
+        position_Q: Which key each query is; None for 0 to Q - 1.
+    """
+    weights_BHQK = widened(weights_BHQK)
+    q_len, k_len = weights_BHQK.shape[-2:]
+    position_Q = _positions(q_len, position_Q, weights_BHQK.device)
+    distance_QK = (position_Q[:, None] - torch.arange(k_len, device=weights_BHQK.device)).abs()
+    distance_QK = distance_QK.to(weights_BHQK.dtype)
+    distance_BHQ = (weights_BHQK * distance_QK).sum(dim=-1)
+    if visible_BHQK is None:
+        chance_BHQ = distance_QK.mean(dim=-1)
+    else:
+        seen = visible_BHQK.sum(dim=-1).clamp(min=1)
+        chance_BHQ = (visible_BHQK * distance_QK).sum(dim=-1) / seen
+    nowhere = chance_BHQ == 0
+    ratio_BHQ = distance_BHQ / chance_BHQ.masked_fill(nowhere, 1.0)
+    return (1.0 - ratio_BHQ).masked_fill(nowhere.expand(ratio_BHQ.shape), 0.0)
+
+
+def self_attention(
+    weights_BHQK: Tensor, visible_BHQK: Tensor | None = None, *, position_Q: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the weight of each query's own key (by chance it is 1 / n), and where there is such a key.
+
+    Args:
+        weights_BHQK: Weights.
+        visible_BHQK: Who may see whom.
+        position_Q: Which key each query is; None for 0 to Q - 1.
+
+    Returns:
+        (B, H, Q) each; the weight is 0 where a query cannot see itself, and the boolean False.
+    """
+    weights_BHQK = widened(weights_BHQK)
+    q_len, k_len = weights_BHQK.shape[-2:]
+    position_Q = _positions(q_len, position_Q, weights_BHQK.device)
+    inside_Q = (position_Q >= 0) & (position_Q < k_len)
+    own_Q1 = position_Q.clamp(0, k_len - 1)[:, None]
+    pick_BHQ1 = own_Q1.expand(*weights_BHQK.shape[:-1], 1)
+    seen_BHQ = inside_Q.expand(weights_BHQK.shape[:-1])
+    if visible_BHQK is not None:
+        full_BHQK = visible_BHQK.expand(weights_BHQK.shape)
+        seen_BHQ = seen_BHQ & full_BHQK.gather(-1, pick_BHQ1).squeeze(-1)
+    return weights_BHQK.gather(-1, pick_BHQ1).squeeze(-1).masked_fill(~seen_BHQ, 0.0), seen_BHQ
+
+
+def head_similarity(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
+    """Return each head's mean cosine with the other heads, less what independent heads would have.
+
+    Cosine is taken query by query. Two heads that put their weights a and b on unrelated keys among the n
+    visible ones have the expected cosine 1 / (n |a| |b|), exactly: the mean over all orders of one of them.
+    Without it independent causal heads look half alike, merely because weights are positive and masked
+    alike. 0 for unrelated heads, 1 - 1/n for the same single key, below 0 for heads that avoid each other.
+
+    Raises:
+        UsageError: if there are fewer than two heads, so that there is nothing to compare.
+    """
+    weights_BHQK = widened(weights_BHQK)
+    heads = weights_BHQK.shape[1]
+    if heads < 2:
+        raise UsageError(
+            f"Given attention weights of {heads} head; similarity is between heads and needs at least two. "
+            "Leave it out for layers with a single head."
+        )
+    norms_BHQ1 = weights_BHQK.norm(dim=-1, keepdim=True)
+    unit_BHQK = weights_BHQK / norms_BHQ1.masked_fill(norms_BHQ1 == 0, 1.0)
+    n_BHQ = _counts(weights_BHQK, num_keys, least=1)
+    # By chance: the cosine of each head with an equal weight on every visible key, multiplied for the two.
+    chance_BHQ = unit_BHQK.sum(dim=-1) / n_BHQ.sqrt()
+    others_BHQK = unit_BHQK.sum(dim=1, keepdim=True) - unit_BHQK
+    others_chance_BHQ = chance_BHQ.sum(dim=1, keepdim=True) - chance_BHQ
+    cosine_BHQ = (unit_BHQK * others_BHQK).sum(dim=-1)
+    similarity_BHQ: Tensor = (cosine_BHQ - chance_BHQ * others_chance_BHQ) / (heads - 1)
+    return similarity_BHQ
+
+
+def softmax_jacobian_norm(weights_BHQK: Tensor, *, temperature: Tensor | float = 1.0) -> Tensor:
+    """Return the Frobenius norm of d a / d s where a = softmax(s / tau): that of (diag a - a a^T) / tau.
+
+    Args:
+        weights_BHQK: Weights a.
+        temperature: tau, > 0, by which the logits were divided; a tensor broadcasts to (B, H, Q). Formulas
+            without it are off by the factor tau.
+    """
+    weights_BHQK = widened(weights_BHQK)
+    # The square is sum_i a_i^2 ((1 - a_i)^2 + sum_{j != i} a_j^2). The largest weight is taken apart, since
+    # what it leaves to the others is lost in 1 - a when it is near 1; for the rest, none above one half, the
+    # bracket is 1 - 2 a_i + sum_j a_j^2.
+    top_BHQ, place_BHQ = weights_BHQK.max(dim=-1)
+    rest_BHQK = weights_BHQK.scatter(-1, place_BHQ.unsqueeze(-1), 0.0)
+    first_BHQ = rest_BHQK.sum(dim=-1)
+    second_BHQ = rest_BHQK.square().sum(dim=-1)
+    third_BHQ = rest_BHQK.pow(3).sum(dim=-1)
+    of_top_BHQ = top_BHQ.square() * (first_BHQ.square() + second_BHQ)
+    of_rest_BHQ = second_BHQ * (1.0 + top_BHQ.square() + second_BHQ) - 2.0 * third_BHQ
+    norm_BHQ: Tensor = (of_top_BHQ + of_rest_BHQ).clamp(min=0.0).sqrt() / temperature
+    return norm_BHQ
+
+
+def gradient_saturation(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
+    """Return how much less gradient the softmax lets through than at equal weights: 1 for one key alone.
+
+    1 - |J| / |J_uniform| with |J_uniform| = sqrt(n - 1) / n, and 0 where J is the larger. The temperature
+    divides both and cancels.
+    """
+    weights_BHQK = widened(weights_BHQK)
+    n_BHQ = _counts(weights_BHQK, num_keys, least=2)
+    uniform_BHQ = (n_BHQ - 1.0).sqrt() / n_BHQ
+    return (1.0 - softmax_jacobian_norm(weights_BHQK) / uniform_BHQ).clamp(min=0.0)
+
+
+def query_key_magnitude(
+    q_BHQD: Tensor, k_BHKD: Tensor, *, scale: float | None = None, seen_BHK: Tensor | None = None
+) -> Tensor:
+    """Return |q| times the mean |k|, times the scale, for each query: what its logits can reach.
+
+    Growth of it over training comes before attention entropy collapses (Zhai et al. 2023, "Stabilizing
+    Transformer Training by Preventing Attention Entropy Collapse").
+
+    Args:
+        q_BHQD: Queries.
+        k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
+        scale: Factor on the logits; None is 1 / sqrt(D).
+        seen_BHK: Which keys count; None for all.
+    """
+    dtype = wide_type(q_BHQD)
+    scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
+    keys_BHK = for_each_head(k_BHKD, q_BHQD.shape[1]).to(dtype).norm(dim=-1)
+    if seen_BHK is None:
+        mean_BH1 = keys_BHK.mean(dim=-1, keepdim=True)
+    else:
+        seen_BHK = seen_BHK.expand(keys_BHK.shape)
+        total_BH1 = keys_BHK.masked_fill(~seen_BHK, 0.0).sum(dim=-1, keepdim=True)
+        mean_BH1 = total_BH1 / seen_BHK.sum(dim=-1, keepdim=True).clamp(min=1)
+    norm_BHQ: Tensor = q_BHQD.to(dtype).norm(dim=-1) * mean_BH1 * abs(scale)
+    return norm_BHQ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attended:
+    """Attention weights with all that it takes to judge them; :func:`attended` makes one.
+
+    Args:
+        weights_BHQK: Weights in float32 or float64, 0 where hidden.
+        visible_BHQK: Who may see whom.
+        num_keys_BHQ: How many keys each query sees.
+        counts_BHQ: Which queries count: they see two keys or more and are no padding.
+        position_Q: Which key each query is.
+        temperature: tau by which the logits were divided, a tensor that broadcasts to (B, H, Q).
+    """
+
+    weights_BHQK: Tensor
+    visible_BHQK: Tensor
+    num_keys_BHQ: Tensor
+    counts_BHQ: Tensor
+    position_Q: Tensor
+    temperature: Tensor
+
+
+def attended(
+    weights_BHQK: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    valid_BQ: Tensor | None = None,
+    position_Q: Tensor | None = None,
+    temperature: Tensor | float = 1.0,
+) -> Attended:
+    """Return the weights with what is visible in them, and which queries count.
+
+    Args:
+        weights_BHQK: Attention weights before dropout, of any floating type.
+        attn_mask: Boolean or floating mask that the weights were made with, or None.
+        is_causal: Whether queries saw only keys up to their own position.
+        valid_BQ: True where a query is not padding; None if none is. A mask over keys cannot say it.
+        position_Q: Which key each query is; None for 0 to Q - 1.
+        temperature: tau, > 0; a tensor broadcasts to (B, H, Q).
+
+    Raises:
+        UsageError: if the weights have not four dimensions.
+    """
+    if weights_BHQK.ndim != 4:
+        raise UsageError(
+            f"Given attention weights of shape {tuple(weights_BHQK.shape)}; they are (batch, heads, queries, "
+            "keys). From nn.MultiheadAttention they come so with average_attn_weights=False."
+        )
+    device = weights_BHQK.device
+    q_len, k_len = weights_BHQK.shape[-2:]
+    position_Q = _positions(q_len, position_Q, device)
+    pairs = visible_pairs(q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=device)
+    visible_BHQK = pairs.expand(weights_BHQK.shape)
+    # Counted before they are spread over batch and heads, which mostly see alike.
+    num_keys_BHQ = pairs.sum(dim=-1).expand(weights_BHQK.shape[:-1])
+    counts_BHQ = num_keys_BHQ > 1
+    if valid_BQ is not None:
+        counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
+    weights_BHQK = widened(weights_BHQK.detach()).masked_fill(~visible_BHQK, 0.0)
+    return Attended(
+        weights_BHQK=weights_BHQK,
+        visible_BHQK=visible_BHQK,
+        num_keys_BHQ=num_keys_BHQ,
+        counts_BHQ=counts_BHQ,
+        position_Q=position_Q,
+        temperature=torch.as_tensor(temperature, dtype=weights_BHQK.dtype, device=device),
+    )
+
+
+def check_weights(of: Attended) -> None:
+    """Refuse weights that are negative or do not sum to 1 for each query that counts.
+
+    Raises:
+        UsageError: if so; after dropout, for example, they sum to 1 in the mean only.
+    """
+    sums_BHQ = of.weights_BHQK.sum(dim=-1)
+    # Asked so that NaN is wrong, too.
+    wrong = of.counts_BHQ & ~((sums_BHQ - 1.0).abs() <= _SUM_TOLERANCE)
+    negative = (of.weights_BHQK < 0).any(dim=-1) & of.counts_BHQ
+    for what, where in (("sum to", wrong), ("reach down to", negative)):
+        if bool(where.any()):
+            given = (sums_BHQ if where is wrong else of.weights_BHQK.amin(dim=-1))[where][0].item()
+            raise UsageError(
+                f"Attention weights of a query {what} {given:.3g}; they are at least 0 and sum to 1 over the "
+                "visible keys. Give them before dropout (model.eval()) and with the mask they were made with."
+            )
+
+
+# Weights in bfloat16 have 8 bits: a sum of many stays within this of 1.
+_SUM_TOLERANCE = 0.03
+
+Statistic = Callable[[Attended], tuple[Tensor, Tensor]]
+
+
+def _counted(values_of: Callable[[Attended], Tensor]) -> Statistic:
+    return lambda of: (values_of(of), of.counts_BHQ)
+
+
+def _self_attention(of: Attended) -> tuple[Tensor, Tensor]:
+    own_BHQ, seen_BHQ = self_attention(of.weights_BHQK, of.visible_BHQK, position_Q=of.position_Q)
+    return own_BHQ, of.counts_BHQ & seen_BHQ
+
+
+STATISTICS: dict[str, Statistic] = {
+    "entropy": _counted(lambda of: normalised_entropy(weight_entropy(of.weights_BHQK), of.num_keys_BHQ)[0]),
+    "gini": _counted(lambda of: gini(of.weights_BHQK, of.num_keys_BHQ)),
+    "max_weight": _counted(lambda of: max_weight(of.weights_BHQK)),
+    "effective_tokens": _counted(lambda of: effective_tokens(of.weights_BHQK)),
+    "effective_share": _counted(lambda of: effective_tokens(of.weights_BHQK) / of.num_keys_BHQ.clamp(min=1)),
+    "locality": _counted(lambda of: locality(of.weights_BHQK, of.visible_BHQK, position_Q=of.position_Q)),
+    "self_attention": _self_attention,
+    "head_similarity": _counted(lambda of: head_similarity(of.weights_BHQK, of.num_keys_BHQ)),
+    "jacobian_norm": _counted(lambda of: softmax_jacobian_norm(of.weights_BHQK, temperature=of.temperature)),
+    "gradient_saturation": _counted(lambda of: gradient_saturation(of.weights_BHQK, of.num_keys_BHQ)),
+}
+"""Statistics of each query, (B, H, Q), and a boolean of the same shape that says where they count, by name.
+
+``entropy`` is H / ln n, ``effective_share`` the effective tokens over n; the rest are the functions above.
+"""
+
+
+def head_sums(values_BHQ: Tensor, counts_BHQ: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum over batch and queries that count, in float64, and their number, both of shape (H,)."""
+    counts_BHQ = counts_BHQ.expand(values_BHQ.shape)
+    total_H = values_BHQ.double().masked_fill(~counts_BHQ, 0.0).sum(dim=(0, 2))
+    return total_H, counts_BHQ.sum(dim=(0, 2))
+
+
+def _counts(weights_BHQK: Tensor, num_keys: Tensor | None, *, least: int) -> Tensor:
+    """Return the number of keys in the weights' own type, at least ``least``."""
+    if num_keys is None:
+        num_keys = torch.tensor(weights_BHQK.shape[-1], device=weights_BHQK.device)
+    return num_keys.clamp(min=least).to(weights_BHQK.dtype)
+
+
+def _positions(q_len: int, position_Q: Tensor | None, device: torch.device) -> Tensor:
+    return torch.arange(q_len, device=device) if position_Q is None else position_Q.to(device)

@@ -1,0 +1,410 @@
+"""Puts a temperature plan on the attention of any module, without editing it.
+
+There are two ways. Query rows are scaled where they are read (``tempopt.attention.attach.projection``), which
+works on any module; which rows those are is found in ``query_rows``. What depends on the keys too is
+delivered by models of Hugging Face transformers, through their attention interface
+(``tempopt.attention.attach.hf_interface``). What neither can deliver is refused. That it works is proven in
+``self_test``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Self
+
+from torch import nn
+
+from tempopt.attention.attach.examples import own_example
+from tempopt.attention.attach.hf_interface import BINDING, check_deliverable
+from tempopt.attention.attach.hf_layers import RECIPE, InterfaceLayer, interface_layers, normalises_query
+from tempopt.attention.attach.observers import Observe, check_temperatures
+from tempopt.attention.attach.projection import TemperedProjection, restore
+from tempopt.attention.attach.proof import UnfitError
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, query_rows
+from tempopt.attention.attach.self_check import Forward, self_test
+from tempopt.attention.attach.ways import INTERFACE, ROWS, ByInterface, ByQueryRows, Mechanism
+from tempopt.errors import AttachError, unknown
+from tempopt.temperature import (
+    ENTROPY_PARAMETERS,
+    NEUTRAL,
+    TEMPERATURE_PARAMETERS,
+    EntropyParameters,
+    TemperatureParameters,
+    TemperaturePlan,
+)
+
+Parameters = TemperatureParameters | Mapping[str, object]
+Way = Literal["auto", "query_rows", "attention_interface"]
+
+_NO_EXAMPLE = "No example was given, and the model names no inputs of its own. Call self_test."
+_WAYS = ("auto", "query_rows", "attention_interface")
+
+# What only the attention interface of transformers can deliver, and why query rows cannot.
+_BESIDE_THE_QUERY = {
+    "length_scaling": "the query rows are the same for every token, however many keys it sees",
+    "normaliser": "what makes weights of the logits is decided behind the query",
+    **dict.fromkeys(ENTROPY_PARAMETERS, "the entropy of attention is not known where the query is made"),
+}
+_UNDELIVERABLE = {"output_temperature": "the logits of the loss are computed by the module itself"}
+
+
+class Attachment:
+    """A temperature plan on a model; :func:`attach` makes it.
+
+    It may be pickled and copied together with its model. A copy of the model alone keeps the temperatures
+    that were set when it was copied, until :func:`detach`. As a context manager it detaches at the end.
+
+    Attributes:
+        layers: Names of the modules whose query is tempered, in depth order.
+        plan: The temperatures over progress and layers, and what comes beside them.
+        progress: The training progress, in [0, 1], whose temperatures are set.
+        entropy: The entropy term of the loss.
+        way: How the temperatures are attached, ``query_rows`` or ``attention_interface``.
+        tested: Whether :meth:`self_test` has proven of every layer that its temperature acts as it should, on
+            the example or on inputs that the model names itself.
+        not_tested: Why not, for a person; empty if it has.
+    """
+
+    tested: bool
+    not_tested: str
+    layers: list[str]
+    plan: TemperaturePlan
+    progress: float
+    entropy: EntropyParameters
+    way: str
+
+    def __init__(self, model: nn.Module, mechanism: Mechanism, *, whole: bool) -> None:
+        self._whole = whole
+        self.tested = False
+        self.not_tested = _NO_EXAMPLE
+        self.layers = mechanism.tempered.names
+        self.progress = 0.0
+        self.entropy = EntropyParameters()
+        self._own_temperatures: tuple[float, ...] | None = None
+        self.way = mechanism.way
+        self._model = model
+        self._mechanism = mechanism
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperature of each layer in force, without the length factor."""
+        own = self._own_temperatures
+        return self.plan.temperatures(self.progress) if own is None else own
+
+    def use(self, parameters: Parameters) -> None:
+        """Change to another plan, at the same progress.
+
+        Args:
+            parameters: The plan. A mapping says what becomes of the entropy term, too, which
+                ``TemperatureParameters`` know nothing of.
+
+        Raises:
+            AttachError: if the parameters ask for what this way of attaching cannot deliver.
+        """
+        _refuse_undeliverable(_named(parameters), self.way, self._model)
+        wanted, entropy = _read(parameters, self.entropy)
+        plan = wanted.plan(len(self.layers))
+        self._require_attached()
+        self._mechanism.use(plan, entropy)
+        self.plan, self.entropy, self._own_temperatures = plan, entropy, None
+        self.set_progress(self.progress)
+
+    def set_progress(self, progress: float) -> None:
+        """Set the temperature of every layer, and the weight of the entropy, to those at ``progress``.
+
+        It is in [0, 1], and one small copy in place.
+
+        To be called before a forward, not between a forward and its backward.
+
+        Raises:
+            AttachError: if the model was detached meanwhile.
+        """
+        self._require_attached()
+        self.progress = progress
+        self._mechanism.set(self.temperatures, self.entropy.weight(progress))
+
+    def set_temperatures(self, temperatures: Sequence[float]) -> None:
+        """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
+
+        Raises:
+            AttachError: if the model was detached meanwhile.
+            SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
+        """
+        self._require_attached()
+        self._own_temperatures = check_temperatures(temperatures, len(self.layers))
+        self.set_progress(self.progress)
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Return a context in which the queries and keys of each tempered layer are shown to an observer.
+
+        By query rows only what goes through ``torch.nn.functional.scaled_dot_product_attention`` is seen, by
+        the interface only softmax of logits to which the model adds nothing of its own (soft caps, sinks).
+        What is compiled is not seen.
+        """
+        return self._mechanism.observed(observe)
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Say by what factor the loss is multiplied before its gradient is taken, so that the entropy is too.
+
+        That is a gradient scaler's scale, divided by the number of batches over which gradients are summed.
+        """
+        self._mechanism.set_loss_scale(loss_scale)
+
+    def detach(self) -> None:
+        """Take the temperatures off: the model is bit for bit what it was without."""
+        if self._mechanism.attached:
+            detach(self._model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.detach()
+
+    def self_test(self, forward: Forward) -> None:
+        """Prove on the model itself that the temperature of each layer acts, and acts as it should.
+
+        In eval mode, layer by layer: the output must move, and be that of the untouched model with the
+        temperature multiplied into its weights, or through the attention interface its scale divided by the
+        temperature, with gradients and without (which may take other ways through PyTorch). Then, all layers
+        at once and with the weights of attention held: what goes into each softmax must be divided by the
+        temperature but for masks and biases of positions, as the model's own scale would have it where it has
+        one, and nothing else may move. Where logits cannot be seen (kernels of others), a doubled query must
+        cancel against a halved key in fused projections instead. Branches that are closed at
+        initialisation (zero matrices, tiny gains) are opened for the test. Length scaling, entropy term and
+        normaliser are left out. Weights, buffers, gradients, modes, temperatures and random generators are
+        afterwards as they were.
+
+        Args:
+            forward: Runs the model on some fixed batch, with more than one token, and returns tensors, in
+                any nesting of sequences, mappings and dataclasses.
+
+        Raises:
+            AttachError: if a layer does not move the output, moves it otherwise than by hand, is tempered in
+                part, or, all layers being meant, another attention is not at all; if ``forward`` returns
+                nothing to compare or not the same twice; or if the model was detached.
+        """
+        self._test(forward, thorough=True)
+
+    def _test(self, forward: Forward, *, thorough: bool) -> None:
+        self._require_attached()
+        unused = self_test(
+            self._model, self._mechanism.tempered, forward, whole=self._whole, thorough=thorough
+        )
+        self.tested = not unused
+        self.not_tested = f"The inputs that were tried do not use {', '.join(unused)}." if unused else ""
+
+    def _require_attached(self) -> None:
+        if not self._mechanism.attached:
+            raise AttachError("The model was detached, so no temperature can be set. Attach it again.")
+        self._mechanism.require_in_place()
+
+
+def attach(
+    model: nn.Module,
+    parameters: Parameters,
+    *,
+    layers: Layers = "auto",
+    way: Way = "auto",
+    example: Forward | Literal["auto"] | None = "auto",
+) -> Attachment:
+    """Put temperatures on the attention of a model, without editing it.
+
+    By ``query_rows``, weight and bias rows of each query projection are multiplied by 1/temperature as they
+    are read, so that query times key, on top of the model's own scale, is divided by the temperature; what
+    is added to that (masks, position biases) is not. Parameters stay as they are in name, order, value and
+    optimizer.
+
+    By ``attention_interface``, a model of Hugging Face transformers is given an attention function that
+    multiplies the query and then does what its own would. Only there can a temperature follow the number of
+    keys (``length_scaling``), and can ``entropy_lambda`` and ``normaliser`` be had. A query that is
+    normalised after its projection (QK-norm) is multiplied after that.
+
+    At temperature 1 training is bit for bit that of the model alone.
+
+    Args:
+        model: Any module. By query rows its query projections get another class until :func:`detach`: write
+            to parameters only through ``named_parameters`` then, for ``module.weight`` reads the product.
+            By the attention interface its configuration names another attention implementation.
+        parameters: The plan; also as a mapping of temperature parameters by name.
+        layers: Which projections, as in :func:`~tempopt.attention.attach.query_rows.query_rows`, or which
+            attention modules, by patterns of their names or of what is around or inside of them.
+        way: ``auto`` is query rows, unless what is asked for needs the interface and the model has it, or
+            query rows are refused, by their self-test too, and the interface is not.
+        example: A forward to run :meth:`Attachment.self_test` on. ``auto`` tries the inputs that the model
+            names itself (``example_input_array`` of Lightning, ``dummy_inputs`` of transformers, images of
+            the size in its configuration) with a quicker test of some ten forwards, if it runs on them:
+            ``tested`` and ``not_tested`` of what is returned say what came of it. Where it is not tested,
+            call :meth:`Attachment.self_test` before the attachment is relied upon. None tests nothing.
+
+    Raises:
+        AttachError: if there is no attention to be found, or a projection or parameter that cannot be
+            tempered from outside, or the self-test fails; the model is then as it was.
+    """
+    given = _named(parameters)
+    _refuse_unknown(given)
+    _refuse_attached(model)
+    if way not in _WAYS:
+        raise AttachError(unknown("way of attaching", way, _WAYS))
+    ways = _choose(model, layers, given) if way == "auto" else [way]
+    refused: list[AttachError] = []
+    for each in ways:
+        try:
+            return _attached(model, parameters, layers, each, example)
+        except AttachError as error:
+            refused.append(error)
+    if len(refused) == 1:
+        raise AttachError(f"{refused[0]}{_other_way(model, layers, way)}") from refused[0]
+    raise AttachError(f"{refused[0]} By the attention interface: {refused[1]}") from refused[0]
+
+
+def _attached(
+    model: nn.Module,
+    parameters: Parameters,
+    layers: Layers,
+    way: str,
+    example: Forward | Literal["auto"] | None,
+) -> Attachment:
+    given, whole = _named(parameters), layers == "auto"
+    _refuse_undeliverable(given, way, model)
+    wanted, entropy = _read(parameters, EntropyParameters())
+    if way == INTERFACE:
+        found = _found(model, layers)
+        if whole:
+            _refuse_partial(model, found)
+        check_deliverable(found, wanted.plan(len(found)), entropy)
+        attachment = Attachment(model, ByInterface(model, found), whole=whole)
+    else:
+        attachment = Attachment(model, ByQueryRows(model, query_rows(model, layers)), whole=whole)
+    try:
+        attachment.use(parameters)
+        if example == "auto":
+            _test_on_own_inputs(model, attachment)
+        elif example is not None:
+            attachment.self_test(example)
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+def _test_on_own_inputs(model: nn.Module, attachment: Attachment) -> None:
+    forward = own_example(model)
+    if forward is None:
+        return
+    try:
+        attachment._test(forward, thorough=False)
+    except UnfitError as error:
+        attachment.not_tested = f"On inputs that the model names itself nothing can be told: {error}"
+    except AttachError:
+        raise
+    except Exception as error:
+        attachment.not_tested = (
+            "No example was given, and on inputs that the model names itself it does not run "
+            f"({type(error).__name__}: {error}). Call self_test."
+        )
+
+
+def detach(model: nn.Module) -> None:
+    """Take all temperatures off a model, as off one that was unpickled with them; its attachments end."""
+    for module in model.modules():
+        if isinstance(module, TemperedProjection):
+            restore(module)
+        binding: Any = module.__dict__.pop(BINDING, None)
+        if binding is not None and binding.interface.attached:
+            binding.interface.detach()
+
+
+def _choose(model: nn.Module, layers: Layers, given: Mapping[str, object]) -> list[str]:
+    """Return the ways to try: the interface where it alone can do what is wanted, else rows before it."""
+    found = interface_layers(model, layers)
+    beside = any(given.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in _BESIDE_THE_QUERY)
+    if not found:
+        return [ROWS]
+    return [INTERFACE] if beside or any(map(normalises_query, found)) else [ROWS, INTERFACE]
+
+
+def _other_way(model: nn.Module, layers: Layers, way: Way) -> str:
+    """Return the advice to take the interface where query rows are refused and the model has it."""
+    if way != ROWS or not interface_layers(model, layers):
+        return ""
+    return f' Or attach with way="{INTERFACE}", which this model of transformers has.'
+
+
+def _refuse_partial(model: nn.Module, found: Sequence[InterfaceLayer]) -> None:
+    """Refuse to temper all attention of a model of which a part asks for no function, as pooling heads do."""
+    asking = [layer.name for layer in found]
+    for name, module in model.named_modules():
+        inside = any(name == each or name.startswith(f"{each}.") for each in asking)
+        if isinstance(module, nn.MultiheadAttention) and not inside:
+            raise AttachError(
+                f'"{name}" is an nn.MultiheadAttention, which asks for no attention function and would stay '
+                f'at temperature 1 while the rest is tempered. Attach with way="{ROWS}", or, if that is '
+                f"meant, name the layers that are to have a temperature, as in layers={asking[:1]}."
+            )
+
+
+def _found(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
+    found = interface_layers(model, layers)
+    if found:
+        return found
+    every = [layer.name for layer in interface_layers(model)]
+    if every:
+        raise AttachError(
+            f"layers={layers!r} matches none of the modules that ask for their attention function: "
+            f"{', '.join(every[:12])}. Give patterns of those."
+        )
+    raise AttachError(
+        f"No module of {type(model).__name__} asks for its attention function, as models of transformers 5 "
+        f'do, so none can be put there. Attach with way="query_rows", or {AS_TEMPERED_MODULE}. To a model '
+        f"of transformers with a softmax of its own write instead of that:\n{RECIPE}"
+    )
+
+
+def _refuse_attached(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, TemperedProjection) or BINDING in module.__dict__:
+            raise AttachError(
+                f'The model has a temperature attached already, on "{name}". Change it with use() of the '
+                "attachment that was returned, or take it off first: "
+                "tempopt.attention.attach.detach(model)."
+            )
+
+
+def _named(parameters: Parameters) -> Mapping[str, object]:
+    return parameters if isinstance(parameters, Mapping) else dataclasses.asdict(parameters)
+
+
+def _refuse_unknown(given: Mapping[str, object]) -> None:
+    for name in given:
+        if name not in NEUTRAL:
+            raise AttachError(unknown("temperature parameter", name, TEMPERATURE_PARAMETERS))
+
+
+def _refuse_undeliverable(given: Mapping[str, object], way: str, model: nn.Module) -> None:
+    """Refuse what this way of attaching cannot do."""
+    _refuse_unknown(given)
+    undeliverable = _UNDELIVERABLE if way == INTERFACE else _UNDELIVERABLE | _BESIDE_THE_QUERY
+    for name, value in given.items():
+        if name in undeliverable and value != NEUTRAL[name]:
+            asks = name in _BESIDE_THE_QUERY and interface_layers(model)
+            where, other = (
+                ("by query rows", f'attach with way="{INTERFACE}"')
+                if asks
+                else ("from outside", AS_TEMPERED_MODULE)
+            )
+            raise AttachError(
+                f"{name}={value!r} cannot be attached {where}, only {name}={NEUTRAL[name]!r}: "
+                f"{undeliverable[name]}. For that, {other}."
+            )
+
+
+def _read(
+    parameters: Parameters, entropy: EntropyParameters
+) -> tuple[TemperatureParameters, EntropyParameters]:
+    """Return the plan's parameters and those of the entropy term, as it is where nothing is said of it."""
+    if isinstance(parameters, TemperatureParameters):
+        return parameters, entropy
+    return TemperatureParameters.from_mapping(parameters), EntropyParameters.from_mapping(parameters)

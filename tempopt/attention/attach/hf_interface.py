@@ -1,0 +1,479 @@
+"""Tempers models of Hugging Face transformers where they ask for their attention function.
+
+Owns that function, its mask beside it, and what it reads: the temperature of each layer and whatever needs
+the keys, as length scaling, entropy term and normaliser. What they are is decided in
+``tempopt.attention.attach.attachment``; transformers itself is loaded only for a model of its own.
+
+Shape suffixes as in attention.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.attention.attach.hf_layers import (
+    IMPLEMENTATIONS,
+    SETTING,
+    InterfaceLayer,
+    attention_by,
+    check_implementation,
+    config_of,
+    implementation_of,
+    interface_layers,
+    own_attention,
+)
+from tempopt.attention.attach.observers import Observers
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
+from tempopt.attention.functional.attention import temper_query, tempered_attention, visible
+from tempopt.attention.functional.entropy import add_to_gradient, entropy_term, regularised_attention
+from tempopt.errors import AttachError
+from tempopt.temperature import (
+    EntropyParameters,
+    LengthScaling,
+    NoLengthScaling,
+    SoftmaxNormaliser,
+    TemperaturePlan,
+    TopKNormaliser,
+)
+
+BINDING = "_tempopt_interface"
+"""Name under which a tempered module holds what it reads."""
+
+# The registered name of each implementation that can be tempered: its own function does the rest.
+_NAMES = {own: f"tempopt_{own}" for own in IMPLEMENTATIONS}
+_OWN = {name: own for own, name in _NAMES.items()}
+
+# What some models hand over beside query, key and mask, and what then cannot be computed beside it.
+_MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
+_SOFT_CAPS = ("attn_logit_softcapping", "attn_logit_soft_cap")
+_CROSS = ("cross", "encoder_attn", "encdec")
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """What one layer reads, as views of one tensor, so that a compiled graph serves all values."""
+
+    inverse_temperature: Tensor
+    entropy_weight: Tensor
+    entropy_target: Tensor
+    length_constant: Tensor
+    top_k: Tensor
+
+    def to(self, device: torch.device) -> _Numbers:
+        """Return them on the device of a query whose module keeps its parameters elsewhere."""
+        return _Numbers(
+            self.inverse_temperature.to(device),
+            self.entropy_weight.to(device),
+            self.entropy_target.to(device),
+            self.length_constant.to(device),
+            self.top_k.to(device),
+        )
+
+
+@dataclass(slots=True)
+class _Binding:
+    """What a tempered module knows; ``index`` is None in one whose temperature stays 1."""
+
+    name: str
+    index: int | None
+    interface: Interface
+    attention: Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class Interface:
+    """The temperatures of a model's layers, as its attention function reads them.
+
+    It is held by the modules themselves, so that a copy of the model goes on with the same temperatures.
+
+    Args:
+        model: The model, whose configurations name our attention function from now on, until
+            :meth:`detach`.
+        layers: The attention modules to temper, first layer first.
+
+    Raises:
+        AttachError: if one of them is set to an attention that cannot be tempered.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[InterfaceLayer]) -> None:
+        self._configs = _own_configs(model)
+        for layer in layers:
+            check_implementation(layer)
+        self.attached = True
+        self.values: tuple[float, ...] = (1.0,) * len(layers)
+        self.length_scaling: LengthScaling = NoLengthScaling()
+        self.normaliser = SoftmaxNormaliser.name
+        self.entropy = EntropyParameters()
+        self.observers = Observers()
+        self.loss_scale = 1.0
+        self._entropy_weight = 0.0
+        self._top_k = 1
+        self._modules = [layer.module for layer in layers]
+        self._build()
+        self._bind(model, layers)
+        self._see_to_registration()
+
+    def _bind(self, model: nn.Module, layers: Sequence[InterfaceLayer]) -> None:
+        index_of = {id(layer.module): index for index, layer in enumerate(layers)}
+        asking = [layer for layer in interface_layers(model) if implementation_of(layer.module) in _NAMES]
+        attentions = [own_attention(layer) for layer in asking]
+        for layer, attention in zip(asking, attentions, strict=True):
+            index = index_of.get(id(layer.module))
+            layer.module.__dict__[BINDING] = _Binding(layer.name, index, self, attention)
+        for config in self._configs:
+            setattr(config, SETTING, _NAMES[getattr(config, SETTING)])
+
+    def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+        """Take what a plan says beside the temperatures, and the entropy term."""
+        self.length_scaling = plan.length_scaling
+        self.normaliser = plan.normaliser.name
+        self.entropy = entropy
+        self._top_k = plan.normaliser.top_k if isinstance(plan.normaliser, TopKNormaliser) else 1
+        self._write()
+
+    def set_values(self, values: Sequence[float], entropy_weight: float | None = None) -> None:
+        """Set 1 / temperature of every layer, first layer first.
+
+        Args:
+            entropy_weight: Weight of the entropy term over all layers; None: as it is.
+        """
+        weight = self._entropy_weight if entropy_weight is None else entropy_weight
+        known = (self.values, self._entropy_weight) == (tuple(values), weight)
+        if not known or self._places != self._current_places():
+            self.values, self._entropy_weight = tuple(values), weight
+            self._write()
+
+    def require_in_place(self) -> None:
+        """Refuse to go on after the model was set to another attention implementation.
+
+        Raises:
+            AttachError: if it was.
+        """
+        for config in self._configs:
+            if getattr(config, SETTING) not in _OWN:
+                raise AttachError(
+                    f'The attention implementation of the model was set to "{getattr(config, SETTING)}" '
+                    "after a temperature was attached, which took the temperature off. Detach first, then "
+                    "set the implementation, then attach again."
+                )
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Set the factor by which the loss is multiplied before its gradient is taken."""
+        self.loss_scale = loss_scale
+        self._write()
+
+    def detach(self) -> None:
+        """Give the configurations back what they named before, and forget the layers."""
+        self.attached = False
+        for config in self._configs:
+            own = _OWN.get(getattr(config, SETTING))
+            if own is not None:
+                setattr(config, SETTING, own)
+        _live.discard(self)
+        if not _live:
+            _unregister()
+
+    @contextmanager
+    def own_implementation(self) -> Iterator[None]:
+        """Have the configurations name what they named before, for a while."""
+        ours = [getattr(config, SETTING) for config in self._configs]
+        for config, name in zip(self._configs, ours, strict=True):
+            setattr(config, SETTING, _OWN[name])
+        try:
+            yield
+        finally:
+            for config, name in zip(self._configs, ours, strict=True):
+                setattr(config, SETTING, name)
+
+    def _see_to_registration(self) -> None:
+        """Have the functions registered for as long as this is attached; a copy comes here as well."""
+        if self.attached:
+            _live.add(self)
+            _register()
+
+    def numbers(self, index: int, device: torch.device) -> _Numbers:
+        """Return what one layer reads, on the device that its query is on."""
+        moved = not self._numbers or self._numbers[index].inverse_temperature.device != device
+        # Only where they are somewhere else: what is written again stops a backward that is under way.
+        if moved and self._places != self._current_places():
+            self._write()
+            moved = self._numbers[index].inverse_temperature.device != device
+        return self._numbers[index].to(device) if moved else self._numbers[index]
+
+    def _current_places(self) -> list[tuple[torch.device, torch.dtype]]:
+        return [_place(module) for module in self._modules]
+
+    def _build(self) -> None:
+        self._places = self._current_places()
+        count = len(self.values)
+        # A tensor that is born in inference mode could never take part in training.
+        with torch.inference_mode(False), torch.no_grad():
+            self._flat = {
+                place: torch.ones(count + 5, device=place[0], dtype=place[1])
+                for place in dict.fromkeys(self._places)
+            }
+            self._numbers = [
+                _Numbers(
+                    inverse_temperature=flat[index],
+                    entropy_weight=flat[count],
+                    entropy_target=flat[count + 1],
+                    length_constant=flat[count + 2 : count + 4],
+                    top_k=flat[count + 4],
+                )
+                for index, flat in enumerate(self._flat[place] for place in self._places)
+            ]
+
+    def _write(self) -> None:
+        if self._places != self._current_places():
+            self._build()
+        weight = self.loss_scale * self._entropy_weight / len(self.values)
+        target = self.entropy.entropy_target or 0.0
+        every = (*self.values, weight, target, *self.length_scaling.constant, self._top_k)
+        with torch.no_grad():
+            numbers = torch.tensor(every, dtype=torch.float64)
+            for flat in self._flat.values():
+                # Waiting for the device at each step would cost more than the copy.
+                flat.copy_(numbers.to(flat.dtype).to(flat.device, non_blocking=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in vars(self).items() if name not in ("_flat", "_numbers", "_places")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Where the modules are now is theirs to say, as soon as they are back themselves.
+        self.__dict__.update(state)
+        self._places, self._numbers = [], []
+        self._see_to_registration()
+
+
+def _place(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Return where a layer's numbers lie: where its parameters are, in no less than float32."""
+    parameter = next(module.parameters())
+    return parameter.device, torch.float64 if parameter.dtype == torch.float64 else torch.float32
+
+
+def _own_configs(model: nn.Module) -> list[Any]:
+    """Return the configurations in the model by which an attention can be found, each once.
+
+    Raises:
+        AttachError: if one belongs to another model too, to which a temperature is attached.
+    """
+    configs = {id(config): config for config in map(config_of, model.modules()) if config is not None}
+    if _taken() & configs.keys():
+        # A model that nobody holds any more is still there until its cycles are looked for.
+        gc.collect()
+    taken = _taken()
+    for config in configs.values():
+        if id(config) in taken:
+            raise AttachError(
+                f"The model shares its configuration ({type(config).__name__}) with another one, to which a "
+                "temperature is attached. Build each from its own: Model(copy.deepcopy(config))."
+            )
+        # of a model that was let go of without being detached
+        if getattr(config, SETTING) in _OWN:
+            setattr(config, SETTING, _OWN[getattr(config, SETTING)])
+    return [config for config in configs.values() if getattr(config, SETTING) in _NAMES]
+
+
+def _taken() -> set[int]:
+    return {id(config) for interface in _live for config in interface._configs}
+
+
+_live: weakref.WeakSet[Interface] = weakref.WeakSet()
+
+
+def _register() -> None:
+    functions, masks = _registries()
+    for own, name in _NAMES.items():
+        if name not in functions._global_mapping:
+            type(functions).register(name, functools.partial(_attend, own))
+            # Without a mask under the same name the function would be given none at all.
+            type(masks).register(name, masks[own])
+
+
+def _unregister() -> None:
+    for registry in _registries():
+        for name in _OWN:
+            registry._global_mapping.pop(name, None)
+
+
+def _registries() -> tuple[Any, Any]:
+    """Return transformers' functions and masks by name."""
+    return (
+        importlib.import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS,
+        importlib.import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS,
+    )
+
+
+def _attend(
+    own: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **more: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Return what the module's own attention function does of the tempered query; (B, Q, H, D) and weights.
+
+    Named as transformers names its own, for some models call it by keyword. Heads of keys and values, G, may
+    each serve a group of heads of queries.
+    """
+    q_BHQD, k_BGKD, v_BGKD = query, key, value
+    binding: _Binding | None = getattr(module, BINDING, None)
+    if binding is None or binding.index is None:
+        # A layer that was left out, or of another model with the same configuration.
+        attention = attention_by(own, module) if binding is None else binding.attention
+        return attention(module, q_BHQD, k_BGKD, v_BGKD, attention_mask, **more)
+    interface = binding.interface
+    numbers = interface.numbers(binding.index, q_BHQD.device)
+    seen: dict[str, Any] = {
+        "length_scaling": interface.length_scaling,
+        "length_constant": numbers.length_constant,
+        "inverse_temperature": numbers.inverse_temperature,
+        "attn_mask": None if attention_mask is None else attention_mask[..., : k_BGKD.shape[-2]],
+        "is_causal": own == "sdpa" and _is_causal(module, q_BHQD, attention_mask, more.get("is_causal")),
+    }
+    if interface.normaliser != SoftmaxNormaliser.name:
+        return _normalised(binding, q_BHQD, k_BGKD, v_BGKD, numbers, seen, more), None
+    if not isinstance(interface.length_scaling, NoLengthScaling):
+        _require_whole(binding, more, ("cache",), "length_scaling")
+    tempered_BHQD = temper_query(q_BHQD, k_BGKD.shape[-2], **seen)
+    if interface.observers.present and not any(more.get(name) is not None for name in _MORE_IN_THE_LOGITS):
+        interface.observers.show(
+            binding.index,
+            tempered_BHQD,
+            k_BGKD,
+            scale=more.get("scaling"),
+            attn_mask=seen["attn_mask"],
+            is_causal=seen["is_causal"],
+            valid_BQ=_valid_queries(binding, q_BHQD, k_BGKD, seen["attn_mask"]),
+        )
+    term = _entropy_arguments(binding, module, q_BHQD, k_BGKD, numbers, seen, more)
+    if term is not None and own == "sdpa" and not more.get("dropout"):
+        # It returns nothing but the output, so that and the entropy come from one pass.
+        out_BHQD = regularised_attention(tempered_BHQD, k_BGKD, v_BGKD, **term)
+        return out_BHQD.transpose(1, 2).contiguous(), None
+    out_BQHD, weights = binding.attention(module, tempered_BHQD, k_BGKD, v_BGKD, attention_mask, **more)
+    if term is not None:
+        out_BQHD = add_to_gradient(out_BQHD, entropy_term(tempered_BHQD, k_BGKD, **term))
+    return out_BQHD, weights
+
+
+def _entropy_arguments(
+    binding: _Binding,
+    module: nn.Module,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    numbers: _Numbers,
+    seen: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """Return what the entropy term takes beside queries and keys; None where there is no term."""
+    entropy = binding.interface.entropy
+    if not (entropy.has_term and module.training and torch.is_grad_enabled()):
+        return None
+    _require_whole(binding, more, _MORE_IN_THE_LOGITS, "entropy_lambda")
+    return {
+        "weight": numbers.entropy_weight,
+        "target": numbers.entropy_target if entropy.has_target else None,
+        "scale": more.get("scaling"),
+        "attn_mask": seen["attn_mask"],
+        "is_causal": seen["is_causal"],
+        "valid_BQ": _valid_queries(binding, q_BHQD, k_BGKD, seen["attn_mask"]),
+    }
+
+
+def _is_causal(
+    module: nn.Module, q_BHQD: Tensor, attention_mask: Tensor | None, is_causal: bool | None
+) -> bool:
+    """Whether the module's own function hides what comes after each query, without a mask that says so."""
+    # The shape first: compiled for all lengths, a length is not a bool.
+    if q_BHQD.shape[-2] > 1 and attention_mask is None:
+        return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    return False
+
+
+def _normalised(
+    binding: _Binding,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    v_BGKD: Tensor,
+    numbers: _Numbers,
+    seen: dict[str, Any],
+    more: Mapping[str, Any],
+) -> Tensor:
+    normaliser = binding.interface.normaliser
+    _require_whole(binding, more, _MORE_IN_THE_LOGITS, f'normaliser="{normaliser}"')
+    out_BHQD = tempered_attention(
+        q_BHQD,
+        k_BGKD,
+        v_BGKD,
+        normaliser=normaliser,
+        top_k=numbers.top_k if normaliser == TopKNormaliser.name else None,
+        dropout_p=more.get("dropout", 0.0),
+        scale=more.get("scaling"),
+        **seen,
+    )
+    return out_BHQD.transpose(1, 2).contiguous()
+
+
+def _require_whole(binding: _Binding, more: Mapping[str, Any], names: Sequence[str], wanted: str) -> None:
+    """Refuse what would be computed of other logits, or other keys, than the module's."""
+    for name in names:
+        if more.get(name) is not None:
+            raise AttachError(
+                f'{wanted} cannot be had in "{binding.name}": its attention is given {name}, which changes '
+                f"the logits or the keys after the query. Take {wanted} out, or leave the layer out "
+                "(layers=[...] takes patterns)."
+            )
+
+
+def _valid_queries(
+    binding: _Binding, q_BHQD: Tensor, k_BGKD: Tensor, attn_mask: Tensor | None
+) -> Tensor | None:
+    """Return where a query is no padding, (B, Q) or (1, Q): where it sees itself among the keys."""
+    q_len, k_len = q_BHQD.shape[-2], k_BGKD.shape[-2]
+    if attn_mask is None or q_len > k_len or any(hint in binding.name.lower() for hint in _CROSS):
+        return None
+    seen_BHQK = visible(attn_mask).expand(-1, -1, q_len, k_len)
+    return seen_BHQK.diagonal(offset=k_len - q_len, dim1=-2, dim2=-1).any(dim=1)
+
+
+def check_deliverable(
+    layers: Sequence[InterfaceLayer], plan: TemperaturePlan, entropy: EntropyParameters
+) -> None:
+    """Refuse what the logits of these layers do not allow.
+
+    Raises:
+        AttachError: if an entropy term or another normaliser is wanted where logits are soft-capped, or an
+            entropy term of another normaliser than softmax.
+    """
+    normaliser = plan.normaliser.name
+    wanted = f'normaliser="{normaliser}"' if normaliser != SoftmaxNormaliser.name else ""
+    if entropy.has_term:
+        if wanted:
+            raise AttachError(
+                f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with {wanted}: the entropy term is "
+                "that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
+                'normaliser="softmax".'
+            )
+        wanted = f"entropy_lambda={entropy.entropy_lambda!r}"
+    for layer in layers if wanted else ():
+        for name in _SOFT_CAPS:
+            if getattr(config_of(layer.module), name, None) is not None:
+                raise AttachError(
+                    f'{wanted} cannot be had in "{layer.name}": its logits are capped ({name}) behind the '
+                    "temperature, and what is computed beside its attention would be of others. Take "
+                    f"{wanted} out, or {AS_TEMPERED_MODULE}."
+                )

@@ -1,0 +1,292 @@
+"""A projection whose query rows are multiplied by a factor as they are read, whoever reads them.
+
+The parameters themselves stay what and where they are: in name, order, value, state and optimizer. Which
+factor it is, and in which modules, is decided in ``tempopt.attention.attach.attachment``.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.attention.attach.query_rows import QueryRows
+from tempopt.errors import AttachError
+
+_BINDING = "_tempopt_binding"
+_INITIALISERS = ("reset_parameters", "_reset_parameters")
+
+Placement = tuple[torch.device, torch.dtype]
+
+
+class Factors:
+    """What the rows of every projection are multiplied by: a factor for each layer's query, 1 for the rest.
+
+    All lie in one tensor for each place, of which each layer reads views. To set them is one copy in place,
+    so that views stay valid and compiled graphs go on.
+
+    Args:
+        layers: The projections, first layer first.
+    """
+
+    def __init__(self, layers: Sequence[QueryRows]) -> None:
+        self.values: tuple[float, ...] = (1.0,) * len(layers)
+        self.attached = True
+        each = [(number, one) for number, layer in enumerate(layers) for one in layer.every]
+        self._layer_of = [number for number, _ in each]
+        self._shapes = [_shapes(one) for _, one in each]
+        self._places = [_factor_place(*place_of(one)) for _, one in each]
+        self._build()
+
+    def set(self, values: Sequence[float]) -> None:
+        """Set the factor of every layer, first layer first; gradients that are under way then refuse."""
+        if self.values != tuple(values):
+            self.values = tuple(values)
+            self._write()
+
+    def move(self, index: int, place: Placement) -> None:
+        """Follow one projection, by its place among all, to another device or type."""
+        place = _factor_place(*place)
+        if self._places[index] != place:
+            self._places[index] = place
+            self._build()
+
+    def _build(self) -> None:
+        sizes = [max(shape.numel() for shape, _ in shapes.values()) for shapes in self._shapes]
+        # Which value each row takes; past the last layer's comes a 1.
+        which = torch.full((sum(sizes),), len(self.values))
+        for layer, shapes, rows in zip(self._layer_of, self._shapes, which.split(sizes), strict=True):
+            rows[: min(query for _, query in shapes.values())] = layer
+        # A tensor that is born in inference mode could never take part in training.
+        with torch.inference_mode(False), torch.no_grad():
+            self._flat = {
+                (device, dtype): (torch.ones(len(which), device=device, dtype=dtype), which.to(device))
+                for device, dtype in dict.fromkeys(self._places)
+            }
+            self.views = [
+                {name: rows[: shape.numel()].view(shape) for name, (shape, _) in shapes.items()}
+                for shapes, rows in zip(self._shapes, self._rows(sizes), strict=True)
+            ]
+        self._write()
+
+    def _rows(self, sizes: Sequence[int]) -> list[Tensor]:
+        return [self._flat[place][0].split(list(sizes))[index] for index, place in enumerate(self._places)]
+
+    def _write(self) -> None:
+        with torch.no_grad():
+            values = torch.tensor((*self.values, 1.0), dtype=torch.float64)
+            for flat, which in self._flat.values():
+                # Waiting for the device at each step would cost more than the copy.
+                flat.copy_(values.to(flat.dtype).to(flat.device, non_blocking=True)[which])
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("values", "attached", "_shapes", "_layer_of")
+        return {name: value for name, value in vars(self).items() if name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Where the projections are now is theirs to say, as soon as they are back themselves.
+        self.__dict__.update(state)
+        self._places = [(torch.device("cpu"), torch.float32)] * len(self._shapes)
+        self._build()
+
+
+def _shapes(layer: QueryRows) -> dict[str, tuple[torch.Size, int]]:
+    """Return, by parameter, the shape of one factor for each row, and how many of those are the query's."""
+    shapes = {}
+    for rows, parameter in layer.parameters():
+        shape = [1] * parameter.ndim
+        shape[rows.axis] = parameter.shape[rows.axis]
+        shapes[rows.parameter] = torch.Size(shape), parameter.shape[rows.axis] // rows.parts
+    return shapes
+
+
+def _factor_place(device: torch.device, dtype: torch.dtype) -> Placement:
+    """Return where the factor lies: narrow types are multiplied in float32, as by a Python number."""
+    return device, torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def place_of(layer: QueryRows) -> Placement:
+    """Return device and type of a layer's projection."""
+    weight = layer.parameters()[0][1]
+    return weight.device, weight.dtype
+
+
+@dataclass(slots=True)
+class _Binding:
+    """What a tempered module knows: where it is in the model, and the factors of all projections."""
+
+    name: str
+    index: int
+    factors: Factors
+    overwritten: list[str] = field(default_factory=list)
+
+
+class TemperedProjection(nn.Module):
+    """Base of the classes that attached modules have; never made by itself.
+
+    A subclass is made for each class of projection, ``Linear`` to ``TemperedLinear``, in which weight and
+    bias are properties. ``_parameters`` is not touched, and all of ``nn.Module`` that concerns parameters
+    (names, states, conversion, ``torch.func.functional_call``) goes through it.
+    """
+
+    _untempered: type[nn.Module]
+    _tempered_names: tuple[str, ...]
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> Self:
+        """Apply ``fn`` with weight and bias being the parameters, so that it can initialise them."""
+        with untempered(self):
+            return self.apply(fn)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._follow()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._follow()
+
+    def _follow(self) -> None:
+        """Have the factors where the weight is."""
+        binding = _binding(self)
+        weight = self._parameters[self._tempered_names[0]]
+        assert weight is not None
+        binding.factors.move(binding.index, (weight.device, weight.dtype))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The class exists only here: say how to make it again from one that can be imported.
+        with untempered(self):
+            make, arguments, *state = self.__reduce_ex__(protocol)
+        return _remake, (make, arguments, self._tempered_names), *state
+
+
+def temper(layers: Sequence[QueryRows], factors: Factors) -> None:
+    """Make the modules of all layers read their query rows times ``factors``, made of them, from now on."""
+    for index, each in enumerate(each for layer in layers for each in layer.every):
+        _temper(each, index, factors)
+
+
+def _temper(layer: QueryRows, index: int, factors: Factors) -> None:
+    layer.module.__dict__[_BINDING] = _Binding(name=layer.name, index=index, factors=factors)
+    kind: Any = type(layer.module)
+    _become(layer.module, _tempered_class(kind, tuple(rows.parameter for rows in layer.rows)))
+
+
+def restore(module: TemperedProjection) -> None:
+    """Make the module what it was before :func:`temper`."""
+    binding = module.__dict__.pop(_BINDING)
+    binding.factors.attached = False
+    _become(module, module._untempered)
+
+
+@contextmanager
+def untempered(module: TemperedProjection) -> Iterator[None]:
+    """Let the module be of its own class for a while: what is read is what is kept."""
+    tempered = type(module)
+    _become(module, tempered._untempered)
+    try:
+        yield
+    finally:
+        _become(module, tempered)
+
+
+def _become(module: nn.Module, kind: type[nn.Module]) -> None:
+    object.__setattr__(module, "__class__", kind)
+
+
+@functools.cache
+def _tempered_class(untempered_class: Any, names: tuple[str, ...]) -> type[TemperedProjection]:
+    """Return the one tempered class for a class of projection; one, since compiled graphs depend on it."""
+    members: dict[str, Any] = {name: _reading(name) for name in names}
+    members |= {
+        name: _initialising(getattr(untempered_class, name))
+        for name in _INITIALISERS
+        if name in dir(untempered_class)
+    }
+    members |= {
+        "_untempered": untempered_class,
+        "_tempered_names": names,
+        "__module__": untempered_class.__module__,
+    }
+    members["__doc__"] = f"{untempered_class.__qualname__} whose query rows are divided by a temperature."
+    return type(f"Tempered{untempered_class.__name__}", (TemperedProjection, untempered_class), members)
+
+
+def _remake(make: Callable[..., nn.Module], arguments: tuple[Any, ...], names: tuple[str, ...]) -> nn.Module:
+    module = make(*arguments)
+    kind: Any = type(module)
+    _become(module, _tempered_class(kind, names))
+    return module
+
+
+def _reading(name: str) -> property:
+    def read(self: TemperedProjection) -> Tensor | None:
+        if name not in self._parameters:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        parameter = self._parameters[name]
+        if parameter is None:
+            return None
+        binding: _Binding = self.__dict__[_BINDING]
+        if binding.overwritten:
+            raise AttachError(_lost_change(binding, binding.overwritten.pop()))
+        factor = binding.factors.views[binding.index][name]
+        if torch.compiler.is_compiling():
+            return _multiply(parameter, factor)
+        # Like the parameter, the product requires gradients also where none are taken: matrix products
+        # choose their way by that, and round differently.
+        lost = parameter.requires_grad and not torch.is_grad_enabled()
+        with torch.inference_mode(False) if lost else nullcontext():
+            product = _multiply(parameter, factor)
+        _watch(product, name, binding)
+        return product
+
+    return property(read)
+
+
+def _multiply(parameter: Tensor, factor: Tensor) -> Tensor:
+    """Return the product in the parameter's type; exact where the factor is 1."""
+    product = parameter * factor
+    return product if product.dtype == parameter.dtype else product.to(parameter.dtype)
+
+
+def _initialising(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def initialise(self: TemperedProjection, *args: Any, **kwargs: Any) -> Any:
+        with untempered(self):
+            return method(self, *args, **kwargs)
+
+    return initialise
+
+
+def _watch(product: Tensor, name: str, binding: _Binding) -> None:
+    """Notice when the product is changed in place, as by ``nn.init``: that change reaches no parameter."""
+    if product.is_inference():
+        return
+    # Shares storage and version with the product, without its graph, and is let go of with it.
+    twin = product.detach()
+    weakref.finalize(product, _note_change, twin, twin._version, name, binding).atexit = False
+
+
+def _note_change(twin: Tensor, version: int, name: str, binding: _Binding) -> None:
+    if twin._version != version:
+        binding.overwritten.append(name)
+
+
+def _lost_change(binding: _Binding, parameter: str) -> str:
+    full = f"{binding.name}.{parameter}".lstrip(".")
+    return (
+        f'"{full}" was changed in place, but what is read there is the parameter divided by the temperature, '
+        "a new tensor each time, so the change is lost. Change the parameter itself: "
+        f'dict(model.named_parameters())["{full}"], or initialise the model before a temperature is attached.'
+    )
+
+
+def _binding(module: TemperedProjection) -> _Binding:
+    binding: _Binding = module.__dict__[_BINDING]
+    return binding

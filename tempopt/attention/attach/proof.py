@@ -1,0 +1,447 @@
+"""Proves of what goes into a model's softmaxes that the temperature divides all of it that it has to divide.
+
+How logits are seen is in ``tempopt.attention.attach.frozen``; how outputs are compared, in ``self_test``.
+
+Of each softmax inside a tempered attention, L(t) being its logits at temperature t:
+
+- They move with the temperature, all of them: none is left out of a module that has one.
+- What is left of them at t → ∞ does not depend on the tokens: it is a mask, or a bias of positions. So no
+  part of a query (a bias beside it, other queries, heads that were missed) is without the temperature.
+- L(2) is half way between L(1) and that; or it is what the model's own scale, halved, makes of L(1).
+- At t → ∞ the model's own scale has nothing left to act on.
+
+With attention weights held, no output moves: the query is used for nothing but logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.attention.attach.frozen import Frozen, Softmax, frozen
+from tempopt.attention.attach.query_names import PROJECTION_NAMES
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
+from tempopt.errors import AttachError
+
+# As good as infinite, so that attention is uniform; at infinity itself a normalisation would divide by zero.
+UNIFORM = 2.0**20
+# What half of the logits may be off by, in parts of the way that they go: bfloat16 rounds to a 256th.
+_OFF = 0.02
+# Part of the dependence on tokens that may be left at infinite temperature.
+_LEFT = 0.01
+# A key whose logit is so much below the largest has weight zero: it is masked, or as good as that.
+_MASKED = 1e3
+_SCALES = ("scaling", "scale", "softmax_scale")
+_WITHOUT = f"Leave the layer out (layers=[...] takes patterns), attach another way, or {AS_TEMPERED_MODULE}."
+
+
+class UnfitError(AttachError):
+    """The forward shows nothing of the temperatures, whether they act or not."""
+
+
+class Layers(Protocol):
+    """What is proven, as far as it has to be known here."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the layers in depth order."""
+
+    @property
+    def attentions(self) -> list[str]:
+        """Names of the modules that hold them."""
+
+
+Outputs = Callable[..., list[Tensor]]
+Same = Callable[[Sequence[Tensor], Sequence[Tensor]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a forward has shown.
+
+    Args:
+        proven: Layers by number of whose logits everything was seen.
+        not_run: Layers that the forward did not use.
+    """
+
+    proven: frozenset[int]
+    not_run: frozenset[int]
+
+
+def prove(model: nn.Module, layers: Layers, outputs: Outputs, same: Same, *, whole: bool) -> Proof:
+    """Prove of each layer that its temperature divides what it has to, and nothing else.
+
+    Args:
+        model: The model, with temperatures attached, in eval mode.
+        layers: The tempered layers.
+        outputs: Runs the forward, given temperatures by number of the layer, 1 for the rest, and
+            ``grad=True`` if gradients are to be taken.
+        same: Whether two outputs are equal but for rounding.
+        whole: Whether all attention of the model is meant to be tempered.
+
+    Returns:
+        The layers that are proven; of others the logits could not be seen, or the forward did not use them.
+
+    Raises:
+        AttachError: if a temperature acts in part, or elsewhere than in a softmax.
+    """
+    return _Proof(model, layers, outputs, same, whole).carry_out()
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one softmax that tell something: more than one key, and not all of them masked."""
+
+    softmax: Softmax
+    valid: Tensor
+    seen: Tensor
+
+    @classmethod
+    def of(cls, softmax: Softmax) -> _Rows:
+        logits = softmax.logits_NK.detach()
+        top = logits.amax(dim=-1, keepdim=True) if logits.shape[-1] else logits.new_zeros(len(logits), 1)
+        seen = logits.isfinite() & (logits > top - _MASKED)
+        valid = (top[:, 0].isfinite()) & (top[:, 0] > -_MASKED) & (seen.sum(-1) > 1)
+        return cls(softmax, valid, seen[valid])
+
+    @property
+    def tell(self) -> bool:
+        return bool(self.valid.any())
+
+    def centred(self, softmax: Softmax) -> Tensor:
+        """Return another run's logits less their mean over the keys seen, of which softmax is free."""
+        logits = softmax.logits_NK[self.valid].masked_fill(~self.seen, 0.0)
+        mean = logits.sum(-1, keepdim=True) / self.seen.sum(-1, keepdim=True)
+        return (logits - mean).masked_fill(~self.seen, 0.0)
+
+    def distance(self, one: Softmax, other: Softmax) -> float:
+        return float((self.centred(one) - self.centred(other)).detach().double().norm())
+
+    @property
+    def noise(self) -> float:
+        """How far rounding alone may take them."""
+        logits = self.softmax.logits_NK.detach()[self.valid].masked_fill(~self.seen, 0.0)
+        return 8 * self.softmax.eps * float(logits.double().norm())
+
+    def dependence(self, softmax: Softmax, inputs: Sequence[Tensor]) -> float | None:
+        """Return how much a random sum of the logits depends on what an attention was given."""
+        centred = self.centred(softmax)
+        if not centred.requires_grad or not inputs:
+            return None
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(centred.shape, generator=generator, dtype=centred.dtype).to(centred.device)
+        grads = torch.autograd.grad(
+            (drawn * centred).sum(), inputs, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return float(torch.stack([grad.double().norm() for grad in grads]).norm())
+
+
+@dataclass(slots=True)
+class _Proof:
+    model: nn.Module
+    layers: Layers
+    outputs: Outputs
+    same: Same
+    whole: bool
+
+    def carry_out(self) -> Proof:
+        every = range(len(self.layers.names))
+        cold, base = self.run(1.0)
+        hot, moved = self.run(2.0)
+        not_run = frozenset(i for i in every if self.is_unused(i, cold, base))
+        if cold.opaque or not _alike(cold, hot):
+            return Proof(frozenset(), not_run)
+        rows = [_Rows.of(each) for each in cold.softmaxes]
+        moving = [
+            each.tell and each.distance(each.softmax, other) > 1e-6 * _size(each)
+            for each, other in zip(rows, hot.softmaxes, strict=True)
+        ]
+        homes = {i: self.home(i, cold, moving, rows) for i in every if i not in not_run}
+        if not self.same(base, moved):
+            raise AttachError(self.leaking(base))
+        self.require_all(rows, moving, set(homes.values()))
+        proven = self.judge(homes, moving)
+        return Proof(frozenset(proven), not_run)
+
+    def run(
+        self, temperature: float, cut: Sequence[str] = (), *, grad: bool = False
+    ) -> tuple[Frozen, list[Tensor]]:
+        """Return what is seen of a forward with all layers at one temperature, and what comes out."""
+        return self.look(dict.fromkeys(range(len(self.layers.names)), temperature), cut, grad=grad)
+
+    def look(
+        self, temperatures: Mapping[int, float], cut: Sequence[str] = (), *, grad: bool = False
+    ) -> tuple[Frozen, list[Tensor]]:
+        try:
+            with frozen(self.model, cut=cut) as seen:
+                return seen, self.outputs(temperatures, grad=grad)
+        except AttachError:
+            raise
+        except Exception as error:
+            raise AttachError(
+                "The model does not run while the weights of its attention are held, so it cannot be proven "
+                f"that temperatures act: {type(error).__name__}: {error}. Attend by torch.softmax or by "
+                f"scaled_dot_product_attention, or {AS_TEMPERED_MODULE}."
+            ) from error
+
+    def is_unused(self, layer: int, cold: Frozen, base: Sequence[Tensor]) -> bool:
+        """Whether the forward goes neither through a layer nor past it to its weights."""
+        names = {self.layers.names[layer], self.layers.attentions[layer]}
+        if "" in names or names & cold.ran:
+            return False
+        alone, moved = self.look({layer: 2.0})
+        return self.same(moved, base) and all(
+            torch.equal(one.logits_NK, other.logits_NK)
+            for one, other in zip(cold.softmaxes, alone.softmaxes, strict=True)
+        )
+
+    def home(self, layer: int, cold: Frozen, moving: Sequence[bool], rows: Sequence[_Rows]) -> str:
+        """Return the innermost module around a projection in which its temperature moves a softmax."""
+        name = self.layers.attentions[layer]
+        if any(moves and _inside(each.softmax, name) for each, moves in zip(rows, moving, strict=True)):
+            return name
+        alone, _ = self.look({layer: 2.0})
+        reached = [
+            each.softmax
+            for each, other in zip(rows, alone.softmaxes, strict=True)
+            if each.tell and each.distance(each.softmax, other) > 1e-6 * _size(each)
+        ]
+        if not reached:
+            few = not any(each.tell for each in rows)
+            kind = UnfitError if rows and few else AttachError
+            raise kind(_unreached(self.layers.names[layer], few=few, seen=bool(rows)))
+        parts = name.split(".")
+        around = [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
+        return next(each for each in around if _inside(reached[0], each))
+
+    def leaking(self, base: Sequence[Tensor]) -> str:
+        """Return what is wrong where outputs move though the weights of attention do not."""
+        names = self.layers.names
+        leaks = (name for i, name in enumerate(names) if not self.same(self.look({i: 2.0})[1], base))
+        return (
+            f'The temperature of layer "{next(leaks, names[0])}" does not act as it should: it changes the '
+            "output by other ways than the weights of a softmax. Query, key and value may not be the three "
+            "equal blocks, in this order, that they were taken for; the query may be used for more than "
+            f"attention; or the attention is linear, without a softmax. {_WITHOUT}"
+        )
+
+    def require_all(self, rows: Sequence[_Rows], moving: Sequence[bool], homes: set[str]) -> None:
+        """Refuse attention that the temperature misses, in modules that have one or in all of the model."""
+        keys = {each.seen.shape[-1] for each, moves in zip(rows, moving, strict=True) if moves}
+        for each, moves in zip(rows, moving, strict=True):
+            place = each.softmax.place
+            if moves or not each.tell:
+                continue
+            home = next((name for name in reversed(place) if name in homes), None)
+            beneath = place[place.index(home) + 1 :] if home is not None else place
+            own = home is not None and not any(map(self.holds_query, beneath))
+            if own and (each.softmax.fused or each.seen.shape[-1] in keys):
+                raise AttachError(
+                    f'The temperature acts in only a part of "{home}": of its softmaxes there is one that '
+                    "does not follow it, as where some tokens have queries of their own. Its query "
+                    f"projections may not all be known. {_WITHOUT}"
+                )
+            if self.whole and not own and self.is_attention(each.softmax):
+                raise AttachError(
+                    f'The attention in "{place[-1] if place else ""}" '
+                    f"({type(self.model.get_submodule(place[-1] if place else '')).__name__}) has no "
+                    "temperature, though all layers were to have one. If that is meant, name the layers that "
+                    f"are to have one (layers=[...] takes patterns); else attach another way, or "
+                    f"{AS_TEMPERED_MODULE}."
+                )
+
+    def holds_query(self, name: str) -> bool:
+        module = self.model.get_submodule(name)
+        return isinstance(module, nn.MultiheadAttention) or any(
+            child.lower() in PROJECTION_NAMES for child, _ in module.named_children()
+        )
+
+    def is_attention(self, softmax: Softmax) -> bool:
+        if softmax.fused:
+            return True
+        kinds = [type(self.model.get_submodule(name)).__name__.lower() for name in softmax.place[-1:]]
+        return any("attention" in kind or "attn" in kind for kind in kinds)
+
+    def judge(self, homes: Mapping[int, str], moving: Sequence[bool]) -> Iterator[int]:
+        """Yield the layers of whose softmaxes all was seen, and all is right."""
+        cut = sorted(set(homes.values()))
+        # All in one mode: without gradients products may be rounded otherwise.
+        cold, _ = self.run(1.0, cut, grad=True)
+        rows = [_Rows.of(each) for each in cold.softmaxes]
+        # At once, since temperatures that are set again are no longer those of the graph.
+        before = {name: _dependences(rows, cold, name) for name in cut}
+        cold.release()
+        hot, _ = self.run(2.0, grad=True)
+        last, _ = self.run(UNIFORM, cut, grad=True)
+        seen = (cold, hot, last)
+        if not all(_alike(cold, each) for each in seen) or len(moving) != len(rows):
+            return
+        after = {name: _dependences(rows, last, name) for name in cut}
+        last.release()
+        own, own_last = self.by_own_scale() or (cold, last)
+        if not (_alike(cold, own) and _alike(cold, own_last)):
+            return
+        runs = [each.softmaxes for each in (*seen, own, own_last)]
+        cases = [_Case(each, *several) for each, several in zip(rows, zip(*runs, strict=True), strict=True)]
+        for layer, home in homes.items():
+            inside = [i for i, each in enumerate(rows) if moving[i] and _inside(each.softmax, home)]
+            name = self.layers.names[layer]
+            if all([_judged(name, cases[i], before[home][i], after[home][i]) for i in inside]):
+                yield layer
+
+    def by_own_scale(self) -> tuple[Frozen, Frozen] | None:
+        """Return what is seen with the model's own scale halved, at temperature 1 and at infinity."""
+        modules = {name: self.model.get_submodule(name) for name in self.layers.attentions}
+        scaled = [(module, name) for module in modules.values() for name in own_scales(module)]
+        if not scaled:
+            return None
+        with halved(scaled):
+            return self.run(1.0, grad=True)[0], self.run(UNIFORM, grad=True)[0]
+
+
+def _dependences(rows: Sequence[_Rows], seen: Frozen, home: str) -> list[float | None]:
+    """Return for each softmax in a module how much its logits depend on the tokens that go in."""
+    inputs = seen.reached.get(home, [])
+    return [
+        each.dependence(softmax, inputs) if each.tell and _inside(softmax, home) else None
+        for each, softmax in zip(rows, seen.softmaxes, strict=True)
+    ]
+
+
+def _judged(layer: str, case: _Case, before: float | None, after: float | None) -> bool:
+    """Return whether everything was seen of one softmax, in which all is right.
+
+    Args:
+        layer: Name of the layer.
+        case: The softmax.
+        before: How much its logits depend on the tokens at temperature 1.
+        after: The same at infinity.
+
+    Raises:
+        AttachError: if something is not right.
+    """
+    if case.unmoved():
+        raise AttachError(unmoved(layer))
+    if case.own_scale_left():
+        raise AttachError(_in_part(layer, "its own scale still acts on a part of its logits"))
+    if case.as_own_scale():
+        return True
+    if before is None or after is None:
+        return False
+    if after > max(_LEFT, 4 * case.eps) * before:
+        raise AttachError(_in_part(layer, "a part of its logits still depends on the tokens"))
+    if not case.in_proportion():
+        raise AttachError(
+            f'The temperature of layer "{layer}" does not act as it should: its logits are not divided '
+            f"by it, but go another way from 1 to 2. {_WITHOUT}"
+        )
+    return True
+
+
+def own_scales(module: nn.Module) -> list[str]:
+    """Return the names under which an attention keeps a factor on its logits."""
+    return [name for name in _SCALES if isinstance(vars(module).get(name), float)]
+
+
+@contextmanager
+def halved(scaled: Sequence[tuple[nn.Module, str]], factor: float = 0.5) -> Iterator[None]:
+    """Have attributes multiplied by a factor for a while."""
+    kept = [(vars(module), name, vars(module)[name]) for module, name in scaled]
+    for attributes, name, value in kept:
+        attributes[name] = value * factor
+    try:
+        yield
+    finally:
+        for attributes, name, value in kept:
+            attributes[name] = value
+
+
+class _Case:
+    """One softmax at temperatures 1, 2 and infinity; at 1 and infinity with its own scale halved, too."""
+
+    def __init__(
+        self, rows: _Rows, cold: Softmax, hot: Softmax, last: Softmax, own: Softmax, own_last: Softmax
+    ) -> None:
+        self.rows = rows
+        self.cold, self.hot, self.last, self.own, self.own_last = cold, hot, last, own, own_last
+        self.eps = cold.eps
+        self._noise = rows.noise
+        self._way = rows.distance(cold, last)
+        self._by_own = rows.distance(cold, own)
+        # An attribute of that name may do something else, or nothing.
+        self._has_own = self._by_own > max(_OFF * self._way, self._noise)
+
+    def unmoved(self) -> bool:
+        return self.rows.distance(self.cold, self.hot) < _OFF * self._way
+
+    def own_scale_left(self) -> bool:
+        left = self.rows.distance(self.last, self.own_last)
+        return self._has_own and left > _OFF * self._by_own + self._noise
+
+    def as_own_scale(self) -> bool:
+        return self._has_own and self.rows.distance(self.own, self.hot) <= _OFF * self._by_own + self._noise
+
+    def in_proportion(self) -> bool:
+        start, half, end = (self.rows.centred(each).detach() for each in (self.cold, self.hot, self.last))
+        off = float((half - (start + end) / 2).double().norm())
+        return off <= _OFF * self._way + self._noise or self._capped()
+
+    def _capped(self) -> bool:
+        """Whether each logit goes the same way as in proportion, and not as far: a cap lies behind it."""
+        start, half, end = (
+            each.logits_NK.detach()[self.rows.valid][self.rows.seen]
+            for each in (self.cold, self.hot, self.last)
+        )
+        whole, rest = start - end, half - end
+        slack = _OFF * whole.abs().max()
+        return bool(
+            ((rest * whole.sign() >= whole.abs() / 2 - slack) & (rest.abs() <= whole.abs() + slack)).all()
+        )
+
+
+def unmoved(layer: str) -> str:
+    """Return what is said of a layer whose temperature does nothing."""
+    return (
+        f'The temperature of layer "{layer}" did not move the output. Its query may be normalised after the '
+        "projection, which undoes any scale (QK-norm); it may have but one key to attend to, so try a longer "
+        "batch; or this forward does not use it. Leave the layer out (layers=[...] takes patterns), or "
+        f"{AS_TEMPERED_MODULE}."
+    )
+
+
+def _unreached(layer: str, *, few: bool, seen: bool) -> str:
+    if seen and few:
+        return unmoved(layer)
+    what = "reaches none of the softmaxes that ran" if seen else "reaches no softmax, for none ran"
+    return (
+        f'The temperature of layer "{layer}" {what} (torch.softmax, scaled_dot_product_attention). It may be '
+        "no attention, a linear one, or one that is written otherwise; its query may be normalised "
+        f"(QK-norm), or copied before it is read. {_WITHOUT}"
+    )
+
+
+def _in_part(layer: str, what: str) -> str:
+    return (
+        f'The temperature of layer "{layer}" acts in part only: where it is as good as infinite, {what}. '
+        "There may be a bias beside the query, heads or positions with queries of their own, or a query that "
+        f"is not one block of rows. {_WITHOUT}"
+    )
+
+
+def _inside(softmax: Softmax, name: str) -> bool:
+    return not name or name in softmax.place
+
+
+def _alike(one: Frozen, other: Frozen) -> bool:
+    return [each.logits_NK.shape for each in one.softmaxes] == [
+        each.logits_NK.shape for each in other.softmaxes
+    ]
+
+
+def _size(rows: _Rows) -> float:
+    return float(rows.centred(rows.softmax).detach().double().norm())

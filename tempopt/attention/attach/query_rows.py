@@ -1,0 +1,432 @@
+"""Finds the rows that make the queries in the attention layers of a model, and scales them in place.
+
+Knows projections by their place and shape; what temperature they get, and when, is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tempopt.attention.attach.query_names import (
+    FUSED_NAMES,
+    INTERLEAVED_NAMES,
+    MADE_OF_QUERY,
+    MORE_PARAMETERS,
+    MORE_PROJECTIONS,
+    PROJECTION_NAMES,
+    QUERY_BIASES,
+    QUERY_NAMES,
+    has_no_softmax,
+    is_first_half,
+    leaf,
+    query_norm,
+    says_query,
+)
+from tempopt.errors import AttachError
+
+Layers = Sequence[str] | Literal["auto"]
+
+# What parametrizations, weight_norm, spectral_norm and pruning keep instead, which is refused on its own.
+_COMPUTED_FROM = frozenset({"parametrizations", "weight_g", "weight_v", "weight_orig", "bias_orig"})
+_HINTS = ("attn", "attention", "query", "qkv", "proj", "wq")
+_SHOWN = 12
+AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
+# For a softmax that is written out, where there is nothing to be found.
+_RECIPE = """ Or attend by, with 1/temperature as a buffer of the module:
+from tempopt.attention import tempered_attention
+output = tempered_attention(query, key, value, inverse_temperature=self.inverse_temperature)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Where the query lies in one parameter.
+
+    Args:
+        parameter: Name of the parameter in its module.
+        parts: Number of equal parts along ``axis``, of which the query is the first: 3 where query, key
+            and value are fused, else 1.
+        axis: Axis of the parameter that runs over output features.
+    """
+
+    parameter: str
+    parts: int
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRows:
+    """The query projection of one attention layer.
+
+    Args:
+        name: Name of ``module`` in the model, as in ``named_modules``.
+        module: Module that owns the parameters.
+        rows: Where the query lies in its weight and, if it has one, its bias.
+        beside: What else makes queries of this attention, with rows of its own; it shares the temperature.
+    """
+
+    name: str
+    module: nn.Module
+    rows: tuple[Rows, ...]
+    beside: tuple[QueryRows, ...] = ()
+
+    @property
+    def every(self) -> tuple[QueryRows, ...]:
+        """All that makes queries of this attention, the projection first."""
+        return (self, *self.beside)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the key lies beside the query, in the second part of the same parameters."""
+        return all(rows.parts == 3 for rows in self.rows)
+
+    def scale_(self, factor: float, *, part: int = 0) -> None:
+        """Multiply the query's rows of weight and bias, and of what is beside, by ``factor``, in place.
+
+        This bakes the temperature ``1 / factor`` into the weights.
+
+        Args:
+            factor: Dimensionless; rounded as PyTorch rounds a Python number to the parameter's type.
+            part: Which part of a fused projection: 0 query, 1 key, 2 value.
+        """
+        with torch.no_grad():
+            every = self.every if part == 0 else (self,)
+            for rows, parameter in (pair for each in every for pair in each.parameters()):
+                size = parameter.shape[rows.axis] // rows.parts
+                parameter.narrow(rows.axis, part * size, size).mul_(factor)
+
+    def parameters(self) -> list[tuple[Rows, Tensor]]:
+        """Return its own parameters as the optimizer has them, whether a temperature is attached or not."""
+        return [(rows, _parameter(self.module, rows.parameter)) for rows in self.rows]
+
+
+def query_rows(model: nn.Module, layers: Layers = "auto") -> list[QueryRows]:
+    """Return the query projections of a model, in depth order (the order of ``named_modules``).
+
+    Known by themselves are ``nn.MultiheadAttention`` and what keeps its parameters as it does, linear
+    maps and convolutions named as in ``QUERY_NAMES``, and fused ones named as in ``FUSED_NAMES``, if
+    their output is three times as wide as their input: query, key and value, in equal parts. With each comes
+    what else makes queries of the same attention. State spaces and linear attention, by whatever names, are
+    left out: they have no softmax.
+
+    Args:
+        model: Any module; not changed.
+        layers: ``"auto"``, or patterns as in ``fnmatch`` (``*`` matches dots too). A pattern takes what
+            is known among the modules it matches and inside them. Where it finds nothing known, each
+            module it matches is taken for a query projection, or for a fused one if its output is three
+            times as wide as its input.
+
+    Raises:
+        AttachError: if there is none, a pattern finds none, or one cannot be scaled as it is.
+    """
+    found = _known(model) if layers == "auto" else _matched(model, layers)
+    if not found:
+        raise AttachError(_nothing_found(model))
+    owners = _owners(model)
+    for name in found:
+        _check_behind(model, name)
+    read = {name: _read(name, module, owners) for name, module in model.named_modules() if name in found}
+    return [replace(rows, beside=_beside(model, name, owners, found)) for name, rows in read.items()]
+
+
+def _known(model: nn.Module) -> set[str]:
+    return {name for name in _named_so(model) if not _without_softmax(model, name)}
+
+
+def _named_so(model: nn.Module) -> list[str]:
+    return [
+        name for name, module in model.named_modules() if is_packed(module) or leaf(name) in PROJECTION_NAMES
+    ]
+
+
+def _without_softmax(model: nn.Module, name: str) -> bool:
+    """Whether a projection feeds what is known to have no softmax, as that of a state space does."""
+    return bool(name) and has_no_softmax(model.get_submodule(name.rpartition(".")[0]))
+
+
+def _matched(model: nn.Module, patterns: Sequence[str]) -> set[str]:
+    if isinstance(patterns, str):
+        raise AttachError(
+            f'layers="{patterns}" is a single text. Give "auto" or a list of patterns, as in ["{patterns}"].'
+        )
+    known = _known(model)
+    found: set[str] = set()
+    for pattern in patterns:
+        inside = {name for name in known if any(fnmatchcase(place, pattern) for place in _lineage(name))}
+        found |= inside or _unknown_projections(model, pattern)
+    return found
+
+
+def _lineage(name: str) -> list[str]:
+    """Return the name and the names of all that it is in: ``a.b.c``, ``a.b``, ``a``."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def _unknown_projections(model: nn.Module, pattern: str) -> set[str]:
+    """Return the projections that are matched but not known, at most one in each parent."""
+    names = [name for name, _ in model.named_modules() if name and fnmatchcase(name, pattern)]
+    if not names:
+        raise AttachError(f'Pattern "{pattern}" in layers matches no module. {_candidates(model)}')
+    projections = [name for name in names if _output_axis(model.get_submodule(name)) is not None]
+    if not projections:
+        raise AttachError(
+            f'Pattern "{pattern}" in layers matches {_some(names)}, none of which is a projection '
+            f"(nn.Linear, nn.Conv or a Conv1D as in transformers). {_candidates(model)}"
+        )
+    parents = Counter(name.rpartition(".")[0] for name in projections)
+    parent, count = parents.most_common(1)[0]
+    if count > 1:
+        siblings = [name for name in projections if name.rpartition(".")[0] == parent]
+        raise AttachError(
+            f'Pattern "{pattern}" in layers matches {count} projections side by side: {_some(siblings)}. '
+            "Only one of them makes the query: give a pattern that matches it alone."
+        )
+    return set(projections)
+
+
+def _read(name: str, module: nn.Module, owners: dict[int, list[str]]) -> QueryRows:
+    rows = _packed_rows(module) if is_packed(module) else _projection_rows(name, module)
+    for each in rows:
+        _check_own(name, module, each.parameter, owners)
+    return QueryRows(name=name, module=module, rows=rows)
+
+
+def _beside(
+    model: nn.Module, name: str, owners: dict[int, list[str]], found: set[str]
+) -> tuple[QueryRows, ...]:
+    """Return what makes queries of the same attention beside a projection.
+
+    Raises:
+        AttachError: if something else has a name that says so.
+    """
+    if not name:
+        return ()
+    place = name.rpartition(".")[0]
+    attention = model.get_submodule(place)
+    beside = []
+    for child, module in attention.named_children():
+        full = f"{place}.{child}".lstrip(".")
+        if full in found or _output_axis(module) is None or is_first_half(child):
+            continue
+        if child in MORE_PROJECTIONS:
+            beside.append(_read(full, module, owners))
+        elif says_query(child) and leaf(name) in QUERY_NAMES:
+            raise AttachError(
+                f'Beside "{name}" there is "{full}", by its name another projection that makes queries, '
+                "which the temperature would miss. If it makes none, or one of its own, name both in "
+                f"layers=[...]; else {AS_TEMPERED_MODULE}."
+            )
+    own = [key for key in MORE_PARAMETERS if attention._parameters.get(key) is not None]
+    for key in own:
+        _check_own(place, attention, key, owners)
+    if own:
+        rows = tuple(Rows(parameter=key, parts=1) for key in own)
+        beside.append(QueryRows(name=place, module=attention, rows=rows))
+    return tuple(beside)
+
+
+def is_packed(module: nn.Module) -> bool:
+    """Whether the module keeps its projections as ``nn.MultiheadAttention`` does."""
+    return isinstance(module, nn.MultiheadAttention) or any(
+        module._parameters.get(name) is not None for name in ("in_proj_weight", "q_proj_weight")
+    )
+
+
+def _packed_rows(module: nn.Module) -> tuple[Rows, ...]:
+    # A module with other sizes of key and value has None for in_proj_weight, and q_proj_weight instead.
+    separate = module._parameters.get("q_proj_weight") is not None
+    weight = (
+        Rows(parameter="q_proj_weight", parts=1) if separate else Rows(parameter="in_proj_weight", parts=3)
+    )
+    return (weight, *_bias_rows(module, "in_proj_bias", parts=3))
+
+
+def _bias_rows(module: nn.Module, name: str, *, parts: int) -> tuple[Rows, ...]:
+    # What pruning and weight_norm compute lies in __dict__.
+    computed = parametrize.is_parametrized(module, name) or module.__dict__.get(name) is not None
+    return (
+        (Rows(parameter=name, parts=parts),) if computed or module._parameters.get(name) is not None else ()
+    )
+
+
+def _projection_rows(name: str, module: nn.Module) -> tuple[Rows, ...]:
+    if leaf(name) in INTERLEAVED_NAMES:
+        raise AttachError(
+            f'"{name}" holds query, key and value head by head, so its query is not one block of rows. '
+            f"Split it into three projections, or {AS_TEMPERED_MODULE}."
+        )
+    axis = _output_axis(module)
+    if axis is None:
+        raise AttachError(
+            f'"{name}" is a {type(module).__name__}; a temperature can be put on nn.Linear, nn.Conv, Conv1D '
+            "as in transformers, and nn.MultiheadAttention. If it is an adapter around such a projection "
+            "(LoRA), merge it first. If it makes no query, give patterns of the modules that do "
+            "(layers=[...])."
+        )
+    _check_whole(name, module)
+    parts = _parts(name, module, axis)
+    return (Rows(parameter="weight", parts=parts, axis=axis), *_bias_rows(module, "bias", parts=parts))
+
+
+def _parts(name: str, module: nn.Module, axis: int) -> int:
+    if leaf(name) in QUERY_NAMES:
+        return 1
+    output, wide = _widths(module, axis)
+    if output == 3 * wide:
+        return 3
+    if leaf(name) not in FUSED_NAMES:
+        return 1
+    raise AttachError(
+        f'"{name}" looks like query, key and value in one, but its output has {output} features and not '
+        f"{3 * wide}, three times its input, so which of them make the query cannot be read from its shape "
+        "(keys may be shared by groups of heads). Split it into a projection for the query and one for key "
+        f"and value, or {AS_TEMPERED_MODULE}. If it is no attention, give patterns of the modules that are "
+        "(layers=[...])."
+    )
+
+
+def _widths(module: nn.Module, axis: int) -> tuple[int, int]:
+    """Return the numbers of output and input features."""
+    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        return module.out_channels, module.in_channels
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight.shape[axis], weight.shape[1 - axis]
+
+
+def _output_axis(module: nn.Module) -> int | None:
+    """Return the weight's axis of output features, None if the module is no known kind of projection."""
+    if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        return 0
+    # Read by name, so that transformers need not be installed: its weight is (input, output).
+    if any(kind.__name__ == "Conv1D" for kind in type(module).__mro__):
+        return 1
+    return None
+
+
+def _check_behind(model: nn.Module, name: str) -> None:
+    """Refuse a projection whose query does not keep a factor on its rows, by what lies beside it."""
+    attention = model.get_submodule(name.rpartition(".")[0])
+    if is_first_half(name):
+        raise AttachError(
+            f'"{name}" is the first half of a query of low rank, which is normalised before the second half '
+            f"makes the query of it: a factor on its rows is undone. {_candidates(model)}"
+        )
+    norm = query_norm(attention)
+    if norm is not None:
+        raise AttachError(
+            f'The query of "{name}" is normalised by "{norm}" after its projection, which undoes a factor on '
+            "its rows (QK-norm). Attach a model of transformers by its attention interface, or "
+            f"{AS_TEMPERED_MODULE}."
+        )
+    for made in MADE_OF_QUERY:
+        if made in attention._modules:
+            raise AttachError(
+                f'The query of "{name}" goes into "{made}", too, which is no attention and would be tempered '
+                f"with it. {AS_TEMPERED_MODULE[0].upper()}{AS_TEMPERED_MODULE[1:]}."
+            )
+    for bias in QUERY_BIASES:
+        if attention._parameters.get(bias) is not None:
+            raise AttachError(
+                f'The query of "{name}" gets its bias from "{bias}" beside the projection, where a factor on '
+                f"the rows does not reach it. Make it the projection's own bias, or {AS_TEMPERED_MODULE}."
+            )
+
+
+def _check_whole(name: str, module: nn.Module) -> None:
+    """Refuse a projection that adds something of its own to weight and bias, as a LoRA layer does."""
+    own = {key for key, value in module._parameters.items() if value is not None} | set(module._modules)
+    more = sorted(own - {"weight", "bias"} - _COMPUTED_FROM)
+    if more:
+        raise AttachError(
+            f'"{name}" ({type(module).__name__}) has more than a weight and a bias: {_some(more)}. What that '
+            "adds to the query would miss the temperature. Merge it into the weight first, or "
+            f"{AS_TEMPERED_MODULE}."
+        )
+
+
+def _check_own(name: str, module: nn.Module, parameter: str, owners: dict[int, list[str]]) -> None:
+    """Refuse a parameter that is computed, quantised or shared."""
+    full = f"{name}.{parameter}".lstrip(".")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise AttachError(f'"{full}" is in TorchScript, which cannot be changed. Attach before scripting.')
+    if module._parameters.get(parameter) is None:
+        raise AttachError(
+            f'"{full}" is not a parameter but computed from others (a parametrization, weight_norm, '
+            "spectral_norm or pruning). Make it one first, as with torch.nn.utils.parametrize."
+            f'remove_parametrizations(module, "{parameter}", leave_parametrized=True), or '
+            f"{AS_TEMPERED_MODULE}."
+        )
+    value = _parameter(module, parameter)
+    if not value.is_floating_point():
+        raise AttachError(
+            f'"{full}" is quantised ({value.dtype}); rows of integers cannot be divided by a temperature. '
+            "Attach to the model in floating point."
+        )
+    if len(owners[id(value)]) > 1:
+        raise AttachError(
+            f'"{full}" is shared by {_some(owners[id(value)])}. A temperature baked into it would act in all '
+            f"of them. Give each its own parameter, or {AS_TEMPERED_MODULE}."
+        )
+
+
+def _owners(model: nn.Module) -> dict[int, list[str]]:
+    """Return the full names of each parameter by its id, one for each module that holds it."""
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for key, value in module._parameters.items():
+            if value is not None:
+                owners.setdefault(id(value), []).append(f"{name}.{key}".lstrip("."))
+    return owners
+
+
+def _parameter(module: nn.Module, name: str) -> Tensor:
+    value = module._parameters[name]
+    assert value is not None
+    return value
+
+
+def _nothing_found(model: nn.Module) -> str:
+    others = sorted({name.rpartition(".")[0] for name in _named_so(model)})
+    if others:
+        kind = type(model.get_submodule(others[0])).__name__
+        return (
+            f"No attention was found in {type(model).__name__}: {_some(others)} ({kind}) mix tokens without "
+            "a softmax, as state spaces and linear attention do, so there is nothing that a temperature "
+            "divides."
+        )
+    return (
+        f"No attention was found in {type(model).__name__}: it has no nn.MultiheadAttention and no "
+        f"projection named as queries usually are ({', '.join(sorted(QUERY_NAMES | FUSED_NAMES))}). "
+        f"{_candidates(model)}{_RECIPE}"
+    )
+
+
+def _candidates(model: nn.Module) -> str:
+    """Return the advice on which patterns could be given, with the likeliest modules of this model."""
+    projections = [
+        name for name, module in model.named_modules() if name and _output_axis(module) is not None
+    ]
+    if not projections:
+        return f"The model has no projections at all: {AS_TEMPERED_MODULE}."
+    likely = [name for name in projections if any(hint in name.lower() for hint in _HINTS)] or projections
+    likely = [name for name in likely if not is_first_half(name)] or likely
+    example = next((name for name in likely if says_query(name)), likely[0])
+    return (
+        f"Candidates: {_some(likely)}. Give patterns of those that make the queries, as in "
+        f'layers=["{example}"].'
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
+    return ", ".join(every[:_SHOWN]) + more

@@ -1,0 +1,1 @@
+"""Attention, its normalisers and its entropy as functions of tensors."""

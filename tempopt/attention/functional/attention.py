@@ -1,0 +1,118 @@
+"""Scaled dot-product attention with a temperature; where the temperature comes from is not known here.
+
+Shape suffixes: B batch, H heads, Q queries, K keys, D head dimension. Masks broadcast to BHQK. A boolean
+mask is True where a query may attend; a floating one is added to the logits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tempopt.attention.functional.masks import causal_mask, visible, visible_keys
+from tempopt.attention.functional.normalisers import check_linear, normalised_attention
+from tempopt.attention.functional.precision import wide_type
+from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
+
+__all__ = ["causal_mask", "temper_query", "tempered_attention", "visible", "visible_keys"]
+
+
+def tempered_attention(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    *,
+    inverse_temperature: Tensor | float,
+    length_scaling: LengthScaling | None = None,
+    length_constant: Tensor | None = None,
+    normaliser: str = "softmax",
+    top_k: Tensor | int | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Return softmax(Q K^T scale / tau + mask) V, with the mask outside the temperature.
+
+    The temperature multiplies the queries, so whichever fused kernel the plain attention would use is
+    used. Give it as a tensor where it changes: under ``torch.compile`` one graph then serves every value.
+
+    Args:
+        q_BHQD: Queries.
+        k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
+        v_BHKD: Values, of the keys' heads; the head dimension may differ from D.
+        inverse_temperature: 1 / tau, positive; a tensor broadcasts to (B, H, Q, 1), as 0-d or (H, 1, 1).
+        length_scaling: Factor on 1 / tau from the number of keys that each query sees.
+        length_constant: The scaling's ``constant`` as a tensor, so that one graph serves every value of it
+            too; None for the scaling's own.
+        normaliser: Name in :data:`tempopt.temperature.NORMALISERS`, in place of softmax.
+        top_k: Number of keys that ``top_k`` keeps; given for it alone.
+        attn_mask: Boolean or floating mask, or None.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
+        scale: Factor on the logits that the model has already; None is 1 / sqrt(D).
+
+    Returns:
+        Attended values, (B, H, Q, D of the values), zero for a query that sees no key
+        (with ``softmax`` unless a floating mask hides them by a finite number).
+
+    Raises:
+        UsageError: if the normaliser is not known, ``top_k`` or a temperature does not go with it, or the
+            heads of keys or values do not divide the queries'.
+    """
+    if normaliser == "linear":
+        check_linear(inverse_temperature, length_scaling)
+    q_BHQD = temper_query(
+        q_BHQD,
+        k_BHKD.shape[-2],
+        inverse_temperature=inverse_temperature,
+        length_scaling=length_scaling,
+        length_constant=length_constant,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+    )
+    return normalised_attention(
+        q_BHQD,
+        k_BHKD,
+        v_BHKD,
+        normaliser=normaliser,
+        top_k=top_k,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        dropout_p=dropout_p,
+        scale=scale,
+    )
+
+
+def temper_query(
+    q_BHQD: Tensor,
+    k_len: int,
+    *,
+    inverse_temperature: Tensor | float,
+    length_scaling: LengthScaling | None = None,
+    length_constant: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Return the queries times 1 / tau: plain attention on them is tempered attention.
+
+    Args:
+        q_BHQD: Queries.
+        k_len: Number of keys.
+        inverse_temperature: As for :func:`tempered_attention`, and the arguments that follow too.
+        length_scaling: Factor on 1 / tau from the number of keys that each query sees.
+        length_constant: As for :func:`tempered_attention`.
+        attn_mask: Boolean or floating mask, or None.
+        is_causal: Whether query i sees the keys 0 to i only.
+    """
+    factor = inverse_temperature
+    dtype = wide_type(q_BHQD)
+    if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):
+        seen_BHQ = visible_keys(q_BHQD.shape[-2], k_len, attn_mask, is_causal, device=q_BHQD.device)
+        keys_BHQ1 = seen_BHQ.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(dtype)
+        factor = factor * length_scaling.factor_of(keys_BHQ1, torch.log, length_constant)
+    # A factor rounded to half precision first would shift the temperature of a whole row; CUDA rounds one
+    # without dimensions so, which has no say in the type of a product.
+    if isinstance(factor, Tensor) and factor.ndim == 0:
+        factor = factor.to(dtype).reshape(1)
+    return (q_BHQD * factor).to(q_BHQD.dtype)

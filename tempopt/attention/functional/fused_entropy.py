@@ -1,0 +1,495 @@
+"""Attention and its entropy from one pass over tiles of the logits, which are never all there at once.
+
+It owns the operator and its derivative; what may be asked of it is said in entropy.py. Shape suffixes as in
+attention.py; N is batch and heads in one, R the rows and C the columns of a tile.
+
+A tile is worked on while it lies in the cache. Its maximum, sum and sum of a_ij ln a_ij are carried from tile
+to tile as those of softmax are (Milakov and Gimelshein 2018; Dao et al. 2022), so that the entropy costs one
+pass more over a tile and no product of matrices. The derivative has each tile made again:
+dL/ds_ij = a_ij (g_i·v_j - g_i·o_i - h_i (ln a_ij + H_i)), g and h being those of the output and the entropy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tempopt.attention.functional.logits import for_each_head
+from tempopt.attention.functional.masks import visible
+from tempopt.attention.functional.precision import full_precision, wide_type
+from tempopt.errors import UsageError
+
+# Added to a hidden logit: its weight is then 0, and 0 times it is 0 and not NaN, as with minus infinity.
+_HIDDEN = -1e30
+# The second power of two is several times as fast as that of e where the latter is left to MKL.
+_LOG2_E = 1.0 / math.log(2.0)
+_LN_2 = math.log(2.0)
+# Numbers in a tile for each thread: a megabyte in float32, what a core's second cache holds. Of the shapes
+# tried on a CPU these columns were fastest; the lower a tile, the less of a causal one is computed in vain.
+_TILE, _COLUMNS, _CAUSAL_COLUMNS = 1 << 18, 512, 1024
+_SMALLEST_TILE = 1 << 14
+# A card is not busy with less.
+_CUDA_TILE = 1 << 25
+
+
+def attention_and_entropy(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor | None,
+    attn_mask: Tensor | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return softmax(Q K^T scale + mask) V, and the entropy of the softmax in nats, in O(Q + K) memory.
+
+    Args:
+        q_BHQD: Queries.
+        k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs.
+        v_BHKD: Values, of the keys' heads and of any head dimension; None for the entropy alone.
+        attn_mask: Boolean or floating mask that broadcasts to BHQK, or None. It gets no gradient.
+        scale: Factor on the logits.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+
+    Returns:
+        The output in the queries' type, empty without values, and the entropy (B, H, Q) in float32, or in
+        float64 for float64 queries. Both are 0, with gradient 0, for a query that sees no key.
+
+    Raises:
+        UsageError: The result is differentiated twice.
+    """
+    if attn_mask is None and _kernel_takes(q_BHQD, k_BHKD, v_BHKD):
+        return _through_values(_cuda_kernel, q_BHQD, k_BHKD, v_BHKD, scale, is_causal)
+    out_BHQD, entropy_BHQ, _ = _Attention.apply(  # type: ignore[no-untyped-call]
+        q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal
+    )
+    return out_BHQD, entropy_BHQ
+
+
+def _kernel_takes(q: Tensor, k: Tensor, v: Tensor | None) -> bool:
+    """Return whether torch's memory-efficient kernel for CUDA takes these; it wants aligned, dense rows."""
+    if not q.is_cuda or k.shape[-2] == 0 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return False
+    same = all(each is None or (each.dtype == q.dtype and each.shape[-1] % 8 == 0) for each in (q, k, v))
+    # Values are put beside the keys first, which makes their rows dense.
+    return same and q.stride(-1) == k.stride(-1) == 1
+
+
+def _cuda_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:
+    k, v = for_each_head(k, q.shape[1]), for_each_head(v, q.shape[1])
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, None, True, 0.0, is_causal, scale=scale
+    )
+    # its rows are padded
+    return out, lse[..., : q.shape[-2]]
+
+
+def _through_values(
+    kernel: Callable[[Tensor, Tensor, Tensor, float, bool], tuple[Tensor, Tensor]],
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return output and entropy from a kernel that returns output and log-sum-exp, with keys as values.
+
+    H_i = lse_i - q_i·E_i[k] scale. In its derivative all cancels but that of the weights in E_i[k], so the
+    rest is detached, and the kernel's own derivative is all that is needed.
+    """
+    frozen = k_BHKD.detach()
+    values = frozen if v_BHKD is None else torch.cat((v_BHKD, frozen), dim=-1)
+    result, lse_BHQ = kernel(q_BHQD, k_BHKD, values, scale, is_causal)
+    dtype = wide_type(q_BHQD)
+    out_BHQD, mean_key_BHQD = result.split((values.shape[-1] - frozen.shape[-1], frozen.shape[-1]), dim=-1)
+    mean_logit = scale * torch.linalg.vecdot(q_BHQD.detach().to(dtype), mean_key_BHQD.to(dtype))
+    entropy = lse_BHQ.detach().to(dtype) - mean_logit
+    # What is below 0 is so by rounding; the gradient knows nothing of it.
+    entropy = entropy - entropy.detach().clamp(max=0.0)
+    return (out_BHQD if v_BHKD is not None else out_BHQD.new_empty(0)), entropy
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Some rows of some heads against some keys."""
+
+    heads: slice
+    rows: slice
+    columns: slice
+
+
+class _Tiles:
+    """The order in which tiles are visited, and what their logits are, in bits (log to the base 2)."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
+    ) -> None:
+        self.dtype = wide_type(q)
+        self.batch, self.num_heads, self.q_len, _ = q.shape
+        self.k_len = k.shape[-2]
+        self.group = max(1, self.num_heads // max(1, k.shape[1]))
+        self.q_NQD = q.flatten(0, 1)
+        self.k_NKD = k.flatten(0, 1)
+        self.v_NKD = None if v is None else v.flatten(0, 1)
+        self.mask = mask if mask is None else mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+        self.scale = scale
+        self.is_causal = is_causal
+        # Tiles larger than what is returned would be most of the memory in use.
+        tile = min(_TILE, max(_SMALLEST_TILE, q.numel()))
+        budget = _CUDA_TILE if q.is_cuda else tile * torch.get_num_threads()
+        heads = self.q_NQD.shape[0]
+        self.columns = max(1, min(_CAUSAL_COLUMNS if is_causal else _COLUMNS, self.k_len))
+        rows = max(1, min(tile // self.columns, self.q_len))
+        self.heads = max(1, min(heads, budget // (rows * self.columns)))
+        self.rows = max(rows, min(self.q_len, budget // (self.heads * self.columns)))
+
+    def of_heads(self) -> Iterator[slice]:
+        heads = self.q_NQD.shape[0]
+        return (slice(at, min(at + self.heads, heads)) for at in range(0, heads, self.heads))
+
+    def of_rows(self) -> Iterator[slice]:
+        return (slice(at, min(at + self.rows, self.q_len)) for at in range(0, self.q_len, self.rows))
+
+    def of_columns(self, rows: slice) -> Iterator[slice]:
+        end = min(self.k_len, rows.stop) if self.is_causal else self.k_len
+        return (slice(at, min(at + self.columns, end)) for at in range(0, end, self.columns))
+
+    def buffer(self) -> Tensor:
+        size = self.heads * self.rows * self.columns
+        return torch.empty(size, dtype=self.dtype, device=self.q_NQD.device)
+
+    def queries(self, heads: slice, rows: slice) -> Tensor:
+        return self.q_NQD[heads, rows].to(self.dtype) * (self.scale * _LOG2_E)
+
+    def of_kv(self, x_NKD: Tensor, heads: slice) -> Tensor:
+        """Return the keys or values that these heads share, in the type that is computed in."""
+        at = self.kv_heads(heads)
+        return x_NKD[at].to(self.dtype)
+
+    def kv_heads(self, heads: slice) -> slice | Tensor:
+        if self.group == 1:
+            return heads
+        if heads.stop - heads.start == 1:
+            return slice(heads.start // self.group, heads.start // self.group + 1)
+        return torch.arange(heads.start, heads.stop, device=self.q_NQD.device) // self.group
+
+    def hide(self, logits: Tensor, tile: _Tile) -> None:
+        """Add the mask to a tile's logits."""
+        if self.mask is not None:
+            logits.add_(self._bias(self.mask, tile))
+        first, row = tile.columns.start, tile.rows.start
+        if self.is_causal and tile.columns.stop - 1 > row:
+            seen_by_all = max(row - first, 0)
+            edge = logits[..., seen_by_all:]
+            hidden = torch.full(edge.shape[-2:], _HIDDEN, dtype=self.dtype, device=logits.device)
+            edge.add_(hidden.triu(1 + row - first - seen_by_all))
+
+    def _bias(self, mask: Tensor, tile: _Tile) -> Tensor:
+        mask = mask[..., tile.rows if mask.shape[-2] > 1 else slice(None), :]
+        mask = mask[..., tile.columns if mask.shape[-1] > 1 else slice(None)]
+        if mask.shape[0] == 1 and mask.shape[1] == 1:
+            part = mask[0]
+        else:
+            heads = torch.arange(tile.heads.start, tile.heads.stop, device=mask.device)
+            shape = (self.batch, self.num_heads, *mask.shape[-2:])
+            part = mask.expand(shape)[heads // self.num_heads, heads % self.num_heads]
+        if part.dtype == torch.bool:
+            return torch.zeros(part.shape, dtype=self.dtype, device=part.device).masked_fill_(~part, _HIDDEN)
+        return (part.to(self.dtype) * _LOG2_E).masked_fill_(~visible(part), _HIDDEN)
+
+
+def _parts(buffers: tuple[Tensor, ...], heads: int, rows: int, columns: int) -> list[Tensor]:
+    return [buffer[: heads * rows * columns].view(heads, rows, columns) for buffer in buffers]
+
+
+def _forward_kernel(
+    q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    with full_precision(q.device.type):
+        tiles = _Tiles(q, k, v, mask, scale, is_causal)
+        entropy, lse = (torch.zeros(q.shape[:3], dtype=tiles.dtype, device=q.device) for _ in range(2))
+        out = q.new_zeros((*q.shape[:3], v.shape[-1]) if v is not None else (0,))
+        buffers = tiles.buffer(), tiles.buffer()
+        for heads in tiles.of_heads():
+            keys = tiles.of_kv(tiles.k_NKD, heads)
+            values = None if tiles.v_NKD is None else tiles.of_kv(tiles.v_NKD, heads)
+            for rows in tiles.of_rows():
+                part = _forward_rows(tiles, heads, rows, keys, values, buffers)
+                if part is None:
+                    continue
+                entropy.flatten(0, 1)[heads, rows] = part[1]
+                lse.flatten(0, 1)[heads, rows] = part[2]
+                if part[0] is not None:
+                    out.flatten(0, 1)[heads, rows] = part[0].to(q.dtype)
+        return out, entropy, lse
+
+
+def _forward_rows(
+    tiles: _Tiles,
+    heads: slice,
+    rows: slice,
+    keys: Tensor,
+    values: Tensor | None,
+    buffers: tuple[Tensor, Tensor],
+) -> tuple[Tensor | None, Tensor, Tensor] | None:
+    """Return output, entropy in nats and log-sum-exp in bits of some rows; None where there are no keys."""
+    queries = tiles.queries(heads, rows)
+    num_heads, num_rows, _ = queries.shape
+    parts: list[Tensor] = []
+    top = out = None
+    for columns in tiles.of_columns(rows):
+        width = columns.stop - columns.start
+        if not parts or parts[0].shape[-1] != width:
+            parts = _parts(buffers, num_heads, num_rows, width)
+        logits, weights = parts
+        torch.bmm(queries, keys[:, columns].transpose(-2, -1), out=logits)
+        tiles.hide(logits, _Tile(heads, rows, columns))
+        new_top = logits.amax(dim=-1, keepdim=True)
+        if top is not None:
+            new_top = torch.maximum(new_top, top)
+        logits.sub_(new_top)
+        torch.exp2(logits, out=weights)
+        new_total = weights.sum(dim=-1, keepdim=True)
+        new_moment = logits.mul_(weights).sum(dim=-1, keepdim=True)
+        if top is None:
+            total, moment = new_total, new_moment
+            out = None if values is None else torch.bmm(weights, values[:, columns])
+        else:
+            lower = top - new_top
+            factor = lower.exp2()
+            moment = factor * (moment + lower * total) + new_moment
+            total = factor * total + new_total
+            if out is not None and values is not None:
+                out.mul_(factor).baddbmm_(weights, values[:, columns])
+        top = new_top
+    if top is None:
+        return None
+    bits = total.log2()
+    # A row all of whose keys are hidden looks as if it saw them all alike.
+    empty = top < _HIDDEN / 2
+    entropy = (_LN_2 * (bits - moment / total)).masked_fill(empty, 0.0).squeeze(-1)
+    lse = (top + bits).masked_fill(empty, 0.0).squeeze(-1)
+    return None if out is None else (out / total).masked_fill_(empty, 0.0), entropy, lse
+
+
+def _backward_kernel(
+    grad_out: Tensor,
+    grad_entropy: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
+    is_causal: bool,
+    out: Tensor,
+    entropy: Tensor,
+    lse: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    with full_precision(q.device.type):
+        tiles = _Tiles(q, k, v, mask, scale, is_causal)
+        grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
+        grad_k = torch.zeros(k.shape, dtype=tiles.dtype, device=k.device)
+        grad_v = torch.zeros(v.shape if v is not None else (0,), dtype=tiles.dtype, device=k.device)
+        constant = entropy * grad_entropy
+        if v is not None:
+            constant += torch.linalg.vecdot(grad_out.to(tiles.dtype), out.to(tiles.dtype))
+        rest = _Rest(
+            grad_out=None if v is None else grad_out.flatten(0, 1),
+            # the logits of a tile are in bits
+            grad_entropy=(_LN_2 * grad_entropy).flatten(0, 1),
+            constant=constant.flatten(0, 1),
+            lse=lse.flatten(0, 1),
+            grad_q=grad_q.flatten(0, 1),
+        )
+        buffers = tiles.buffer(), tiles.buffer(), tiles.buffer()
+        for heads in tiles.of_heads():
+            _backward_heads(tiles, heads, rest, grad_k.flatten(0, 1), grad_v, buffers)
+        grad_k *= _LN_2
+        return grad_q, grad_k.to(k.dtype), grad_v if v is None else grad_v.to(v.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rest:
+    """What the derivative needs beside queries, keys and values, with batch and heads in one."""
+
+    grad_out: Tensor | None
+    grad_entropy: Tensor
+    constant: Tensor
+    lse: Tensor
+    grad_q: Tensor
+
+
+def _backward_heads(
+    tiles: _Tiles,
+    heads: slice,
+    rest: _Rest,
+    grad_k_NKD: Tensor,
+    grad_v: Tensor,
+    buffers: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    keys = tiles.of_kv(tiles.k_NKD, heads)
+    values = None if tiles.v_NKD is None else tiles.of_kv(tiles.v_NKD, heads)
+    at = tiles.kv_heads(heads)
+    shared = isinstance(at, Tensor)
+    grad_keys = torch.zeros_like(keys) if shared else grad_k_NKD[at]
+    grad_values = None
+    if values is not None:
+        grad_values = torch.zeros_like(values) if shared else grad_v.flatten(0, 1)[at]
+    for rows in tiles.of_rows():
+        _backward_rows(tiles, heads, rows, rest, (keys, values), (grad_keys, grad_values), buffers)
+    if isinstance(at, Tensor):
+        grad_k_NKD.index_add_(0, at, grad_keys)
+        if grad_values is not None:
+            grad_v.flatten(0, 1).index_add_(0, at, grad_values)
+
+
+def _backward_rows(
+    tiles: _Tiles,
+    heads: slice,
+    rows: slice,
+    rest: _Rest,
+    kv: tuple[Tensor, Tensor | None],
+    grad_kv: tuple[Tensor, Tensor | None],
+    buffers: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    keys, values = kv
+    grad_keys, grad_values = grad_kv
+    queries = tiles.queries(heads, rows)
+    num_heads, num_rows, _ = queries.shape
+    parts: list[Tensor] = []
+    lse, constant, grad_entropy = (
+        each[heads, rows].unsqueeze(-1) for each in (rest.lse, rest.constant, rest.grad_entropy)
+    )
+    grad_out = None if rest.grad_out is None else rest.grad_out[heads, rows].to(tiles.dtype)
+    grad_queries = torch.zeros_like(queries)
+    for columns in tiles.of_columns(rows):
+        width = columns.stop - columns.start
+        if not parts or parts[0].shape[-1] != width:
+            parts = _parts(buffers, num_heads, num_rows, width)
+        logits, weights, grad_logits = parts
+        torch.bmm(queries, keys[:, columns].transpose(-2, -1), out=logits)
+        tiles.hide(logits, _Tile(heads, rows, columns))
+        logits.sub_(lse)
+        torch.exp2(logits, out=weights)
+        if values is None or grad_out is None or grad_values is None:
+            torch.mul(logits, -grad_entropy, out=grad_logits)
+        else:
+            grad_values[:, columns].baddbmm_(weights.transpose(-2, -1), grad_out)
+            torch.bmm(grad_out, values[:, columns].transpose(-2, -1), out=grad_logits)
+            grad_logits.addcmul_(logits, grad_entropy, value=-1.0)
+        grad_logits.sub_(constant).mul_(weights)
+        grad_queries.baddbmm_(grad_logits, keys[:, columns])
+        grad_keys[:, columns].baddbmm_(grad_logits.transpose(-2, -1), queries)
+    rest.grad_q[heads, rows] = (grad_queries * tiles.scale).to(rest.grad_q.dtype)
+
+
+# Operators of torch's own kind, so that a compiler takes each for one step and does not unroll the tiles.
+_forward = torch.library.custom_op(
+    "tempopt::attention_and_entropy",
+    _forward_kernel,
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor? v, Tensor? mask, float scale, bool is_causal)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+_backward = torch.library.custom_op(
+    "tempopt::attention_and_entropy_backward",
+    _backward_kernel,
+    mutates_args=(),
+    schema="(Tensor grad_out, Tensor grad_entropy, Tensor q, Tensor k, Tensor? v, Tensor? mask, float scale,"
+    " bool is_causal, Tensor out, Tensor entropy, Tensor lse) -> (Tensor, Tensor, Tensor)",
+)
+
+
+@_forward.register_fake
+def _forward_shapes(
+    q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = wide_type(q)
+    out = q.new_empty((*q.shape[:3], v.shape[-1]) if v is not None else (0,))
+    return out, q.new_empty(q.shape[:3], dtype=dtype), q.new_empty(q.shape[:3], dtype=dtype)
+
+
+@_backward.register_fake
+def _backward_shapes(
+    grad_out: Tensor, grad_entropy: Tensor, q: Tensor, k: Tensor, v: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_v = k.new_empty(v.shape, dtype=v.dtype) if v is not None else k.new_empty(0, dtype=rest[-1].dtype)
+    return q.new_empty(q.shape), k.new_empty(k.shape), grad_v
+
+
+class _Attention(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _forward(q, k, v, mask, scale, is_causal)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        q, k, v, mask, ctx.scale, ctx.is_causal = inputs
+        ctx.save_for_backward(q, k, v, mask, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        q, k, v, mask, *output = ctx.saved_tensors
+        given = (*grads[:2], q, k, v, mask, ctx.scale, ctx.is_causal, *output)
+        # The compiler refuses a second derivative itself, and one function within another.
+        gradient: Callable[..., Any] = _backward if torch.compiler.is_compiling() else _Gradient.apply
+        grad_q, grad_k, grad_v = gradient(*given)
+        return grad_q, grad_k, None if v is None else grad_v, None, None, None
+
+
+class _Gradient(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return _backward(*given)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise UsageError(
+            "The entropy of attention was differentiated twice, and it has a first derivative only. Leave out"
+            " create_graph=True, or make the logits q @ k.transpose(-2, -1) * scale yourself and take the"
+            " entropy of their log_softmax: it has every derivative, at the cost of the whole matrix."
+        )
+
+
+def _fold(info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...], mask_at: int) -> list[Any]:
+    """Return an operator's arguments with what is mapped over made part of the batch."""
+    size, folded = info.batch_size, list(args)
+    for at, (argument, dim) in enumerate(zip(args, in_dims, strict=True)):
+        if not isinstance(argument, Tensor):
+            continue
+        apart = argument.movedim(dim, 0) if dim is not None else argument.expand(size, *argument.shape)
+        if at == mask_at:
+            apart = apart.reshape(size, *(1,) * (5 - apart.ndim), *apart.shape[1:])
+            apart = apart.expand(size, folded[mask_at - 3].shape[0] // size, *apart.shape[2:])
+        # what stands for values that are not there has one dimension, and no batch
+        folded[at] = apart.flatten(0, 1) if apart.ndim > 2 else argument.new_empty(0)
+    return folded
+
+
+def _unfold(info: Any, results: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+    apart = tuple(each.unflatten(0, (info.batch_size, -1)) if each.ndim > 1 else each for each in results)
+    return apart, tuple(0 if each.ndim > 1 else None for each in results)
+
+
+@_forward.register_vmap
+def _map_forward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    return _unfold(info, _forward(*_fold(info, in_dims, args, mask_at=3)))
+
+
+@_backward.register_vmap
+def _map_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    return _unfold(info, _backward(*_fold(info, in_dims, args, mask_at=5)))

@@ -1,0 +1,345 @@
+"""Attention whose weights need not be the softmax of the logits; nothing is known of temperature here.
+
+Shape suffixes and masks as in attention.py; E is the head dimension of the values.
+
+Cost: softmax is PyTorch's fused attention. The others but ``linear`` hold the (B, H, Q, K) matrix of logits
+and of weights, in float32, and sort its rows; ``linear`` is O(Q + K) in time and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from entmax import entmax15, sparsemax
+from torch import Tensor
+
+from tempopt.attention.functional.logits import biased_logits, for_each_head
+from tempopt.attention.functional.masks import visible, with_causal
+from tempopt.attention.functional.precision import full_precision, wide_type
+from tempopt.errors import UsageError, unknown
+from tempopt.temperature.length import LengthScaling, NoLengthScaling
+from tempopt.temperature.ranges import check_number
+
+# Queries that causal linear attention takes at a time: their matrix is then no larger than the sums of
+# outer products that stand for all the keys before them.
+_CHUNK = 64
+# Sparsemax and 1.5-entmax give nothing to a logit that lies 1, or 2, below the largest.
+_BEYOND_SUPPORT = 4.0
+
+
+class Attention(Protocol):
+    """Queries, keys, values and masks to attended values, by one normaliser."""
+
+    def __call__(
+        self,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        v_BHKE: Tensor,
+        *,
+        top_k: Tensor | int | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        dropout_p: float,
+        scale: float | None,
+    ) -> Tensor: ...
+
+
+# Logits, True where they are hidden (but never in a whole row), and top_k, to weights.
+_Weights = Callable[[Tensor, Tensor | None, Tensor | int | None], Tensor]
+
+
+def normalised_attention(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKE: Tensor,
+    *,
+    normaliser: str = "softmax",
+    top_k: Tensor | int | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Return normaliser(Q K^T scale + mask) V, at temperature 1.
+
+    Weights are computed in float32 or better whatever the type of the queries. Under ``torch.compile`` each
+    normaliser is a graph of its own, and one serves every ``top_k`` that is given as a tensor.
+
+    Args:
+        q_BHQD: Queries; tempered already, if they are to be.
+        k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
+        v_BHKE: Values, of the keys' heads.
+        normaliser: Name in :data:`ATTENTIONS`. For ``linear`` the weights are
+            phi(q) phi(k) exp(mask) over their sum with phi = elu + 1: scale is not in them. A mask that
+            differs from query to query, or dropout, costs it the (B, H, Q, K) matrix.
+        top_k: Number of keys that ``top_k`` keeps, at least 1, for it alone; a query that sees fewer keeps
+            them all, and keys that tie with the last are kept as well. Fastest as an int, outside of
+            ``torch.compile``.
+        attn_mask: Boolean or floating mask, or None.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
+        scale: Factor on the logits; None is 1 / sqrt(D).
+
+    Returns:
+        Attended values, (B, H, Q, E), zero for a query that sees no key.
+
+    Raises:
+        UsageError: if the normaliser is not known, ``top_k`` does not go with it, or the heads of keys or
+            values do not divide the queries'.
+    """
+    if normaliser not in ATTENTIONS:
+        raise UsageError(unknown("normaliser", normaliser, ATTENTIONS))
+    _check_top_k(normaliser, top_k)
+    num_heads = q_BHQD.shape[1]
+    return ATTENTIONS[normaliser](
+        q_BHQD,
+        for_each_head(k_BHKD, num_heads),
+        for_each_head(v_BHKE, num_heads),
+        top_k=top_k,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        dropout_p=dropout_p,
+        scale=scale,
+    )
+
+
+def check_linear(inverse_temperature: Tensor | float, length_scaling: LengthScaling | None) -> None:
+    """Refuse a temperature with the normaliser ``linear``, whose weights have none to be divided by.
+
+    A tensor's value is looked at where that costs nothing: on the CPU, outside of ``torch.compile``.
+
+    Raises:
+        UsageError: if the temperature is not 1, is learned, or depends on the number of keys.
+    """
+    if isinstance(inverse_temperature, Tensor) and inverse_temperature.requires_grad:
+        raise UsageError(
+            'normaliser "linear" was given a temperature that is learned, but its weights are no exponential '
+            "of the logits and have no temperature. Leave it out, or choose another normaliser."
+        )
+    known = not isinstance(inverse_temperature, Tensor) or (
+        not torch.compiler.is_compiling() and inverse_temperature.device.type == "cpu"
+    )
+    if known and bool((torch.as_tensor(inverse_temperature) != 1).any()):
+        raise UsageError(
+            f'normaliser "linear" was given 1/tau={inverse_temperature!r}, but its weights are no '
+            "exponential of the logits and have no temperature. Give 1, or choose another normaliser."
+        )
+    if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):
+        raise UsageError(
+            f'normaliser "linear" was given the length scaling "{length_scaling.name}", but its weights are '
+            "no exponential of the logits and have no temperature. Leave the scaling out, or choose another "
+            "normaliser."
+        )
+
+
+def _check_top_k(normaliser: str, top_k: Tensor | int | None) -> None:
+    if normaliser != "top_k":
+        if top_k is not None:
+            raise UsageError(
+                f'top_k={top_k!r} was given with normaliser "{normaliser}", which keeps no number of keys. '
+                'Leave it out, or choose normaliser="top_k".'
+            )
+    elif top_k is None:
+        raise UsageError(
+            'normaliser "top_k" was given no top_k. Give the number of keys to keep, as top_k=8.'
+        )
+    elif not isinstance(top_k, Tensor):
+        check_number("top_k", top_k)
+
+
+def _fused_softmax(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKE: Tensor,
+    *,
+    top_k: Tensor | int | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    dropout_p: float,
+    scale: float | None,
+) -> Tensor:
+    # It takes one or the other; and its own weights are in float32 already.
+    if is_causal and attn_mask is not None:
+        attn_mask, is_causal = with_causal(attn_mask, q_BHQD.shape[-2], k_BHKD.shape[-2]), False
+    return F.scaled_dot_product_attention(
+        q_BHQD, k_BHKD, v_BHKE, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+    )
+
+
+def _dense(weights_of: _Weights) -> Attention:
+    """Return attention with the matrix of weights that a function makes of the matrix of logits."""
+
+    def attend(
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        v_BHKE: Tensor,
+        *,
+        top_k: Tensor | int | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        dropout_p: float,
+        scale: float | None,
+    ) -> Tensor:
+        with full_precision(q_BHQD.device.type):
+            logits_BHQK, hidden, empty = biased_logits(
+                q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal
+            )
+            weights_BHQK = weights_of(logits_BHQK, hidden, top_k)
+            if empty is not None:
+                weights_BHQK = weights_BHQK.masked_fill(empty, 0.0)
+            return (F.dropout(weights_BHQK, dropout_p) @ v_BHKE.to(weights_BHQK.dtype)).to(q_BHQD.dtype)
+
+    return attend
+
+
+def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, top_k: Tensor | int | None) -> Tensor:
+    assert top_k is not None
+    if hidden is not None:
+        logits_BHQK = logits_BHQK.masked_fill(hidden, float("-inf"))
+    threshold_BHQ1 = _largest(logits_BHQK.detach(), top_k)
+    return logits_BHQK.masked_fill(logits_BHQK < threshold_BHQ1, float("-inf")).softmax(dim=-1)
+
+
+def _largest(logits_BHQK: Tensor, rank: Tensor | int) -> Tensor:
+    """Return the logit of that rank in each row, counted from 1; the smallest if there are not so many."""
+    k_len = logits_BHQK.shape[-1]
+    if not isinstance(rank, Tensor):
+        return logits_BHQK.topk(min(rank, k_len), dim=-1).values[..., -1:]
+    # topk would have to know the number, and each would be compiled apart.
+    ordered_BHQK = logits_BHQK.sort(dim=-1, descending=True).values
+    return ordered_BHQK.index_select(-1, rank.to(logits_BHQK.device).long().clamp(1, k_len).reshape(1) - 1)
+
+
+def _sparse_weights(of: Callable[[Tensor], Tensor]) -> _Weights:
+    def weights_of(logits_BHQK: Tensor, hidden: Tensor | None, top_k: Tensor | int | None) -> Tensor:
+        if hidden is not None:
+            # Minus infinity, which is squared, would be NaN.
+            seen_BHQK = logits_BHQK.detach().masked_fill(hidden, float("-inf"))
+            lowest_BHQ1 = seen_BHQK.amax(dim=-1, keepdim=True) - _BEYOND_SUPPORT
+            logits_BHQK = torch.where(hidden, lowest_BHQ1, logits_BHQK)
+        return of(logits_BHQK)
+
+    return weights_of
+
+
+# The library's autograd functions have class methods, which torch.compile refuses: it sees these instead.
+@torch.library.custom_op("tempopt::sparsemax", mutates_args=())
+def _sparsemax(logits: Tensor) -> Tensor:
+    weights: Tensor = sparsemax(logits, dim=-1)
+    return weights
+
+
+@torch.library.custom_op("tempopt::entmax15", mutates_args=())
+def _entmax15(logits: Tensor) -> Tensor:
+    weights: Tensor = entmax15(logits, dim=-1)
+    return weights
+
+
+def _register(op: Any, alpha: float) -> None:
+    """Tell PyTorch of shape, gradient and batching of alpha-entmax over the last dimension."""
+
+    def keep(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        weights: Tensor = ctx.saved_tensors[0]
+        support = weights > 0
+        # Peters et al. 2019, proposition 2; outside of the support the root has no derivative.
+        curved = weights.masked_fill(~support, 1.0) ** (2.0 - alpha) * support
+        mean = (curved * grad).sum(dim=-1, keepdim=True) / curved.sum(dim=-1, keepdim=True)
+        return curved * (grad - mean)
+
+    def batched(info: Any, dims: tuple[int], logits: Tensor) -> tuple[Tensor, int]:
+        return op(logits.movedim(dims[0], 0)), 0
+
+    op.register_fake(torch.empty_like)
+    op.register_autograd(backward, setup_context=keep)
+    op.register_vmap(batched)
+
+
+_register(_sparsemax, alpha=2.0)
+_register(_entmax15, alpha=1.5)
+
+
+def _linear(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKE: Tensor,
+    *,
+    top_k: Tensor | int | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    dropout_p: float,
+    scale: float | None,
+) -> Tensor:
+    dtype = wide_type(q_BHQD)
+    with full_precision(q_BHQD.device.type):
+        q, k, v = F.elu(q_BHQD.to(dtype)) + 1.0, F.elu(k_BHKD.to(dtype)) + 1.0, v_BHKE.to(dtype)
+        # Their last column is 1, so that the last of the result is the sum of the weights.
+        v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+        factor = None if attn_mask is None else _exponential(attn_mask, dtype)
+        by_query = factor is not None and factor.ndim > 1 and factor.shape[-2] > 1
+        if by_query or dropout_p > 0:
+            return _linear_matrix(q, k, v, factor, is_causal, dropout_p).to(q_BHQD.dtype)
+        if factor is not None:
+            k = k * factor.reshape(*factor.shape[:-2], factor.shape[-1], 1)
+        summed = _causal_sums(q, k, v) if is_causal else q @ (k.transpose(-2, -1) @ v)
+        return _over_last(summed).to(q_BHQD.dtype)
+
+
+def _linear_matrix(
+    q: Tensor, k: Tensor, v: Tensor, factor: Tensor | None, is_causal: bool, dropout_p: float
+) -> Tensor:
+    weights_BHQK = q @ k.transpose(-2, -1)
+    if factor is not None:
+        weights_BHQK = weights_BHQK * factor
+    if is_causal:
+        weights_BHQK = weights_BHQK.tril()
+    total_BHQ1 = weights_BHQK.sum(dim=-1, keepdim=True)
+    dropped_BHQE = F.dropout(weights_BHQK, dropout_p) @ v[..., :-1]
+    return dropped_BHQE / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
+
+
+def _exponential(attn_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return exp(mask), which is 0 where a key is hidden, up to a factor that is the same for a whole row."""
+    seen = visible(attn_mask)
+    if attn_mask.dtype == torch.bool:
+        return seen.to(dtype)
+    bias = attn_mask.to(dtype).masked_fill(~seen, float("-inf"))
+    largest = bias.detach().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(dtype).min)
+    return (bias - largest).exp()
+
+
+def _causal_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return the sum over j <= i of (q_i k_j) v_j for each i, chunk by chunk."""
+    length = q.shape[-2]
+    # Keys after the last query are seen by none, and queries after the last key see all.
+    k, v = (F.pad(each[..., :length, :], (0, 0, 0, max(length - each.shape[-2], 0))) for each in (k, v))
+    # N is the number of chunks, C the queries in each of them. There may be one too many: rounding up is
+    # beyond what compiled code can reckon with where lengths are not known.
+    chunks = length // _CHUNK + 1
+    q_BHNCD, k_BHNCD, v_BHNCE = (
+        F.pad(each, (0, 0, 0, chunks * _CHUNK - length)).unflatten(-2, (chunks, _CHUNK)) for each in (q, k, v)
+    )
+    sums_BHNDE = (k_BHNCD.transpose(-2, -1) @ v_BHNCE).cumsum(dim=-3)
+    before_BHNDE = F.pad(sums_BHNDE[..., :-1, :, :], (0, 0, 0, 0, 1, 0))
+    within_BHNCE = (q_BHNCD @ k_BHNCD.transpose(-2, -1)).tril() @ v_BHNCE
+    summed_BHQE: Tensor = (q_BHNCD @ before_BHNDE + within_BHNCE).flatten(-3, -2)
+    return summed_BHQE[..., :length, :]
+
+
+def _over_last(summed_BHQE: Tensor) -> Tensor:
+    total_BHQ1 = summed_BHQE[..., -1:]
+    return summed_BHQE[..., :-1] / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
+
+
+ATTENTIONS: dict[str, Attention] = {
+    "softmax": _fused_softmax,
+    "top_k": _dense(_top_k_weights),
+    "sparsemax": _dense(_sparse_weights(_sparsemax)),
+    "entmax15": _dense(_sparse_weights(_entmax15)),
+    "linear": _linear,
+}

@@ -1,0 +1,1 @@
+"""Learned temperatures, tempered losses, entropy control and head gates, as modules."""

@@ -1,0 +1,403 @@
+"""Feedback that moves each layer's temperature until its attention has the entropy it is to have.
+
+Entropies here are shares of what is possible, H / ln n, from 0 to 1
+(:func:`tempopt.attention.functional.entropy.normalised_entropy`), averaged over a layer's queries that see
+more than one key. Who measures them, and who puts the temperatures into the model, is not known here; neither
+is Lightning.
+
+Shape suffixes: B batch, H heads, Q queries, K keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from tempopt.attention.functional.logits import hidden_and_empty, scaled_products, with_bias
+from tempopt.attention.functional.masks import visible_keys
+from tempopt.attention.modules.learned import check_count, check_scale
+from tempopt.errors import SpecError, UsageError, unknown
+from tempopt.temperature import SCHEDULES, Constant, ExponentialLayers, Schedule, TemperatureParameters
+
+# What half precision may put a share of entropy beyond its range; anything further is no share.
+_SLACK = 0.02
+
+Reduce = Callable[[list[float]], Sequence[float]]
+
+
+def _by_depth(spread: float, num_layers: int) -> tuple[float, ...]:
+    return ExponentialLayers(layer_ratio=1.0 / spread).factors(num_layers)
+
+
+def _alternating(spread: float, num_layers: int) -> tuple[float, ...]:
+    ends = [math.log(spread) / 2.0 * (-1.0) ** layer for layer in range(num_layers)]
+    level = math.fsum(ends) / num_layers
+    return tuple(math.exp(end - level) for end in ends)
+
+
+ARRANGEMENTS: dict[str, Callable[[float, int], tuple[float, ...]]] = {
+    "depth": _by_depth,
+    "alternate": _alternating,
+}
+"""Factors on the odds of entropy over the layers, of geometric mean 1; see :class:`EntropyTarget`."""
+
+_ALIKE = Constant(temperature_init=1.0)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyTarget:
+    """The entropy that each layer is to have at each training progress, as a share of ln n.
+
+    The level h(t) is a schedule's; the layers lie around it in the odds, h / (1 - h), so that every target is
+    inside (0, 1) whatever the spread, and the level is the geometric mean of the odds:
+    H_l / (1 - H_l) = f_l h / (1 - h).
+
+    Args:
+        level: The level over progress, with values between 0 and 1, both excluded.
+        spread: Over progress, the odds of the broadest layer over those of the sharpest; 1 for no difference,
+            below 1 for the other way about.
+        arrangement: ``depth``: the first layer is the broadest, the odds fall by the same factor from layer
+            to layer, the last is the sharpest. ``alternate``: layers 0, 2, ... are broad, 1, 3, ... sharp.
+
+    Raises:
+        SpecError: if the arrangement is not known or the level is outside (0, 1).
+    """
+
+    level: Schedule
+    spread: Schedule = _ALIKE
+    arrangement: str = "depth"
+
+    def __post_init__(self) -> None:
+        if self.arrangement not in ARRANGEMENTS:
+            raise SpecError(unknown("arrangement", self.arrangement, ARRANGEMENTS))
+        for progress in (0.0, 0.5, 1.0):
+            self.entropies(progress, 1)
+
+    def entropies(self, progress: float, num_layers: int) -> tuple[float, ...]:
+        """Return each layer's target, first layer first, in (0, 1).
+
+        Raises:
+            UsageError: if the progress is outside [0, 1].
+            SpecError: if the level at this progress is outside (0, 1).
+        """
+        level = self.level(progress)
+        if not 0.0 < level < 1.0:
+            raise SpecError(
+                f"The target entropy at progress {progress!r} is {level!r}. Give a share of ln n, between 0 "
+                "and 1, both excluded: at 0 the temperature would have to be 0, at 1 infinite."
+            )
+        spread = self.spread(progress)
+        if spread == 1.0:
+            return (level,) * num_layers
+        odds = level / (1.0 - level)
+        factors = ARRANGEMENTS[self.arrangement](spread, num_layers)
+        return tuple(odds * factor / (1.0 + odds * factor) for factor in factors)
+
+
+def curriculum(*, init: float = 0.9, final: float = 0.4, schedule: str = "cosine") -> EntropyTarget:
+    """Return the target that goes from broad to sharp, the same in every layer.
+
+    Args:
+        init: Share of ln n at progress 0.
+        final: Share at progress 1, less than ``init``.
+        schedule: Name of the way between them, in :data:`tempopt.temperature.SCHEDULES`.
+
+    Raises:
+        SpecError: if a share is outside (0, 1), ``final`` is not less, or the schedule is not known.
+    """
+    if not final < init:
+        raise SpecError(
+            f"final={final!r} is not below init={init!r}, and a curriculum goes from broad to sharp. "
+            "Exchange them, or give any schedule to EntropyTarget(level=...)."
+        )
+    return EntropyTarget(level=_schedule(schedule, init, final))
+
+
+def contrast(
+    *, level: float = 0.6, spread: float = 4.0, arrangement: str = "depth", schedule: str = "exponential"
+) -> EntropyTarget:
+    """Return the target under which the layers, alike at first, move apart around a level that stays.
+
+    Args:
+        level: Share of ln n that all layers start at, and the middle of them ever after.
+        spread: At progress 1, the odds of the broadest layer over those of the sharpest.
+        arrangement: Which layers are broad, as for :class:`EntropyTarget`.
+        schedule: Name of the way from spread 1 to it, in :data:`tempopt.temperature.SCHEDULES`; with
+            ``constant`` they are apart from the start.
+
+    Raises:
+        SpecError: if the level is outside (0, 1) or the spread is 1 or out of range, or a name is not known.
+    """
+    check_scale("spread", spread)
+    if spread == 1.0:
+        raise SpecError("spread=1.0 is no contrast. Give a number above 1, or below for the other way about.")
+    way = Constant(temperature_init=spread) if schedule == Constant.name else _schedule(schedule, 1.0, spread)
+    return EntropyTarget(level=Constant(temperature_init=level), spread=way, arrangement=arrangement)
+
+
+class EntropyController:
+    """Moves each layer's temperature so that its entropy follows a target over training.
+
+    Entropy rises with temperature, by d(H / ln n) / d ln tau = Var_a(s / tau) / ln n >= 0 for weights a of
+    logits s. So ln tau goes up by rate * (target - H), with H an exponential moving average of what was
+    measured, and stays between its bounds; with ``newton`` the difference is divided by that slope first.
+
+    Of the calls of :meth:`update` every ``every``-th is heeded, the first one included: only then need the
+    entropies be measured. Temperatures come close without going past their goal if rate * slope is at most
+    (1 - sqrt(decay)) / (1 + sqrt(decay)), 0.026 at the default; for many normally distributed logits a slope
+    is 2 at most, and with ``newton`` it counts as 1. They need some 1 / (rate * slope) changes to come close,
+    and many where attention is nearly uniform and the slope nearly 0: start rather low than high, or take
+    ``newton``. The same calls give the same temperatures, to the last bit.
+
+    Args:
+        num_layers: Number of layers, >= 1.
+        target: What the entropies are to be, as :func:`curriculum` or :func:`contrast`.
+        initial: Temperature at the start, one or one per layer, as of a plan at progress 0.
+        lowest: Lower bound of the temperatures.
+        highest: Upper bound of the temperatures.
+        rate: Change of ln tau for each unit of entropy, > 0; with ``newton`` the share of the step taken.
+        decay: Weight of the past in the moving average, in [0, 1); 0 for none.
+        every: How many calls there are to each change, >= 1.
+        newton: Whether the slopes are given and used.
+        max_step: Largest change of ln tau at a time, > 0. It is taken where the slope vanishes, as it does
+            where attention is one-hot or uniform, or is negative, as a bias can make it that no temperature
+            divides.
+        reduce: Given what this process has measured, returns its mean over all processes; None for one
+            process. It is called at the same calls everywhere, so that all have the same temperatures.
+
+    Raises:
+        SpecError: if a number is out of range.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        *,
+        target: EntropyTarget,
+        initial: float | Sequence[float] = 1.0,
+        lowest: float = 0.1,
+        highest: float = 10.0,
+        rate: float = 0.01,
+        decay: float = 0.9,
+        every: int = 1,
+        newton: bool = False,
+        max_step: float = 0.1,
+        reduce: Reduce | None = None,
+    ) -> None:
+        check_count("num_layers", num_layers)
+        check_count("every", every)
+        starts = [*initial] if isinstance(initial, Sequence) else [initial] * num_layers
+        for name, value in (("rate", rate), ("max_step", max_step), ("lowest", lowest), ("highest", highest)):
+            check_scale(name, value)
+        _check_starts(starts, num_layers, lowest, highest)
+        if not 0.0 <= decay < 1.0:
+            raise SpecError(f"decay={decay!r} is out of range. Give a number from 0 to 1, 1 excluded.")
+        self.num_layers = num_layers
+        self.target = target
+        self.every = every
+        self.newton = newton
+        self._bounds = (lowest, highest)
+        self._rate = rate
+        self._decay = decay
+        self._max_step = max_step
+        self._reduce = reduce
+        self._temperatures = starts
+        self._averages: list[float] | None = None
+        self._calls = 0
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperature of each layer, first layer first."""
+        return tuple(self._temperatures)
+
+    @property
+    def due(self) -> bool:
+        """Whether the next call of :meth:`update` is one that is heeded."""
+        return self._calls % self.every == 0
+
+    def update(
+        self,
+        entropies: Sequence[float] | Tensor | None,
+        *,
+        progress: float,
+        slopes: Sequence[float] | Tensor | None = None,
+    ) -> tuple[float, ...]:
+        """Return the temperatures to go on with, having moved them if a change is due.
+
+        Args:
+            entropies: H / ln n of each layer, measured at the temperatures in force; may be None when no
+                change is :attr:`due`.
+            progress: Training progress in [0, 1].
+            slopes: Var_a(s / tau) / ln n of each layer (:func:`entropy_slope`), with ``newton`` only.
+
+        Raises:
+            UsageError: if a change is due and there is not one share per layer; nothing is then changed.
+        """
+        if self.due:
+            self._move(self._measured(entropies, slopes), progress)
+        self._calls += 1
+        return self.temperatures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has come about, as numbers and lists alone, to go on from exactly."""
+        return {
+            "temperatures": list(self._temperatures),
+            "averages": None if self._averages is None else list(self._averages),
+            "calls": self._calls,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state_dict` kept, of a controller with the same arguments.
+
+        Raises:
+            UsageError: if it is that of another number of layers, or of one with ``newton`` for one without.
+        """
+        averages = state["averages"]
+        given = len(state["temperatures"])
+        if given != self.num_layers or (averages is not None and len(averages) != self._num_measured):
+            raise UsageError(
+                f"The state is of {given} layers and {len(averages or ())} averages; this controller has "
+                f"{self.num_layers} layers and {self._num_measured} averages. Make it with the arguments it "
+                "had when the state was saved."
+            )
+        self._temperatures = [float(each) for each in state["temperatures"]]
+        self._averages = None if averages is None else [float(each) for each in averages]
+        self._calls = int(state["calls"])
+
+    @property
+    def _num_measured(self) -> int:
+        return self.num_layers * (2 if self.newton else 1)
+
+    def _measured(
+        self, entropies: Sequence[float] | Tensor | None, slopes: Sequence[float] | Tensor | None
+    ) -> list[float]:
+        if (slopes is not None) != self.newton:
+            raise UsageError(
+                f"newton={self.newton}, and slopes are {'missing' if slopes is None else 'given'}. Give them "
+                "with newton=True and only then: see entropy_slope."
+            )
+        given = _numbers("entropies", entropies, self.num_layers)
+        if self.newton:
+            given += _numbers("slopes", slopes, self.num_layers)
+        # Checked after the mean is taken: all processes refuse it then, or none.
+        measured = given if self._reduce is None else [float(each) for each in self._reduce(given)]
+        if len(measured) != len(given):
+            raise UsageError(
+                f"reduce returned {len(measured)} numbers for {len(given)}. Let it return the mean of each."
+            )
+        for layer, share in enumerate(measured[: self.num_layers]):
+            if not -_SLACK <= share <= 1.0 + _SLACK:
+                raise UsageError(
+                    f"The entropy of layer {layer} is {share!r}. Give it as a share of ln n, from 0 to 1: "
+                    "see tempopt.attention.normalised_entropy."
+                )
+        for layer, slope in enumerate(measured[self.num_layers :]):
+            if not math.isfinite(slope):
+                raise UsageError(f"The slope of layer {layer} is {slope!r}. Give a finite number.")
+        return measured
+
+    def _move(self, measured: list[float], progress: float) -> None:
+        targets = self.target.entropies(progress, self.num_layers)
+        if self._averages is None:
+            averages = measured
+        else:
+            kept = self._decay
+            averages = [
+                kept * old + (1.0 - kept) * new for old, new in zip(self._averages, measured, strict=True)
+            ]
+        low, high = self._bounds
+        for layer, target in enumerate(targets):
+            step = self._rate * (target - averages[layer])
+            if self.newton:
+                step = _quotient(step, averages[self.num_layers + layer])
+            step = min(max(step, -self._max_step), self._max_step)
+            self._temperatures[layer] = min(max(self._temperatures[layer] * math.exp(step), low), high)
+        self._averages = averages
+
+
+@torch.no_grad()
+def entropy_slope(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    *,
+    scale: float | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    valid_BQ: Tensor | None = None,
+) -> Tensor:
+    """Return d(H / ln n) / d ln tau = Var_a(s / tau) / ln n, the mean over queries with a choice, 0-d.
+
+    What is added to the logits by a floating mask is not divided by the temperature: with a finite bias b it
+    is Cov_a(s / tau, s / tau + b) / ln n. The logits are materialised, in float32 or better, so give some
+    rows of queries (with theirs of the mask) rather than all of a long sequence.
+
+    Args:
+        q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
+        k_BHKD: Keys; of fewer heads, if each serves as many of the queries' next to each other.
+        scale: Factor on the logits; None is 1 / sqrt(D).
+        attn_mask: Boolean or floating mask that broadcasts to BHQK, or None.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        valid_BQ: True where a query is not padding; None if none is.
+    """
+    logits_BHQK = scaled_products(q_BHQD, k_BHKD, scale)
+    biased_BHQK = with_bias(logits_BHQK, attn_mask)
+    q_len, k_len = logits_BHQK.shape[-2:]
+    device = q_BHQD.device
+    num_keys = visible_keys(q_len, k_len, attn_mask, is_causal, device=device)
+    counts_BHQ = (num_keys > 1).expand(logits_BHQK.shape[:-1])
+    if valid_BQ is not None:
+        counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
+    hidden, _ = hidden_and_empty(q_len, k_len, attn_mask, is_causal, device=device)
+    seen_BHQK = biased_BHQK if hidden is None else biased_BHQK.masked_fill(hidden, -math.inf)
+    weights_BHQK = seen_BHQK.softmax(dim=-1)
+    # Centred before it is multiplied: differences of large squares would lose what there is.
+    aside_BHQK = logits_BHQK - (weights_BHQK * logits_BHQK).sum(dim=-1, keepdim=True)
+    biased_aside_BHQK = biased_BHQK - (weights_BHQK * biased_BHQK).sum(dim=-1, keepdim=True)
+    covariance_BHQ = (weights_BHQK * aside_BHQK * biased_aside_BHQK).sum(dim=-1)
+    slope_BHQ = covariance_BHQ / num_keys.clamp(min=2).to(logits_BHQK.dtype).log()
+    return slope_BHQ.masked_fill(~counts_BHQ, 0.0).sum() / counts_BHQ.sum().clamp(min=1)
+
+
+def _schedule(name: str, init: float, final: float) -> Schedule:
+    if name == Constant.name or name not in SCHEDULES:
+        moving = [each for each in SCHEDULES if each != Constant.name]
+        raise SpecError(unknown("schedule that moves", name, moving))
+    parameters = TemperatureParameters(
+        temperature_init=init, temperature_final=final, schedule=name, warmup_start=init
+    )
+    return parameters.plan(1).schedule
+
+
+def _check_starts(starts: Sequence[float], num_layers: int, lowest: float, highest: float) -> None:
+    if len(starts) != num_layers:
+        raise SpecError(
+            f"initial has {len(starts)} numbers for {num_layers} layers. Give one, or one per layer."
+        )
+    for start in starts:
+        check_scale("initial", start)
+        if not lowest <= start <= highest:
+            raise SpecError(
+                f"initial={start!r} is not between lowest={lowest!r} and highest={highest!r}. Give one that "
+                "is, or wider bounds."
+            )
+
+
+def _numbers(name: str, values: Sequence[float] | Tensor | None, num_layers: int) -> list[float]:
+    if values is None:
+        raise UsageError(f"A change of temperature is due, and {name} are not given. Measure them when due.")
+    numbers = values.flatten().tolist() if isinstance(values, Tensor) else [float(each) for each in values]
+    if len(numbers) != num_layers:
+        raise UsageError(f"{len(numbers)} {name} are given for {num_layers} layers. Give one per layer.")
+    return numbers
+
+
+def _quotient(step: float, slope: float) -> float:
+    if slope > 0.0:
+        return step / slope
+    return math.copysign(math.inf, step) if step else 0.0

@@ -1,0 +1,322 @@
+"""Temperatures that are learned, as modules that return 1 / tau; where it is applied is attention.py's.
+
+Each returns a tensor that broadcasts to (B, H, Q, 1), in float32 or better. Multiply it with the plan's
+1 / tau and give the product to :func:`tempopt.attention.functional.attention.tempered_attention` as
+``inverse_temperature``: what is learned is then relative to the plan, and a schedule goes on acting on it.
+QK-norm alone returns queries and keys, and the plan's 1 / tau is given as it is.
+
+Shape suffixes: B batch, H heads, Q queries, K keys, D head dimension, N tokens, M model dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tempopt.attention.functional.masks import visible_keys
+from tempopt.attention.functional.precision import widened
+from tempopt.errors import SpecError, UsageError
+from tempopt.temperature.length import FEWEST_KEYS
+from tempopt.temperature.ranges import HIGHEST, LOWEST
+
+
+class LearnedTemperature(nn.Module):
+    """A module with a temperature among its parameters; subclasses are final.
+
+    Attributes:
+        no_decay: Names of the parameters that weight decay must leave alone, since 0 is a temperature like
+            any other for them, and not a small one. :func:`parameter_groups` reads it.
+    """
+
+    no_decay: ClassVar[frozenset[str]]
+
+
+@final
+class HeadTemperature(LearnedTemperature):
+    """One learned temperature per head, as its logarithm, so that it is positive and scale-free.
+
+    tau_h = exp(log_temperature_h). Without ``init`` it starts at the plan's temperature to the last bit.
+    Known from vision transformers for small data (LSA: Lee, Lee & Song 2021), there with a masked diagonal.
+
+    Args:
+        num_heads: Number of heads, >= 1.
+        init: tau at the start, dimensionless, from 1e-6 to 1e6; one number, or one per head.
+
+    Raises:
+        SpecError: if ``num_heads`` or ``init`` is out of range, or there is not one number per head.
+    """
+
+    no_decay = frozenset({"log_temperature"})
+
+    def __init__(self, num_heads: int, *, init: float | Sequence[float] = 1.0) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(_logs("init", init, num_heads))
+
+    def forward(self) -> Tensor:
+        """Return 1 / tau, (H, 1, 1)."""
+        return _per_head(self.log_temperature).neg().exp()
+
+
+@final
+class ConditionalTemperature(LearnedTemperature):
+    """A temperature per token and head, computed from the token's own features.
+
+    tau = lowest + softplus(f(x) + softplus^-1(init - lowest)), where f is a network with one hidden layer
+    whose last layer starts at zero: it starts at ``init``, to the last bit, and never falls below ``lowest``.
+    Since a token's temperature depends on no other token, nothing of the future is seen, padding is not,
+    and a token has the same temperature with a cache of keys as without. The form found in tutorials pools
+    over the tokens, which breaks all three.
+
+    Args:
+        d_model: Number M of features of a token, >= 1.
+        num_heads: Number of heads, >= 1.
+        d_hidden: Width of the hidden layer, >= 1.
+        init: tau at the start, relative to the plan's, from 1e-6 to 1e6.
+        lowest: Lower bound of tau, positive and less than ``init``.
+
+    Raises:
+        SpecError: if a number is out of range.
+    """
+
+    no_decay = frozenset({"hidden.bias", "last.bias"})
+
+    def __init__(
+        self, d_model: int, num_heads: int, *, d_hidden: int = 32, init: float = 1.0, lowest: float = 0.1
+    ) -> None:
+        super().__init__()
+        for name, count in (("d_model", d_model), ("num_heads", num_heads), ("d_hidden", d_hidden)):
+            check_count(name, count)
+        check_scale("init", init)
+        check_scale("lowest", lowest)
+        if lowest >= init:
+            raise SpecError(
+                f"lowest={lowest!r} is not below init={init!r}, where tau is to start. Give a lower one."
+            )
+        self.init = init
+        self.lowest = lowest
+        self.hidden = nn.Linear(d_model, d_hidden)
+        self.last = nn.Linear(d_hidden, num_heads)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, x_BNM: Tensor) -> Tensor:
+        """Return 1 / tau of each token, (B, H, N, 1), for the query that is made of it.
+
+        Args:
+            x_BNM: What the query is projected from.
+        """
+        moved_BNH = self.last(F.gelu(self.hidden(x_BNM)))
+        moved_BNH = widened(moved_BNH)
+        start = _softplus_inverse(self.init - self.lowest)
+        # A difference that vanishes where nothing has been learned, which softplus of its inverse does not
+        # to the last bit; a constant of another shape would be rounded by another kernel.
+        rise_BNH = F.softplus(moved_BNH + start) - F.softplus(torch.zeros_like(moved_BNH) + start)
+        tau_BNH = (self.init + rise_BNH).clamp(min=self.lowest)
+        return tau_BNH.reciprocal().transpose(1, 2).unsqueeze(-1)
+
+
+@final
+class ScalableSoftmax(LearnedTemperature):
+    """SSMax: 1 / tau_i = s_h ln n_i, with n_i the keys that query i sees and s_h learned per head.
+
+    With ``bias`` s_h ln n_i + b_h. The scale is kept positive, and so is the whole for every n >= 2, by
+    learning the logarithms of the scale and of the value at 2 keys; a query that sees one key attends to it
+    whatever the temperature, and counts as if it saw 2. After Nakanishi, "Scalable-Softmax Is Superior for
+    Attention" (2025), where s and b are not bounded.
+
+    Args:
+        num_heads: Number of heads, >= 1.
+        init_scale: s at the start, from 1e-6 to 1e6; one number, or one per head. With 1 / ln n0 a query that
+            sees n0 keys starts at the plan's temperature.
+        bias: Whether b is learned too, from 0.
+
+    Raises:
+        SpecError: if a number is out of range, or there is not one per head.
+    """
+
+    no_decay = frozenset({"log_scale", "log_level"})
+
+    def __init__(self, num_heads: int, *, init_scale: float | Sequence[float], bias: bool = False) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(_logs("init_scale", init_scale, num_heads))
+        level = self.log_scale.detach() + math.log(math.log(FEWEST_KEYS))
+        self.log_level = nn.Parameter(level) if bias else None
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale s of each head, (H,)."""
+        return widened(self.log_scale).exp()
+
+    @property
+    def bias(self) -> Tensor:
+        """The bias b of each head, (H,); zeros where it is not learned."""
+        if self.log_level is None:
+            return torch.zeros_like(self.scale)
+        return widened(self.log_level).exp() - self.scale * math.log(FEWEST_KEYS)
+
+    def forward(
+        self, q_len: int, k_len: int, *, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Return 1 / tau of each head and query, broadcasting to (B, H, Q, 1).
+
+        Args:
+            q_len: Number of queries.
+            k_len: Number of keys.
+            attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
+            is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        """
+        seen = visible_keys(q_len, k_len, attn_mask, is_causal, device=self.log_scale.device)
+        log_scale_H11 = _per_head(self.log_scale)
+        log_keys = seen.unsqueeze(-1).clamp(min=FEWEST_KEYS).to(log_scale_H11.dtype).log()
+        if self.log_level is None:
+            return log_scale_H11.exp() * log_keys
+        return log_scale_H11.exp() * (log_keys - math.log(FEWEST_KEYS)) + _per_head(self.log_level).exp()
+
+
+@final
+class QueryKeyNorm(LearnedTemperature):
+    """Queries and keys of length 1, and a learned gain per head: logits g_h cos(q, k).
+
+    The length of queries and keys can then no longer absorb a temperature. Attend to what it returns with
+    ``scale=1.0``; the plan's 1 / tau multiplies the gain. After Henry et al., "Query-Key Normalization for
+    Transformers" (2020), where the gain is one for all heads.
+
+    Args:
+        num_heads: Number of heads of the queries, >= 1; keys may have fewer.
+        init_gain: Gain at the start, from 1e-6 to 1e6; one number, or one per head. :func:`paper_gain` is the
+            paper's; the square root of the head dimension keeps the logits of random vectors as wide as
+            plain attention has them.
+
+    Raises:
+        SpecError: if a number is out of range, or there is not one per head.
+    """
+
+    no_decay = frozenset({"log_gain"})
+
+    def __init__(self, num_heads: int, *, init_gain: float | Sequence[float]) -> None:
+        super().__init__()
+        self.log_gain = nn.Parameter(_logs("init_gain", init_gain, num_heads))
+
+    def forward(self, q_BHQD: Tensor, k_BHKD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries at length g_h and the keys at length 1, in the types they came in.
+
+        A vector of zeros stays one.
+
+        Args:
+            q_BHQD: Queries, not tempered: the normalisation would undo it.
+            k_BHKD: Keys.
+        """
+        q_hat, k_hat = _unit(q_BHQD), _unit(k_BHKD)
+        return (q_hat * _per_head(self.log_gain).exp()).to(q_BHQD.dtype), k_hat.to(k_BHKD.dtype)
+
+
+def paper_gain(length: int) -> float:
+    """Return log2(L^2 - L), the gain at which Henry et al. (2020) let QK-norm start.
+
+    Args:
+        length: L, the 97.5th percentile of the training sequences' lengths, >= 2.
+
+    Raises:
+        SpecError: if the length is less than 2.
+    """
+    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+        raise SpecError(f"length={length!r} is out of range. Give a whole number of at least 2.")
+    return math.log2(length * length - length)
+
+
+def no_decay_names(model: nn.Module) -> set[str]:
+    """Return the names, as in ``named_parameters``, of a model's learned temperatures.
+
+    For code that groups parameters by name itself, as timm does with ``no_weight_decay()`` of a model.
+
+    Args:
+        model: Any module.
+    """
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        if isinstance(module, LearnedTemperature)
+        for name, _ in module.named_parameters()
+        if name in module.no_decay
+    }
+
+
+def parameter_groups(
+    model: nn.Module, *, weight_decay: float, temperature_lr: float | None = None
+) -> list[dict[str, Any]]:
+    """Return two groups of parameters for an optimizer: the rest, and learned temperatures without decay.
+
+    Args:
+        model: Any module.
+        weight_decay: Weight decay of the rest, >= 0.
+        temperature_lr: Learning rate of the temperatures; None for that of the optimizer.
+
+    Raises:
+        UsageError: if the model has no learned temperature.
+    """
+    names = no_decay_names(model)
+    if not names:
+        raise UsageError(
+            "The model has no learned temperature. Put a module of tempopt.attention into it, as "
+            "HeadTemperature, or give model.parameters() to the optimizer."
+        )
+    learned: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        (learned if name in names else rest).append(parameter)
+    temperatures: dict[str, Any] = {"params": learned, "weight_decay": 0.0}
+    if temperature_lr is not None:
+        temperatures["lr"] = temperature_lr
+    return [{"params": rest, "weight_decay": weight_decay}, temperatures]
+
+
+def check_scale(name: str, value: object) -> None:
+    """Refuse what is not a temperature, or a factor on one.
+
+    Raises:
+        SpecError: if the value is not a number from 1e-6 to 1e6.
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and LOWEST <= value <= HIGHEST):  # type: ignore[operator]
+        raise SpecError(f"{name}={value!r} is out of range. Give a number from {LOWEST:g} to {HIGHEST:g}.")
+
+
+def check_count(name: str, value: object, *, least: int = 1) -> None:
+    """Refuse what is not a number of things.
+
+    Raises:
+        SpecError: if the value is not a whole number of at least ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecError(f"{name}={value!r} is out of range. Give a whole number of at least {least}.")
+
+
+def _logs(name: str, value: float | Sequence[float], num_heads: int) -> Tensor:
+    check_count("num_heads", num_heads)
+    values = list(value) if isinstance(value, Sequence) else [value] * num_heads
+    if len(values) != num_heads:
+        raise SpecError(f"{name} has {len(values)} numbers for {num_heads} heads. Give one, or one per head.")
+    for each in values:
+        check_scale(name, each)
+    return torch.tensor([math.log(each) for each in values], dtype=torch.float32)
+
+
+def _per_head(x_H: Tensor) -> Tensor:
+    return widened(x_H).reshape(-1, 1, 1)
+
+
+def _unit(x: Tensor) -> Tensor:
+    x = widened(x)
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    # A small number instead would be the gradient's inverse, and more than half precision holds.
+    return x / length.masked_fill(length == 0.0, 1.0)
+
+
+def _softplus_inverse(value: float) -> float:
+    # ln(e^y - 1), where neither a large y overflows nor a small one is lost.
+    return value + math.log(-math.expm1(-value))

@@ -1,0 +1,338 @@
+"""Losses with an output temperature: what divides the logits of a loss, not those of attention.
+
+None of them knows Lightning; whoever trains moves an :class:`OutputTemperature` along with the progress.
+
+A temperature T changes the gradient's size with its shape: that of cross-entropy of z / T is (p - y) / T, so
+whoever anneals T anneals the learning rate too. ``keep_gradient`` multiplies the loss by T, so that the
+gradient is p - y at every temperature. The value of the loss is then T times the cross-entropy: compare
+losses of different temperatures by an untempered metric, never by themselves.
+
+Shape suffixes: N examples, C classes, E features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Self, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tempopt.attention.functional.precision import widened
+from tempopt.attention.modules.learned import LearnedTemperature, check_scale
+from tempopt.errors import SpecError, UsageError
+from tempopt.temperature.ranges import HIGHEST, LOWEST
+from tempopt.temperature.schedules import Schedule
+
+_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": torch.mean,
+    "sum": torch.sum,
+    "none": lambda losses: losses,
+}
+
+
+@final
+class OutputTemperature(nn.Module):
+    """A schedule's temperature as a tensor, so that one compiled graph serves all of training.
+
+    It is no part of the state dict: after a resume, set the progress. Its type is float32 or better whatever
+    the type of the model. Contrastive losses with a cosine that goes up and down (Kukleva et al. 2023) take
+    it from :class:`tempopt.temperature.Cyclic`.
+
+    Args:
+        schedule: Any schedule of :mod:`tempopt.temperature`.
+
+    Attributes:
+        schedule: What was given.
+        progress: The training progress, in [0, 1], whose temperature is set.
+        temperature: The temperature, 0-d.
+    """
+
+    temperature: Tensor
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self.schedule = schedule
+        self.register_buffer("temperature", torch.ones((), dtype=torch.float32), persistent=False)
+        self.set_progress(0.0)
+
+    def set_progress(self, progress: float) -> None:
+        """Set the schedule's temperature at ``progress`` in [0, 1], in place.
+
+        To be called before a forward, not between a forward and its backward.
+
+        Raises:
+            UsageError: if the progress is outside [0, 1].
+        """
+        temperature = self.schedule(progress)
+        with torch.no_grad():
+            self.temperature.fill_(temperature)
+        self.progress = progress
+
+    def forward(self) -> Tensor:
+        """Return the temperature, 0-d."""
+        return self.temperature
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        # another type of the weights does not make it another temperature
+        self.temperature = widened(self.temperature)
+        self.set_progress(self.progress)
+        return self
+
+
+@final
+class LearnedOutputTemperature(LearnedTemperature):
+    """A learned temperature of a loss, exp(log_temperature), held between two bounds.
+
+    In training the parameter itself is held there before it is used, as CLIP (Radford et al. 2021) does after
+    each step: beyond a bound it would have no gradient and never come back. The defaults are CLIP's.
+
+    Args:
+        init: Temperature at the start, from ``lowest`` to ``highest``.
+        lowest: Lower bound, >= 1e-6.
+        highest: Upper bound, <= 1e6.
+
+    Raises:
+        SpecError: if the numbers are out of range or order.
+    """
+
+    no_decay = frozenset({"log_temperature"})
+
+    def __init__(self, *, init: float = 0.07, lowest: float = 0.01, highest: float = 1.0) -> None:
+        super().__init__()
+        for name, value in (("init", init), ("lowest", lowest), ("highest", highest)):
+            check_scale(name, value)
+        if not lowest <= init <= highest:
+            raise SpecError(
+                f"init={init!r} is not between lowest={lowest!r} and highest={highest!r}. Give one that is."
+            )
+        self.lowest = lowest
+        self.highest = highest
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(init), dtype=torch.float32))
+
+    def forward(self) -> Tensor:
+        """Return the temperature, 0-d."""
+        low, high = math.log(self.lowest), math.log(self.highest)
+        if self.training:
+            with torch.no_grad():
+                self.log_temperature.clamp_(low, high)
+        # In training not clamped out of place: its backward would refuse the next forward's clamp in place.
+        log_temperature = self.log_temperature if self.training else self.log_temperature.clamp(low, high)
+        return widened(log_temperature).exp()
+
+
+def tempered_cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    temperature: Tensor | float,
+    keep_gradient: bool = True,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the cross-entropy of softmax(logits / T), in float32 or better.
+
+    At T = 1 it is ``torch.nn.functional.cross_entropy`` to the last bit. Smoothed targets bound what the
+    logits gain by growing, and so does a high T: they do in part the same.
+
+    Args:
+        logits: (N, C), (C) or (N, C, ...), as for torch's.
+        target: Class numbers or probabilities, as for torch's.
+        temperature: T, positive; a number, or a tensor of one element.
+        keep_gradient: Whether the loss is multiplied by T, so that annealing T does not anneal the learning
+            rate. The factor is a constant of the differentiation, also where T is learned.
+        weight: Weight of each class, (C), or None.
+        ignore_index: Target that does not count.
+        label_smoothing: Share of the uniform distribution in the targets, in [0, 1].
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        SpecError: if a temperature given as a number is not from 1e-6 to 1e6.
+        UsageError: if one given as a tensor has more than one element.
+    """
+    _check_temperature(temperature)
+    tempered = _tempered(logits, temperature)
+    loss = F.cross_entropy(
+        tempered,
+        target,
+        weight=None if weight is None else weight.to(tempered.dtype),
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+    return loss * _constant(temperature) if keep_gradient else loss
+
+
+def distillation_loss(
+    student: Tensor,
+    teacher: Tensor,
+    *,
+    temperature: Tensor | float,
+    target: Tensor | None = None,
+    mix: float = 1.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return mix T^2 KL(teacher at T || student at T) + (1 - mix) cross-entropy(student at 1, target).
+
+    The factor T^2 keeps the size of the first term's gradient as T changes, for T large against the logits
+    (Hinton, Vinyals & Dean 2015). It is the KL divergence and not the cross-entropy with the teacher: the
+    gradients are the same, and it is 0 where the student is as the teacher.
+
+    Args:
+        student: Logits (N, C), (C) or (N, C, ...).
+        teacher: Logits of the same shape; no gradient flows to them. A class that is minus infinity in both
+            does not count.
+        temperature: T, positive; a number, or a tensor of one element.
+        target: True classes, as for torch's cross-entropy; None where ``mix`` is 1.
+        mix: Share of the first term, in [0, 1].
+        reduction: ``mean`` over the examples (and places), ``sum`` or ``none``.
+
+    Raises:
+        SpecError: if ``mix``, ``reduction`` or a temperature given as a number is none of the allowed.
+        UsageError: if the shapes differ, or ``target`` is missing or would have no effect.
+    """
+    _check_temperature(temperature)
+    _check_distillation(student, teacher, target, mix, reduction)
+    classes = 0 if student.ndim == 1 else 1
+    log_student = _tempered(student, temperature).log_softmax(dim=classes)
+    log_teacher = _tempered(teacher.detach(), temperature).log_softmax(dim=classes)
+    each = F.kl_div(log_student, log_teacher, reduction="none", log_target=True)
+    # 0 ln 0 is 0
+    divergence = each.masked_fill(log_teacher == -math.inf, 0.0).sum(dim=classes)
+    soft = _REDUCTIONS[reduction](divergence) * _constant(temperature) ** 2
+    if target is None:
+        return soft
+    hard = F.cross_entropy(_tempered(student, 1.0), target, reduction=reduction)
+    return mix * soft + (1.0 - mix) * hard
+
+
+def contrastive_loss(
+    a_NE: Tensor, b_NE: Tensor, *, temperature: Tensor | float, keep_gradient: bool = False
+) -> Tensor:
+    """Return the symmetric InfoNCE loss of N pairs: each a is to find its own b among all, and each b its a.
+
+    The mean of the cross-entropies along rows and along columns of cos(a_i, b_j) / T, as CLIP has it
+    (Radford et al. 2021; van den Oord et al. 2018).
+
+    Args:
+        a_NE: One side of the pairs; brought to length 1 here.
+        b_NE: The other side, pair by pair.
+        temperature: T, positive; a number, or a tensor of one element, as from :class:`OutputTemperature` or
+            :class:`LearnedOutputTemperature`.
+        keep_gradient: Whether the loss is multiplied by T, as for :func:`tempered_cross_entropy`; here it is
+            not usual, MoCo v3 apart.
+
+    Raises:
+        SpecError: if a temperature given as a number is not from 1e-6 to 1e6.
+        UsageError: if the sides are not two matrices of one shape.
+    """
+    _check_temperature(temperature)
+    if a_NE.ndim != 2 or a_NE.shape != b_NE.shape:
+        raise UsageError(
+            f"a has shape {tuple(a_NE.shape)} and b {tuple(b_NE.shape)}; allowed are two matrices of one "
+            "shape, (pairs, features). Pair them up and flatten what else there is."
+        )
+    a_NE, b_NE = (F.normalize(widened(each), dim=-1) for each in (a_NE, b_NE))
+    with torch.autocast(a_NE.device.type, enabled=False):
+        logits_NN = _tempered(a_NE @ b_NE.T, temperature)
+    own_N = torch.arange(len(logits_NN), device=logits_NN.device)
+    loss = (F.cross_entropy(logits_NN, own_N) + F.cross_entropy(logits_NN.T, own_N)) / 2.0
+    return loss * _constant(temperature) if keep_gradient else loss
+
+
+def calibrated_temperature(logits_NC: Tensor, target_N: Tensor) -> float:
+    """Return the temperature under which the logits of held-out examples are most likely.
+
+    The minimum of the mean negative log-likelihood of softmax(logits / T), which is convex in 1 / T and has
+    one at most; found as the root of its derivative E_p[z] - z_y, in float64. It changes no prediction, only
+    the confidence (Guo et al. 2017).
+
+    Args:
+        logits_NC: Logits of examples that were not trained on, finite.
+        target_N: Their true classes, from 0 to C - 1.
+
+    Raises:
+        UsageError: if shapes or values are not so, or no temperature from 1e-6 to 1e6 is the best: where
+            every example is classified rightly, none is low enough; where the logits tell nothing of the
+            classes, none is high enough.
+    """
+    from scipy.optimize import brentq
+
+    _check_calibration(logits_NC, target_N)
+    logits = logits_NC.detach().double()
+    true = logits.gather(1, target_N.unsqueeze(1)).squeeze(1)
+
+    def slope(log_temperature: float) -> float:
+        """The derivative of the mean negative log-likelihood by 1 / T, which rises with 1 / T."""
+        weights = (logits * math.exp(-log_temperature)).softmax(dim=1)
+        return float(((weights * logits).sum(dim=1) - true).mean())
+
+    low, high = math.log(LOWEST), math.log(HIGHEST)
+    if slope(low) <= 0.0 or slope(high) >= 0.0:
+        why = (
+            "the logits tell nothing of the classes, or the contrary"
+            if slope(high) >= 0.0
+            else "every example is classified rightly, so the colder the better"
+        )
+        raise UsageError(
+            f"No temperature from {LOWEST:g} to {HIGHEST:g} makes these {len(logits)} examples most likely: "
+            f"{why}. Give more examples, ones that were not trained on."
+        )
+    return math.exp(float(brentq(slope, low, high, xtol=1e-13)))
+
+
+def _check_temperature(temperature: Tensor | float) -> None:
+    if not isinstance(temperature, Tensor):
+        check_scale("temperature", temperature)
+    elif temperature.numel() != 1:
+        raise UsageError(
+            f"temperature has shape {tuple(temperature.shape)}; allowed is a number or a tensor of one "
+            "element. Take the mean of several, or call once for each."
+        )
+
+
+def _check_distillation(
+    student: Tensor, teacher: Tensor, target: Tensor | None, mix: float, reduction: str
+) -> None:
+    if reduction not in _REDUCTIONS:
+        raise SpecError(f'reduction is "{reduction}"; allowed are {", ".join(_REDUCTIONS)}.')
+    if student.shape != teacher.shape:
+        raise UsageError(
+            f"student has shape {tuple(student.shape)} and teacher {tuple(teacher.shape)}; they must be the "
+            "same. Give logits over the same classes, (N, C) or (N, C, ...)."
+        )
+    if not 0.0 <= mix <= 1.0:
+        raise SpecError(f"mix={mix!r} is out of range. Give a number from 0 to 1.")
+    if target is None and mix < 1.0:
+        raise UsageError(f"mix={mix!r} asks for the true classes, and there is no target. Give it, or mix=1.")
+    if target is not None and mix == 1.0:
+        raise UsageError("target has no effect with mix=1.0. Leave it out, or give a mix below 1.")
+
+
+def _check_calibration(logits_NC: Tensor, target_N: Tensor) -> None:
+    if logits_NC.ndim != 2 or target_N.shape != logits_NC.shape[:1] or not len(logits_NC):
+        raise UsageError(
+            f"logits have shape {tuple(logits_NC.shape)} and targets {tuple(target_N.shape)}; allowed are "
+            "(examples, classes) and (examples), with one example at least."
+        )
+    if target_N.is_floating_point() or not bool(((target_N >= 0) & (target_N < logits_NC.shape[1])).all()):
+        raise UsageError(
+            f"targets must be whole numbers from 0 to {logits_NC.shape[1] - 1}, one per example."
+        )
+    if not bool(logits_NC.isfinite().all()):
+        raise UsageError("logits have values that are not finite. Leave those examples or classes out.")
+
+
+def _tempered(logits: Tensor, temperature: Tensor | float) -> Tensor:
+    if isinstance(temperature, Tensor):
+        temperature = temperature.reshape(())
+    return widened(logits) / temperature
+
+
+def _constant(temperature: Tensor | float) -> Tensor | float:
+    return temperature.detach().reshape(()) if isinstance(temperature, Tensor) else temperature

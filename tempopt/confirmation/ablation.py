@@ -1,0 +1,192 @@
+"""Which part of the winner its gain comes from, and whether a simpler plan would do: which runs tell it.
+
+Once a gain is shown, each part of the winner that is not neutral is made neutral, one at a time, on the
+confirming seeds. Simpler plans are ordered on the choosing seeds, and one of them is trained on the
+confirming seeds. Pure: rows in, new tickets out; what they come to is verdict.py's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tempopt.confirmation.comparisons import Evidence, gain
+from tempopt.confirmation.pairs import confirmed_arms
+from tempopt.confirmation.selection import all_on_choosing_seeds
+from tempopt.confirmation.selection import means as means_of
+from tempopt.records.rows import NewTicket, Parameters, TicketRow
+from tempopt.records.tickets import Arm, current_round, joined, next_number, of_kind, rounds_behind
+from tempopt.spec.search_space import UNSET
+from tempopt.temperature import (
+    NEUTRAL,
+    NORMALISATION,
+    active_groups,
+    at_constant,
+    effective,
+    training_key,
+    without,
+)
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+SIMPLEST = "simplest"
+"""Arm of the simpler plan that is trained on the confirming seeds."""
+_SIMPLER = "simpler"
+# several of them share a column of 255 letters
+_LONGEST = 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simpler:
+    """A plan with some of the winner's parts.
+
+    Args:
+        parts: Those that it keeps, as in :data:`tempopt.temperature.GROUPS`.
+        parameters: The whole parameter set.
+    """
+
+    parts: tuple[str, ...]
+    parameters: Parameters
+
+
+def arm_without(part: str) -> str:
+    """Return the arm of the runs that train the winner without one of its parts."""
+    if len(part) > _LONGEST:
+        part = f"{part[: _LONGEST - 9]}_{hashlib.sha256(part.encode()).hexdigest()[:8]}"
+    return f"without_{part}"
+
+
+def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
+    """Return by part the winner with that part neutral, for each of its parts that is not.
+
+    What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too. Without its
+    schedule the winner has the constant temperature that was the best in place of it.
+
+    Args:
+        spec: The study's spec.
+        arms: What is confirmed.
+    """
+    winner = arms["search"]
+    found = {part: without(winner, part) for part in active_groups(winner)}
+    if "schedule" in found:
+        constant = arms.get("constant_twin") or arms.get("constant")
+        found["schedule"] = constant or found["schedule"]
+    for name in spec.method_names:
+        given = spec.search[name].baseline
+        value = NEUTRAL[name] if name in NORMALISATION else given
+        if value != UNSET and winner.get(name, value) != value:
+            found[name] = effective({**winner, name: value})
+    return found
+
+
+def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
+    """Return the plans that keep one part of the winner, or all but one; the fewest parts first."""
+    winner = arms["search"]
+    parts = active_groups(winner)
+    level = arms.get("constant_twin", {}).get("temperature_init")
+    known = {training_key(winner), training_key(arms.get("twin", winner))}
+    found = []
+    kept = [(part,) for part in parts] + [tuple(p for p in parts if p != part) for part in parts]
+    for keep in sorted(set(kept), key=lambda keep: (len(keep), [parts.index(part) for part in keep])):
+        parameters = winner
+        if "schedule" in parts and "schedule" not in keep and level is not None:
+            parameters = at_constant(parameters, level)
+        for part in parts:
+            if part not in keep:
+                parameters = without(parameters, part)
+        if (text := training_key(parameters)) not in known:
+            known.add(text)
+            found.append(Simpler(parts=keep, parameters=parameters))
+    return found
+
+
+def ablation_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+    """Return the next runs that take the winner apart; none if it is not wanted, or was done.
+
+    Args:
+        tickets: All tickets of the study, which are all over, the confirmation's among them.
+        spec: The study's spec.
+    """
+    now = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=now)
+    arms = confirmed_arms(confirm)
+    if not {"search", "unit", "twin"} <= arms.keys() or not _wanted(tickets, spec, now):
+        return []
+    if training_key(arms["search"]) == training_key(arms["twin"]) or taken_apart(tickets, now) is not None:
+        return []
+    return _simpler_tickets(tickets, spec, arms) or _taken_apart(tickets, spec, arms, now)
+
+
+def taken_apart(tickets: Sequence[TicketRow], of_round: int) -> int | None:
+    """Return in which of the rounds that a verdict rests on the winner was taken apart; None: in none."""
+    rounds = (
+        each for each in rounds_behind(tickets, of_round) if of_kind(tickets, "ablation", of_round=each)
+    )
+    return max(rounds, default=None)
+
+
+def _wanted(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> bool:
+    if spec.study.ablation == "auto":
+        answer = gain(Evidence(tickets, spec, now))
+        return answer is not None and answer.significant
+    return spec.study.ablation == "full"
+
+
+def _simpler_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters]
+) -> list[NewTicket]:
+    """Return the runs on choosing seeds that are still needed to order simpler plans."""
+    plans = simpler_plans(arms)
+    if not plans:
+        return []
+    sets = [arms["search"], arms["unit"], *(plan.parameters for plan in plans)]
+    return all_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
+
+
+def simplest(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], of_round: int
+) -> Simpler | None:
+    """Return the simpler plan that is tested: the one with the fewest parts that seems to do.
+
+    It seems to do if it keeps, in the mean over the choosing seeds, what lies half way between all of the
+    gain and ``study.keep_share`` of it. None: there is none.
+    """
+    means = means_of(tickets, spec, of_round)
+    winner, baseline = (means.get(training_key(arms[arm])) for arm in ("search", "unit"))
+    if winner is None or baseline is None or winner <= baseline:
+        return None
+    enough = baseline + (1 + spec.study.keep_share) / 2 * (winner - baseline)
+    fit = [
+        (len(plan.parts), -mean, plan)
+        for plan in simpler_plans(arms)
+        if (mean := means.get(training_key(plan.parameters))) is not None and mean >= enough
+    ]
+    return min(fit, key=lambda each: each[:2])[2] if fit else None
+
+
+def _taken_apart(
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], now: int
+) -> list[NewTicket]:
+    """Return the runs on the confirming seeds; what is confirmed anyway is not trained again."""
+    named = {arm_without(part): parameters for part, parameters in ablated(spec, arms).items()}
+    if plan := simplest(tickets, spec, arms, now):
+        named[SIMPLEST] = plan.parameters
+    confirmed = {training_key(parameters) for parameters in arms.values()}
+    new = joined({arm: each for arm, each in named.items() if training_key(each) not in confirmed})
+    pairs = {t.pair: t.seed for t in of_kind(tickets, "confirm", of_round=now) if t.pair is not None}
+    runs = [(pair, seed, *each) for pair, seed in sorted(pairs.items()) for each in new.items()]
+    return [
+        NewTicket(
+            kind="ablation",
+            arm=arm,
+            number=number,
+            seed=seed,
+            pair=pair,
+            parameters=parameters,
+            round=now,
+        )
+        for number, (pair, seed, arm, parameters) in enumerate(runs, next_number(tickets, "ablation"))
+    ]

@@ -1,0 +1,262 @@
+"""Comparisons of arms on paired seeds: rows in, gains with interval and p out.
+
+Pure. Which runs there are is pairs.py's business, which comparisons make a verdict is verdict.py's, and the
+statistics are paired_tests.py's.
+
+How runs that did not end well count, decided before any was seen:
+
+* *Lost* (the infrastructure failed on every attempt): its pair is left out and counted as dropped.
+  What the machine did says nothing about the temperature.
+* *Diverged*: leaving the pair out would reward parameters for the seeds they blow up on. The run counts
+  with the worst value that any run of the two arms that are compared reached: kinder than the truth,
+  so a gain over an arm that diverges is a lower bound. And so that kindness never makes a gain, an arm
+  that diverged on more seeds than the one it is compared with is not significantly better, whatever p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tempopt.records.rows import Kind, TicketRow
+from tempopt.records.tickets import added_pairs, of_kind, oriented, pairs_of, rounds_behind, usable, verdicts
+from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.group_sequential import Look, spent
+from tempopt.statistics.paired_tests import ALPHA, PairedTest, Stage, paired
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One comparison of an arm with a reference on paired seeds, or the more cautious of several.
+
+    Args:
+        paired: Estimate, interval and p over the pairs that count.
+        dropped: Pairs left out because the infrastructure lost one of the two runs.
+        diverged: Pairs on which the arm diverged.
+        reference_diverged: Pairs on which the reference diverged.
+        each: The comparisons of which this is the more cautious; empty if it is one itself.
+        lost: References of which no run is left to compare with; nothing is shown without them.
+    """
+
+    paired: PairedTest
+    dropped: int = 0
+    diverged: int = 0
+    reference_diverged: int = 0
+    each: tuple[Answer, ...] = ()
+    lost: int = 0
+
+    @property
+    def significant(self) -> bool:
+        """Whether the arm is better, by p, and does not diverge more often; of several, than each of them."""
+        if self.lost:
+            return False
+        if self.each:
+            return all(answer.significant for answer in self.each)
+        return self.paired.significant and self.diverged <= self.reference_diverged
+
+    @property
+    def worse(self) -> bool:
+        """Whether the arm is significantly worse; of several references, than each of them."""
+        if self.each:
+            return all(answer.worse for answer in self.each)
+        return self.paired.p_value < ALPHA and self.paired.gain < 0
+
+
+def cautious(answers: Sequence[Answer | None]) -> Answer | None:
+    """Return the comparison with all of several references at once; None: of none is a run left.
+
+    It claims what each of them claims (an intersection-union test, Berger 1982, which needs no correction):
+    the gain is the smallest, the interval goes from the lowest end to the highest, and p is the largest, or 1
+    where the signs differ.
+    """
+    found = [answer for answer in answers if answer is not None]
+    lost = len(answers) - len(found)
+    if len(found) < 2:
+        return (replace(found[0], lost=lost) if lost else found[0]) if found else None
+    tests = [answer.paired for answer in found]
+    least = min(found, key=lambda answer: answer.paired.gain)
+    one_sign = len({test.gain > 0 for test in tests}) == 1
+    return Answer(
+        paired=PairedTest(
+            gain=least.paired.gain,
+            ci_low=min(test.ci_low for test in tests),
+            ci_high=max(test.ci_high for test in tests),
+            p_value=max(test.p_value for test in tests) if one_sign else 1.0,
+            n_pairs=min(test.n_pairs for test in tests),
+            confidence=least.paired.confidence,
+        ),
+        dropped=max(answer.dropped for answer in found),
+        diverged=least.diverged,
+        reference_diverged=least.reference_diverged,
+        each=tuple(found),
+        lost=lost,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Value by pair and the pairs that diverged; what was lost is in neither."""
+
+    values: dict[int, float]
+    diverged: frozenset[int] = frozenset()
+
+    @property
+    def pairs(self) -> frozenset[int]:
+        return self.diverged | self.values.keys()
+
+    @classmethod
+    def of(cls, tickets: Iterable[TicketRow]) -> Runs:
+        """Return what runs came to."""
+        tickets = list(tickets)
+        values = {
+            t.pair: t.value for t in tickets if usable(t) and t.pair is not None and t.value is not None
+        }
+        diverged = {
+            t.pair for t in tickets if t.outcome in ("complete", "diverged") and t.pair is not None
+        } - values.keys()
+        return cls(values=values, diverged=frozenset(diverged))
+
+
+class Evidence:
+    """The pairs that the verdict of a round rests on, and the level at which it may claim.
+
+    Pairs that were added to a verdict make a round of their own, which rests on the earlier ones, too.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        of_round: The round.
+        alone: Whether it rests on its own pairs, whatever was added to.
+    """
+
+    def __init__(
+        self, tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, *, alone: bool = False
+    ) -> None:
+        self.spec = spec
+        self.verdict = verdicts(tickets, of_round)
+        self.alpha = level(self.verdict)
+        self.rounds = [of_round] if alone else rounds_behind(tickets, of_round)
+        self._tickets = [ticket for ticket in tickets if ticket.round in self.rounds]
+
+    def tickets(self, kind: Kind, arm: str, of_round: int) -> list[TicketRow]:
+        """Return the tickets of an arm in one of the rounds."""
+        return of_kind(self._tickets, kind, arm, of_round=of_round)
+
+    def runs(self, arm: str, kind: Kind = "confirm") -> list[Runs]:
+        """Return the runs of an arm, round by round."""
+        return [Runs.of(self.tickets(kind, arm, each)) for each in self.rounds]
+
+    def compare(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> Answer | None:
+        """Return the comparison over the pairs of which neither run was lost; None if there is none.
+
+        Args:
+            arm: Its runs, round by round.
+            reference: The same of what it is compared with.
+        """
+        differences = [_differences(one, other, self.spec) for one, other in zip(arm, reference, strict=True)]
+        stages = [
+            Stage(differences=tuple(found.values()), looks=self._looks(found.keys(), of_round))
+            for found, of_round in zip(differences, self.rounds, strict=True)
+            if found
+        ]
+        if not stages:
+            return None
+        *earlier, last = stages
+        counted = [pair for found in differences for pair in found]
+        planned = sum(map(self.planned, self.rounds))
+        return Answer(
+            paired=paired(
+                last.differences,
+                test=self.spec.study.test,
+                direction=self.spec.study.direction,
+                alpha=self.alpha,
+                looks=last.looks,
+                earlier=earlier,
+            ),
+            dropped=planned - len(counted),
+            diverged=_common(arm, differences),
+            reference_diverged=_common(reference, differences),
+        )
+
+    def planned(self, of_round: int) -> int:
+        """Return the number of pairs that a round has tickets for."""
+        return pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
+
+    def _looks(self, pairs: Iterable[int], of_round: int) -> tuple[Look, ...] | None:
+        """Return after how many usable pairs a round was looked at, None if once."""
+        confirm, pairs = self.spec.study.seeds.confirm, sorted(pairs)
+        done = pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
+        if added_pairs(self._tickets, of_round) or confirm.min == confirm.max:
+            return None
+        looks: dict[int, float] = {}
+        for look in confirm.looks:
+            if look <= done and (usable_pairs := sum(pair < look for pair in pairs)) > 1:
+                looks[usable_pairs] = spent(look, confirm.max)
+        return tuple(looks.items()) or None
+
+    def gains(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[float]:
+        """Return what an arm gains over its reference on each pair that counts, more being better."""
+        return [
+            oriented(difference, self.spec.study.direction)
+            for one, other in zip(arm, reference, strict=True)
+            for difference in _differences(one, other, self.spec).values()
+        ]
+
+
+def _common(runs: Sequence[Runs], differences: Sequence[Mapping[int, float]]) -> int:
+    return sum(len(each.diverged & found.keys()) for each, found in zip(runs, differences, strict=True))
+
+
+def _differences(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
+    """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
+    reached = [*arm.values.values(), *reference.values.values()]
+    pick: Callable[..., float] = min if spec.study.direction == "maximize" else max
+    # Without any value at all every difference is 0: two arms that always diverge are equally bad.
+    worst = pick(reached, default=0.0)
+    return {
+        pair: arm.values.get(pair, worst) - reference.values.get(pair, worst)
+        for pair in sorted(arm.pairs & reference.pairs)
+    }
+
+
+def gains_by_pair(
+    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, reference: str = "unit"
+) -> dict[int, float]:
+    """Return the winner's gain over a reference on each pair of a round, as its verdict counts it.
+
+    More is better, whatever the direction; pairs of which a run was lost are left out.
+    """
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    winner, baseline = (Runs.of(of_kind(confirm, "confirm", arm)) for arm in ("search", reference))
+    return {
+        pair: oriented(difference, spec.study.direction)
+        for pair, difference in _differences(winner, baseline, spec).items()
+    }
+
+
+def gain(evidence: Evidence) -> Answer | None:
+    """Return what the winner gains over τ = 1: over baseline and twin, each; None: no pair is left.
+
+    If one of them has lost all of its runs, the other says what there is to say, and no gain is shown.
+    """
+    winner, baseline, twin = (evidence.runs(arm) for arm in ("search", "unit", "twin"))
+    # a twin without a run is another arm than the baseline, too: those that are equal share theirs
+    references = [baseline] if twin == baseline else [baseline, twin]
+    return cautious([evidence.compare(winner, each) for each in references])
+
+
+def is_decided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
+    """Return whether a round's confirmation, all of whose tickets are over, gets no more pairs.
+
+    It has all of its pairs, a gain is shown, or none is in sight. To stop where the winner is behind is not
+    binding: the level holds whether or not it is done.
+    """
+    pairs = pairs_of(of_kind(tickets, "confirm", of_round=of_round))
+    if added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:
+        return True
+    answer = gain(Evidence(tickets, spec, of_round))
+    return answer is not None and (answer.significant or answer.paired.gain <= 0)

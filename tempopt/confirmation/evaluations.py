@@ -1,0 +1,145 @@
+"""What is measured at the end of a run: its metric as trained, and under other temperatures at inference.
+
+Trained weights may do better at another temperature than the one they were trained with. That costs no
+training, so the models of the winner, of the baseline and of the winner's twin are all measured under the
+same plans: constants over the searched range and beyond, with and without length scaling, and the winner's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from tempopt.records.rows import Kind
+from tempopt.spec.search_space import Choices, Range
+from tempopt.temperature import CREDITED, GROUPS, NORMALISATION, effective, is_neutral
+from tempopt.workers.messages import Evaluation
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+INFERENCE_ARMS = ("search", "unit", "twin")
+"""Arms whose models are measured under other temperatures."""
+OBSERVED = ("search", "unit")
+"""Arms whose confirming runs have their attention looked at: the winner's, and the baseline's."""
+WINNER = "winner"
+"""Name of the winner's final plan among those of inference."""
+
+_AT_ONE = "constant=1"
+_RANGE = (0.25, 4.0)
+_BEYOND = 2.0
+_PLANS = 16
+_FINEST = 0.5
+_PLAIN_SCALINGS = ("log_n", "clipped_log_n")
+
+On = Literal["validate", "test"]
+
+
+def dataloader(kind: Kind, spec: StudySpec) -> On:
+    """Return the data on which the value of a run of this kind is counted."""
+    confirming = kind in ("confirm", "init_only", "ablation")
+    return "test" if confirming and spec.study.confirm_on == "test" else "validate"
+
+
+def counted(kind: Kind, spec: StudySpec) -> str:
+    """Return the name of the evaluation whose value becomes the value of a ticket of this kind."""
+    on = dataloader(kind, spec)
+    return on if spec.study.validate_at == "final" else f"{on}_current"
+
+
+def inference_constants(spec: StudySpec) -> list[float]:
+    """Return the constant temperatures of inference, ascending; 1 is not among them.
+
+    Powers of √2 from half the lowest searched temperature to twice the highest, farther apart where that
+    would be more than sixteen.
+    """
+    low, high = _searched(spec)
+    first, last = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
+    first, last = min(first, 0.0), max(last, 0.0)
+    step = max(_FINEST, math.ceil((last - first) / _PLANS / _FINEST) * _FINEST)
+    powers = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
+    return [2.0 ** (power * step) for power in powers if power]
+
+
+def _searched(spec: StudySpec) -> tuple[float, float]:
+    found: list[float] = []
+    for name in ("temperature_init", "temperature_final", "warmup_start"):
+        match spec.search.get(name):
+            case Range(low=low, high=high):
+                found += [float(low), float(high)]
+            case Choices(choices=choices):
+                found += [float(each) for each in choices if isinstance(each, int | float)]
+    return (min(found), max(found)) if found else _RANGE
+
+
+def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the plans of inference by name, as temperature parameters; a model's own is not among them.
+
+    Args:
+        spec: The study's spec.
+        winner: The winner's parameters; what its length scaling and its final temperatures are.
+    """
+    plans: dict[str, dict[str, Any]] = {}
+    for label, scaling in _scalings(spec, winner).items():
+        constants = sorted([*inference_constants(spec), 1.0])
+        if label:
+            # every other one, 1 among them: evaluations are not free where trainings are short
+            constants = constants[constants.index(1.0) % 2 :: 2]
+        for tau in constants:
+            name = f"constant={tau:.4g}{label}"
+            plans[name] = {"temperature_init": tau, **scaling}
+    own = {name: value for name, value in winner.items() if name in CREDITED}
+    return {WINNER: own, **plans}
+
+
+def _scalings(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return length scalings by label: none, the winner's, or the plain ones that were searched."""
+    found: dict[str, dict[str, Any]] = {"": {}}
+    if winner.get("length_scaling", "none") != "none":
+        names = GROUPS["length_scaling"]
+        own = {name: value for name, value in winner.items() if name in names}
+        found[f",length_scaling={winner['length_scaling']}"] = own
+    elif isinstance(searched := spec.search.get("length_scaling"), Choices):
+        plain = [each for each in _PLAIN_SCALINGS if each in searched.choices]
+        found |= {f",length_scaling={each}": {"length_scaling": each} for each in plain[:1]}
+    return found
+
+
+def evaluations(
+    kind: Kind, arms: tuple[str, ...], spec: StudySpec, winner: Mapping[str, Any], own: Mapping[str, Any]
+) -> list[Evaluation]:
+    """Return what is measured at the end of a run.
+
+    Every run is measured at its plan's final and at its current temperature. The confirm runs of the winner,
+    the baseline and the twin are measured under the plans of inference, too, on the validation data, where
+    the best is picked, and on those of the confirmation.
+
+    Args:
+        kind: Kind of the ticket.
+        arms: Arms of the ticket.
+        spec: The study's spec.
+        winner: Parameters of the search arm's choice; read for confirm runs only.
+        own: Parameters of the ticket, whose normaliser stays at inference.
+    """
+    on = dataloader(kind, spec)
+    measured = [
+        Evaluation(name=on, on=on),
+        Evaluation(name=f"{on}_current", on=on, at="current"),
+    ]
+    if kind != "confirm" or not set(arms) & set(INFERENCE_ARMS):
+        return measured
+    loaders: list[On] = ["validate"] if on == "validate" else ["validate", "test"]
+    if on == "test":
+        measured.append(Evaluation(name="validate", on="validate"))
+    plans = inference_plans(spec, winner)
+    if is_neutral(own):
+        # as it was trained
+        plans.pop(_AT_ONE)
+    kept = {name: value for name, value in own.items() if name in NORMALISATION}
+    return measured + [
+        # under some normalisers there is no temperature to speak of
+        Evaluation(name=f"{loader}:{name}", on=loader, temperature=effective({**plan, **kept}))
+        for loader in loaders
+        for name, plan in plans.items()
+    ]

@@ -1,0 +1,170 @@
+"""Which runs prove a search: those of all arms' choices, on one set of seeds that nothing was chosen on.
+
+Pure: rows in, new tickets out. What is measured at a run's end is evaluations.py's, the statistics on the
+results are comparisons.py's and verdict.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tempopt.confirmation.comparisons import is_decided
+from tempopt.confirmation.rematch import baseline_of, constant_candidates, winner
+from tempopt.confirmation.selection import Recommend, chosen, recommend_none, searched
+from tempopt.records.rows import NewTicket, Parameters, TicketRow
+from tempopt.records.tickets import (
+    ARMS,
+    Arm,
+    current_round,
+    finished,
+    fresh_seed,
+    joined,
+    next_number,
+    of_kind,
+    pairs_of,
+    parameters_of,
+)
+from tempopt.temperature import CREDITED, is_neutral, neutral, training_key
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+
+def choices(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+) -> dict[Arm, Parameters]:
+    """Return the parameter set of each arm that is confirmed, as far as the arms have been decided.
+
+    Empty if no search run was complete. Where the search has chosen τ = 1 itself there is nothing that it
+    could be compared with but itself.
+    """
+    found = winner(tickets, spec, recommend)
+    if found is None:
+        return {}
+    if is_neutral(found):
+        return {"search": found, "unit": found, "twin": found}
+    arms: dict[Arm, Parameters | None] = {
+        "search": found,
+        "unit": baseline_of(tickets, spec, found, recommend),
+        "twin": neutral(found),
+        "constant": chosen("constant", tickets, spec, lambda: searched("constant", tickets, spec, recommend)),
+        "constant_twin": chosen("constant_twin", tickets, spec, lambda: constant_candidates(spec, found)),
+    }
+    return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
+
+
+def confirm_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+) -> list[NewTicket]:
+    """Return the next pairs that are trained: every arm's choice, and init-only, on new seeds.
+
+    The initialisation-only run takes one thing away from the winner, the temperature during training: it is
+    the winner's twin, into whose initial weights the agent bakes the winner's temperature at step 0.
+
+    Args:
+        tickets: All tickets of the study, which are all over.
+        spec: The study's spec.
+        recommend: As for :data:`tempopt.confirmation.selection.Recommend`.
+
+    Returns:
+        ``confirm`` tickets of the current round pair by pair, then its ``init_only``, if the spec wants
+        those; none if no search run was complete, or all pairs that are needed were trained.
+    """
+    now = current_round(tickets)
+    before = of_kind(tickets, "confirm", of_round=now)
+    done, looks = pairs_of(before), spec.study.seeds.confirm.looks
+    if before and is_decided(tickets, spec, now):
+        return []
+    upto = next(look for look in looks if look > done)
+    arms = confirmed_arms(before) if before else choices(tickets, spec, recommend)
+    return pair_tickets(tickets, spec, arms, range(done, upto), now)
+
+
+def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
+    """Return the parameter set of each arm that tickets confirm."""
+    found = {arm: parameters_of(confirm, arm) for arm in ARMS}
+    return {arm: parameters for arm, parameters in found.items() if parameters is not None}
+
+
+def pair_tickets(
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    arms: dict[Arm, Parameters],
+    pairs: range,
+    of_round: int,
+) -> list[NewTicket]:
+    """Return the runs of all arms on these pairs; arms with the same parameters share theirs."""
+    if not {"unit", "search"} <= arms.keys():
+        return []
+    seeds = {pair: fresh_seed(spec.study.seed, "confirm", pair, of_round) for pair in pairs}
+    plan = [(pair, arm, parameters) for pair in pairs for arm, parameters in joined(arms).items()]
+    new = [
+        NewTicket(
+            kind="confirm",
+            arm=arm,
+            number=number,
+            seed=seeds[pair],
+            pair=pair,
+            parameters=parameters,
+            round=of_round,
+        )
+        for number, (pair, arm, parameters) in enumerate(plan, next_number(tickets, "confirm"))
+    ]
+    if not spec.study.init_only or not _bakes(arms):
+        return new
+    return new + [
+        NewTicket(
+            kind="init_only",
+            arm="init_only",
+            number=number,
+            seed=seeds[pair],
+            pair=pair,
+            parameters=arms["twin"],
+            round=of_round,
+        )
+        for number, pair in enumerate(pairs, next_number(tickets, "init_only"))
+    ]
+
+
+def _bakes(arms: dict[Arm, Parameters]) -> bool:
+    """Whether there is a temperature at the beginning that could be baked into the weights."""
+    plan = {name: value for name, value in arms["search"].items() if name in CREDITED}
+    return "twin" in arms and training_key(plan) != training_key({})
+
+
+def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
+    """Return a round of that many more pairs of what was confirmed last, all of whose tickets are over.
+
+    Its verdict rests on the pairs before it, too, and has its own share of the level. None if nothing was
+    confirmed, or more is still to come.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        count: Number of pairs, >= 1.
+    """
+    now = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=now)
+    if not confirm or not finished(confirm) or not is_decided(tickets, spec, now):
+        return []
+    return pair_tickets(tickets, spec, confirmed_arms(confirm), range(count), now + 1)
+
+
+def winner_of(
+    tickets: Sequence[TicketRow], spec: StudySpec, *, of_round: int | None = None
+) -> Parameters | None:
+    """Return the search arm's choice: what is being confirmed, or else what choosing has decided.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        of_round: The round whose choice is asked for; None for the current one.
+    """
+    now = current_round(tickets)
+    confirmed = of_kind(tickets, "confirm", "search", of_round=now if of_round is None else of_round)
+    if confirmed:
+        return confirmed[0].parameters
+    if of_round in (None, now) and of_kind(tickets, "choose", "search", of_round=now):
+        return winner(tickets, spec)
+    return None

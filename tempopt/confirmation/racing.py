@@ -1,0 +1,75 @@
+"""Who is still in the race to be an arm's choice: a candidate that is clearly worse gets no more seeds.
+
+A race by paired t tests, as irace has it (López-Ibáñez et al. 2016, "The irace package", section 2), but
+for the variance: with as few seeds as here, a pair alone does not tell it, all candidates together do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import oriented, pairs_of, usable
+from tempopt.statistics.paired_tests import Direction
+
+ALPHA = 0.1
+"""Chance at which one of two equally good candidates is given up at a look; of more of them, it is larger."""
+_FIRST_LOOK = 2
+
+
+def next_pairs(done: int, seeds: int) -> range:
+    """Return the pairs that are trained next: candidates are compared after 2, 4, 8, ... of them.
+
+    Args:
+        done: Pairs that were trained.
+        seeds: Pairs that there are at most.
+    """
+    look = _FIRST_LOOK
+    while look <= done:
+        look *= 2
+    return range(done, min(look, seeds))
+
+
+def in_race(tried: Sequence[TicketRow], direction: Direction) -> list[int]:
+    """Return the candidates that may still be the best, by number; one at least.
+
+    Out of it is who was left out of the last pair, who was lost on more seeds than the one with the best
+    mean, and whose mean is worse than the best one by more than their difference is uncertain.
+
+    Args:
+        tried: The ``choose`` tickets of an arm in one round, all over.
+        direction: Which values are better.
+    """
+    pairs = pairs_of(tried)
+    last = sorted({t.candidate for t in tried if t.pair == pairs - 1 and t.candidate is not None})
+    values = {candidate: [math.nan] * pairs for candidate in last}
+    for ticket in tried:
+        if ticket.candidate in values and ticket.pair is not None and usable(ticket):
+            assert ticket.value is not None
+            values[ticket.candidate][ticket.pair] = oriented(ticket.value, direction)
+    lost = {candidate: sum(map(math.isnan, found)) for candidate, found in values.items()}
+    last = [candidate for candidate in last if lost[candidate] == min(lost.values())]
+    table_CP = np.array([values[candidate] for candidate in last])
+    if len(last) == 1 or np.isnan(table_CP).any():
+        # the few runs that are left have too little in common to be compared pair by pair
+        return last
+    return [last[place] for place in _not_worse(table_CP)]
+
+
+def _not_worse(table_CP: np.ndarray) -> list[int]:
+    """Return the rows of a table of candidates and pairs, more is better, that may be the best."""
+    # it loads scipy.stats, for which who only looks at a study should not wait
+    from scipy.stats import t
+
+    mean_C = table_CP.mean(axis=1)
+    candidates, pairs = table_CP.shape
+    freedom = (candidates - 1) * (pairs - 1)
+    if not freedom:
+        return list(range(candidates))
+    rest_CP = table_CP - mean_C[:, None] - table_CP.mean(axis=0) + table_CP.mean()
+    deviation = math.sqrt((rest_CP**2).sum() / freedom * 2.0 / pairs)
+    behind_C = mean_C.max() - mean_C
+    return [int(place) for place in np.flatnonzero(behind_C <= float(t.isf(ALPHA, freedom)) * deviation)]

@@ -1,0 +1,229 @@
+"""Which tickets a study gets, and when: its first ones, more on request, and those that prove what was found.
+
+Pure: rows in, new tickets out. A round searches, chooses the winner and the best constant, has the baseline
+tuned again (rematch.py), chooses what the winner is compared with, confirms all of them on fresh seeds
+(pairs.py) and takes the winner apart (ablation.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tempopt.confirmation.ablation import ablation_tickets
+from tempopt.confirmation.comparisons import is_decided
+from tempopt.confirmation.pairs import confirm_tickets
+from tempopt.confirmation.rematch import (
+    REMATCHED,
+    baseline_candidates,
+    constant_candidates,
+    exchange_tickets,
+    first_winner,
+    rematch_runs,
+    rematch_tickets,
+    winner,
+)
+from tempopt.confirmation.selection import (
+    SEARCHED,
+    Recommend,
+    choose_tickets,
+    most_to_choose,
+    recommend_none,
+    searched,
+)
+from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
+from tempopt.records.tickets import added_pairs, current_round, finished, next_number, of_kind, over, pairs_of
+from tempopt.seeds import derive
+from tempopt.temperature import GROUPS, is_neutral
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+__all__ = ["current_round", "first_tickets", "more_tickets", "next_tickets", "reserve", "to_come"]
+
+PROVING: tuple[Kind, ...] = ("choose", "rematch", "confirm", "init_only", "ablation")
+"""The kinds that a round ends with, after its search tickets."""
+
+# search, unit, constant and init_only; each of the twins only where it may be something else
+_ARMS = 4
+_LEVELS = 5
+_PLAIN = GROUPS["schedule"] | GROUPS["level"]
+
+
+def first_tickets(spec: StudySpec) -> list[NewTicket]:
+    """Return the tickets that a study begins with: unit, constant and search.
+
+    The first search tickets get the parameters that ``study.enqueue`` wants tried.
+    """
+    counts: dict[Kind, int] = {"unit": spec.num_unit, "constant": spec.num_constant}
+    if not spec.confirms:
+        # a frozen model has no runs to compare: what is asked is where its optimum lies
+        counts = {}
+    return [
+        NewTicket(kind=kind, arm=kind, number=number, seed=derive(spec.study.seed, kind, number))
+        for kind, count in counts.items()
+        for number in range(count)
+    ] + _search(spec, range(spec.study.trials), 0, spec.enqueued(spec.study.enqueue))
+
+
+def more_tickets(
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    count: int,
+    enqueued: Sequence[Mapping[str, Any]] = (),
+) -> list[NewTicket]:
+    """Return more search tickets, of the next round if this one is being proved already.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        count: How many in all, >= ``len(enqueued)``.
+        enqueued: Values of the search space that a person wants tried; the first of the tickets get them.
+    """
+    now = current_round(tickets)
+    proving = any(ticket.kind in PROVING and ticket.round == now for ticket in tickets)
+    first = next_number(tickets, "search")
+    return _search(spec, range(first, first + count), now + proving, enqueued)
+
+
+def _search(
+    spec: StudySpec, numbers: range, of_round: int, enqueued: Sequence[Mapping[str, Any]]
+) -> list[NewTicket]:
+    assert len(enqueued) <= len(numbers), "more parameter sets than tickets to try them"
+    shared = spec.study.seeds.search
+    return [
+        NewTicket(
+            kind="search",
+            arm="search",
+            number=number,
+            seed=derive(spec.study.seed, "search", number if shared is None else number % shared),
+            round=of_round,
+            sampled=dict(enqueued[place]) if place < len(enqueued) else None,
+        )
+        for place, number in enumerate(numbers)
+    ]
+
+
+def next_tickets(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = recommend_none
+) -> list[NewTicket]:
+    """Return the tickets that follow when all that there are are over; none when the study is, too.
+
+    Args:
+        tickets: All tickets of the study, of which none waits or runs.
+        spec: The study's spec.
+        recommend: Returns the candidates; where it returns none, they are those with the best values.
+    """
+    if not spec.confirms:
+        return []
+    if of_kind(tickets, "confirm", of_round=current_round(tickets)):
+        return confirm_tickets(tickets, spec, recommend) or ablation_tickets(tickets, spec)
+    return (
+        choose_tickets(tickets, spec, _first_choices(tickets, spec, recommend))
+        or _after_choosing(tickets, spec, recommend)
+        or confirm_tickets(tickets, spec, recommend)
+    )
+
+
+def _first_choices(
+    tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend
+) -> dict[str, Callable[[], list[Parameters]]]:
+    found: dict[str, Callable[[], list[Parameters]]] = {
+        arm: partial(searched, arm, tickets, spec, recommend) for arm in SEARCHED
+    }
+    if of_kind(tickets, "choose", of_round=current_round(tickets)) or found["search"]():
+        return found
+    # without a winner there is nothing to compare with constants
+    return {}
+
+
+def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
+    """Return the rematch, and then the runs that choose what the winner is compared with."""
+    found = first_winner(tickets, spec, recommend)
+    if found is None or is_neutral(found):
+        return []
+    if not of_kind(tickets, "rematch", of_round=current_round(tickets)):
+        if new := rematch_tickets(tickets, spec, found):
+            return new
+    tuned = {"unit": lambda: baseline_candidates(tickets, spec, found, recommend)}
+    if new := choose_tickets(tickets, spec, tuned) or exchange_tickets(tickets, spec, found, recommend):
+        return new
+    final = winner(tickets, spec, recommend) or found
+    return choose_tickets(tickets, spec, {"constant_twin": lambda: constant_candidates(spec, final)})
+
+
+def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return how many tickets the current round will still get beside those there are, at the most.
+
+    Those that take the winner apart are not among them: there are none unless a gain is shown.
+    """
+    now = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=now)
+    if not spec.confirms or added_pairs(tickets, now):
+        return 0
+    pairs, seeds = spec.study.seeds.confirm.max, spec.study.seeds.choose
+    if confirm:
+        each = max(1, len(confirm) // max(1, pairs_of(confirm)) + 1)
+        over_now = finished(confirm) and is_decided(tickets, spec, now)
+        return 0 if over_now else each * (pairs - pairs_of(confirm))
+    tunes = bool(spec.other_names)
+    levels = not {*spec.search, *spec.fixed_temperatures} <= _PLAIN
+    arms = _ARMS - (not spec.study.init_only) + (tunes or bool(spec.method_names)) + levels
+    confirming = arms * pairs
+    asked = {arm: _asked(tickets, arm) for arm in ("constant", "search")}
+    if of_kind(tickets, "rematch", of_round=now) or not tunes:
+        rematch = 0
+    else:
+        rematch = rematch_runs(tickets, spec)
+    most = spec.study.candidates
+    most_of = {
+        "unit": (most if most > 1 else 0) * tunes,
+        "exchange": 2 * tunes,
+        "constant_twin": _LEVELS * levels,
+    }
+    begun = [bool(of_kind(tickets, "choose", arm, of_round=now)) for arm in most_of]
+    # they come in this order, and where an arm has begun those before it have what they get
+    later = [n for place, n in enumerate(most_of.values()) if not any(begun[place:])]
+    after = seeds * sum(later)
+    if of_kind(tickets, "choose", of_round=now):
+        choosing = most_to_choose(tickets, spec, (*SEARCHED, *REMATCHED))
+    else:
+        choosing = seeds * sum(each for count in asked.values() if (each := min(count, most)) > 1)
+    return confirming + rematch + choosing + after
+
+
+def _asked(tickets: Sequence[TicketRow], kind: Kind) -> int:
+    return sum(ticket.kind == kind and ticket.state != "withdrawn" for ticket in tickets)
+
+
+def seconds(ticket: TicketRow) -> float:
+    """Return the training seconds of a ticket."""
+    return ticket.seconds
+
+
+def spent(ticket: TicketRow) -> float:
+    """Return the seconds of cards that a ticket took, its training seconds where it trained on none."""
+    return ticket.gpu_seconds or ticket.seconds
+
+
+def reserve(
+    tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float] = seconds
+) -> float:
+    """Return what choosing and confirming may still cost, summed over trainers.
+
+    An estimate: for each run the mean of the complete ones so far; 0 before there is one.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        cost: What a ticket cost.
+    """
+    # one that began where another was left cost less than those to come will
+    whole = (each for each in tickets if each.outcome == "complete" and each.forked_at is None)
+    trained = [cost(ticket) for ticket in whole]
+    if not trained:
+        return 0.0
+    waiting = sum(ticket.kind in PROVING and not over(ticket) for ticket in tickets)
+    return fmean(trained) * (waiting + to_come(tickets, spec))

@@ -1,0 +1,317 @@
+"""The verdict of a confirmation: rows and measurements in, its answers out.
+
+Pure. Which runs there are is pairs.py's and ablation.py's business, how two arms are compared is
+comparisons.py's, and the plain words are results/verdict_text.py's.
+
+One answer is primary and declared so in advance: the winner against τ = 1. All others are claimed only where
+that one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simplest, taken_apart
+from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, gain, is_decided
+from tempopt.confirmation.inference import InferenceOnly, inference_only, share_of
+from tempopt.confirmation.pairs import confirmed_arms
+from tempopt.records.rows import Measurement, Parameters, TicketRow
+from tempopt.records.tickets import Arm, current_round, finished, of_kind, oriented
+from tempopt.statistics.failure_rates import FailureRates, failure_rates
+from tempopt.statistics.fieller import Ratio
+from tempopt.statistics.paired_tests import ALPHA, PairedTest, not_worse
+from tempopt.temperature import active_groups, training_key
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """How much of the total gain something simpler reaches.
+
+    Args:
+        answer: What it gains over the winner's twin at τ = 1.
+        share: The same as a share of what the winner gains over its twin, below 0 if it makes things worse
+            and above 1 if it is better than the winner; None unless the total gain is significant.
+    """
+
+    answer: Answer
+    share: Ratio | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What the winner loses without one of its parts.
+
+    Args:
+        name: Of the part, as in :data:`tempopt.temperature.GROUPS`, or a parameter that is no temperature.
+        parameters: The winner without it.
+        answer: The winner against that.
+    """
+
+    name: str
+    parameters: Parameters
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simplest:
+    """The simpler plan that was tested.
+
+    Args:
+        parts: The winner's parts that it keeps.
+        parameters: The whole parameter set.
+        lost: The winner against it.
+        kept: By pair, what it gains less ``study.keep_share`` of the winner's gain over the baseline.
+    """
+
+    parts: tuple[str, ...]
+    parameters: Parameters
+    lost: Answer
+    kept: PairedTest
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is shown to keep that share of the gain, and does not diverge more often."""
+        return self.kept.significant and self.lost.reference_diverged <= self.lost.diverged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a study found, on seeds that neither searched nor chose.
+
+    Args:
+        total: The winner against τ = 1: against the baseline and its twin, both of which it has to beat.
+        over_baseline: The winner against the best that was tuned at τ = 1; None if none of its runs is left.
+        over_twin: The winner against its own other parameters at τ = 1; None if none of these runs is left.
+        twin_over_baseline: The twin against the baseline; None if of one of them no run is left.
+        params: The winner's parameters.
+        baseline_params: The baseline's.
+        twin_params: The twin's.
+        test: ``t``, ``sign_flip`` or ``wilcoxon``.
+        confirmed_on: ``test`` or ``validate``.
+        against_constant: The winner against constants: the best that was tuned, and the best in place of its
+            own schedule; None if no constant could be trained.
+        over_constant: The winner against the best constant that was tuned, by itself.
+        over_constant_twin: The winner against itself with the best constant in place of its schedule.
+        constant_params: Parameters of the best constant that was tuned, None if there is none.
+        constant_twin_params: The winner's with the best constant in place of its schedule, None if not tried.
+        inference_only: Models evaluated at other temperatures than they were trained with.
+        init_only: The winner's initial temperature baked into the weights, trained at τ = 1.
+        parts: What the winner loses without each of its parts; empty unless it was taken apart.
+        simplest: The simpler plan that was tested, None if there was none.
+        failures: Rates of failed runs of winner and baseline, None if nothing counts as failed.
+        round: Round of search tickets that it closes, from 0.
+        looks: Verdicts that the study has had with this one, >= 1.
+        alpha: Two-sided level that it may spend; p is given so that 0.05 is the limit all the same.
+    """
+
+    total: Answer
+    over_baseline: Answer | None
+    over_twin: Answer | None
+    twin_over_baseline: Answer | None
+    params: dict[str, Any]
+    baseline_params: dict[str, Any]
+    twin_params: dict[str, Any]
+    test: str
+    confirmed_on: str
+    against_constant: Answer | None
+    over_constant: Answer | None
+    over_constant_twin: Answer | None
+    constant_params: dict[str, Any] | None
+    constant_twin_params: dict[str, Any] | None
+    inference_only: InferenceOnly | None
+    init_only: Share | None
+    parts: tuple[Part, ...]
+    simplest: Simplest | None
+    failures: FailureRates | None
+    round: int
+    looks: int
+    alpha: float
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the winner's temperature stays as it is during training."""
+        return "schedule" not in active_groups(self.params)
+
+    @property
+    def schedule_shown(self) -> bool:
+        """Whether the schedule is shown to be worth more than one constant temperature."""
+        shown = self.against_constant is not None and self.against_constant.significant
+        return self.total.significant and shown and not self.is_constant
+
+    @property
+    def at_one(self) -> bool:
+        """Whether the search has chosen τ = 1 itself."""
+        return training_key(self.params) == training_key(self.twin_params)
+
+    @property
+    def interacts(self) -> bool:
+        """Whether baseline and twin say different things, and differ: τ and the other parameters interact."""
+        answers = (self.over_baseline, self.over_twin, self.twin_over_baseline)
+        if any(answer is None for answer in answers):
+            return False
+        baseline, twin, between = (answer.paired for answer in answers if answer is not None)
+        return baseline.significant != twin.significant and between.p_value < ALPHA
+
+
+def conclude(
+    tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec
+) -> Verdict | None:
+    """Return the answers of the last round that is confirmed, or None before the first is.
+
+    There is no answer from half of the pairs: a confirmation is looked at where its spec says so, and nowhere
+    else. Enlarging a study after a verdict is a look, too, for which the ledger has a share of the level.
+
+    Args:
+        tickets: All tickets of the study.
+        measurements: What the confirm runs measured at their end; others are ignored.
+        spec: The study's spec.
+    """
+    measurements = list(measurements)
+    for of_round in range(current_round(tickets), -1, -1):
+        verdict = _conclude_round(of_round, tickets, measurements, spec)
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def _conclude_round(
+    of_round: int, tickets: Sequence[TicketRow], measurements: Sequence[Measurement], spec: StudySpec
+) -> Verdict | None:
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    if not confirm or not finished(confirm) or not is_decided(tickets, spec, of_round):
+        return None
+    evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
+    total = gain(evidence)
+    if total is None or not {"search", "unit"} <= arms.keys():
+        return None
+    winner = evidence.runs("search")
+    over_baseline = evidence.compare(winner, evidence.runs("unit"))
+    init_only = of_kind(tickets, "init_only", of_round=of_round)
+    apart = _apart(tickets, evidence)
+    return Verdict(
+        total=total,
+        over_baseline=over_baseline,
+        over_twin=evidence.compare(winner, evidence.runs("twin")),
+        twin_over_baseline=evidence.compare(evidence.runs("twin"), evidence.runs("unit")),
+        params=arms["search"],
+        baseline_params=arms["unit"],
+        twin_params=arms.get("twin", arms["unit"]),
+        test=spec.study.test,
+        confirmed_on=spec.study.confirm_on,
+        **_over_constants(evidence, arms),
+        constant_params=arms.get("constant"),
+        constant_twin_params=arms.get("constant_twin"),
+        inference_only=inference_only(evidence, measurements, total),
+        init_only=_init_only(evidence, total) if init_only and finished(init_only) else None,
+        parts=() if apart is None else _parts(apart, arms),
+        simplest=None if apart is None or not total.significant else _simplest(apart, arms, tickets),
+        failures=_failures(evidence),
+        round=of_round,
+        looks=evidence.verdict,
+        alpha=evidence.alpha,
+    )
+
+
+def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[str, Answer | None]:
+    """Return the winner against each constant that is confirmed, and the more cautious of them."""
+    winner = evidence.runs("search")
+    over = {
+        arm: evidence.compare(winner, evidence.runs(arm))
+        for arm in ("constant", "constant_twin")
+        if arm in arms
+    }
+    # those that come to the same parameters share their runs, and are one reference
+    apart = {training_key(arms[arm]): answer for arm, answer in over.items()}
+    return {
+        "over_constant": over.get("constant"),
+        "over_constant_twin": over.get("constant_twin"),
+        "against_constant": cautious(list(apart.values())) if apart else None,
+    }
+
+
+def _init_only(evidence: Evidence, total: Answer) -> Share | None:
+    baked, twin = evidence.runs("init_only", "init_only"), evidence.runs("twin")
+    answer = evidence.compare(baked, twin)
+    if answer is None:
+        return None
+    return Share(answer=answer, share=share_of(evidence, baked, twin) if total.significant else None)
+
+
+def _runs_with(
+    evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
+) -> list[Runs]:
+    """Return runs of these parameters: a confirmed arm's that has the same, else those of the ablation."""
+    text = training_key(parameters)
+    same = next((each for each in arms if training_key(arms[each]) == text), None)
+    return evidence.runs(same) if same is not None else evidence.runs(arm, "ablation")
+
+
+def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
+    """Return the pairs on which the winner was taken apart, None if it was not, or not yet."""
+    of_round = taken_apart(tickets, evidence.rounds[-1])
+    if of_round is None or not finished(of_kind(tickets, "ablation", of_round=of_round)):
+        return None
+    return Evidence(tickets, evidence.spec, of_round, alone=True)
+
+
+def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[Part, ...]:
+    found = []
+    for name, parameters in ablated(evidence.spec, arms).items():
+        runs = _runs_with(evidence, arms, parameters, arm_without(name))
+        answer = evidence.compare(evidence.runs("search"), runs)
+        if answer is not None:
+            found.append(Part(name=name, parameters=parameters, answer=answer))
+    return tuple(found)
+
+
+def _simplest(
+    evidence: Evidence, arms: dict[Arm, Parameters], tickets: Sequence[TicketRow]
+) -> Simplest | None:
+    study = evidence.spec.study
+    plan = simplest(tickets, evidence.spec, arms, evidence.rounds[-1])
+    if plan is None:
+        return None
+    runs = _runs_with(evidence, arms, plan.parameters, SIMPLEST)
+    winner, baseline = evidence.runs("search"), evidence.runs("unit")
+    lost = evidence.compare(winner, runs)
+    values = [
+        {pair: oriented(value, study.direction) for pair, value in each[0].values.items()}
+        for each in (runs, winner, baseline)
+    ]
+    pairs = sorted(runs[0].pairs & winner[0].pairs & baseline[0].pairs)
+    if lost is None or not pairs:
+        return None
+    # a run that diverged counts as it does in every comparison
+    worst = min((value for each in values for value in each.values()), default=0.0)
+    simple, whole, reference = ([each.get(pair, worst) for pair in pairs] for each in values)
+    kept = not_worse(
+        simple,
+        whole,
+        reference,
+        keep=study.keep_share,
+        test=study.test,
+        direction="maximize",
+        alpha=evidence.alpha,
+    )
+    return Simplest(parts=plan.parts, parameters=plan.parameters, lost=lost, kept=kept)
+
+
+def _failures(evidence: Evidence) -> FailureRates | None:
+    limit = evidence.spec.study.failure
+    if limit is None:
+        return None
+    direction = evidence.spec.study.direction
+    failed: dict[str, list[bool]] = {"search": [], "unit": []}
+    for winner, baseline in zip(evidence.runs("search"), evidence.runs("unit"), strict=True):
+        for pair in sorted(winner.pairs & baseline.pairs):
+            for arm, runs in (("search", winner), ("unit", baseline)):
+                value = runs.values.get(pair)
+                failed[arm].append(value is None or oriented(value - limit, direction) < 0)
+    if not failed["search"]:
+        return None
+    return failure_rates(failed["search"], failed["unit"], alpha=evidence.alpha)

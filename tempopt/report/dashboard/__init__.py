@@ -1,0 +1,1 @@
+"""Optuna's dashboard with tempopt's plots and notes."""

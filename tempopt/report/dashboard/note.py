@@ -1,0 +1,151 @@
+"""The note on a study's page in Optuna's dashboard, in Markdown: what was found, and what to do with it.
+
+Pure text; what people wrote is made harmless. Who may replace a note is told by its first line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tempopt.errors import StudyFailed
+from tempopt.records.rows import KINDS
+from tempopt.results.export import to_python
+from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import verdict_lines
+
+# A link that nothing refers to: Markdown shows nothing of it.
+_MARK = re.compile(r"\[tempopt\]: # \(([0-9a-f]{16})\)\n\n")
+_COMMENT = re.compile(r"\A(?:#[^\n]*\n)+\n*")
+_SPECIAL = re.compile(f"[{re.escape(string.punctuation)}]")
+_LONGEST = 200
+_LONGEST_LINE = 2000
+_MOST_ROWS = 60
+_INDENT = 2
+"""How far the statements of a verdict are indented."""
+# A table does not break a value, and has to fit a phone; the whole value stands in the call below.
+_LONGEST_VALUE = 22
+# A longer one is written to a file, not read in a note.
+_LONGEST_CALL = 4000
+
+
+def written(result: StudyResult, plots: Sequence[str] = (), absent: Sequence[str] = ()) -> str:
+    """Return the note of a study as it stands; the same study has the same note.
+
+    Args:
+        result: The study.
+        plots: What tempopt's plots on the same page are called.
+        absent: Those that are missing there though there is something to show, and why.
+    """
+    text = "\n".join(_parts(result, plots, absent))
+    return f"[tempopt]: # ({_digest(text)})\n\n{text}"
+
+
+def is_below(line: str) -> bool:
+    """Return whether a line of the verdict belongs to the statement before it."""
+    return len(line) - len(line.lstrip()) > _INDENT
+
+
+def belongs_to_tempopt(note: str) -> bool:
+    """Return whether tempopt wrote a note and nobody has changed it since."""
+    mark = _MARK.match(note)
+    return mark is not None and mark[1] == _digest(note[mark.end() :])
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _parts(result: StudyResult, plots: Sequence[str], absent: Sequence[str]) -> Iterator[str]:
+    title, *rest = verdict_lines(result)
+    yield f"### What was found\n\n**{escaped(title, _LONGEST_LINE)}**\n"
+    yield from (f"{_bullet(line)} {escaped(line, _LONGEST_LINE)}" for line in rest if line.strip())
+    yield "\n### How far it is\n"
+    yield from _table(("runs", "done", "at work", "failed"), _progress(result))
+    parameters = result.winner or (result.best.params if result.best else {})
+    if parameters:
+        yield f"\n### {'The winner' if result.winner else 'The best so far, not confirmed'}\n"
+        yield from _table(("parameter", "value"), _values(parameters))
+        yield from _use(result)
+    name = shlex.quote(result.name)
+    yield "\n### More\n"
+    yield f"- The whole report, as one page to send on: {_code(f'tempopt report {name}')}"
+    yield f"- On the terminal: {_code(f'tempopt show {name}')}"
+    if plots:
+        titles = ", ".join(map(escaped, plots))
+        yield f"- tempopt's plots are on the page *History*, below Optuna's own: {titles}."
+    if absent:
+        yield f"- Not among them: {'; '.join(map(escaped, absent))}."
+    yield (
+        "\n*tempopt keeps this note up to date. Change anything in it, and it is yours and stays as you "
+        "leave it; empty it, and this one comes back.*"
+    )
+
+
+def _bullet(line: str) -> str:
+    """Return what a statement of the verdict begins with: what belongs to one before is below it."""
+    return "  -" if is_below(line) else "-"
+
+
+def _progress(result: StudyResult) -> Iterator[tuple[Any, ...]]:
+    for kind in KINDS:
+        count = result.tickets[kind]
+        if count.requested != 0:
+            asked = "" if count.requested is None else f" of {count.requested}"
+            yield kind, f"{count.done}{asked}", count.running, count.failed
+
+
+def _values(parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    for name in list(parameters)[:_MOST_ROWS]:
+        value = parameters[name]
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        yield name, text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
+    if len(parameters) > _MOST_ROWS:
+        yield f"and {len(parameters) - _MOST_ROWS} more", ""
+
+
+def _table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'|'.join(' --- ' for _ in columns)}|"
+    for row in rows:
+        yield f"| {' | '.join(escaped(str(cell)) for cell in row)} |"
+
+
+def _use(result: StudyResult) -> Iterator[str]:
+    yield "\n### How to use it\n"
+    yield f"As YAML for LightningCLI: {_code(f'tempopt export {shlex.quote(result.name)}')}. In Python:\n"
+    try:
+        # without the comment that it begins with, which says what the note has said
+        call = _COMMENT.sub("", to_python(result)).rstrip("\n")
+    except StudyFailed:
+        return
+    if len(call) > _LONGEST_CALL:
+        yield _code(f"tempopt export {shlex.quote(result.name)} --format python")
+        return
+    fence = _fence(call, 3)
+    yield f"{fence}python\n{call}\n{fence}"
+
+
+def escaped(text: str, longest: int = _LONGEST) -> str:
+    """Return a text that Markdown, its tables and HTML show as it is written, on one line, cut if long."""
+    line = " ".join(text.split())
+    if len(line) > longest:
+        line = f"{line[:longest]}…"
+    return _SPECIAL.sub(lambda sign: f"\\{sign[0]}", line)
+
+
+def _code(text: str) -> str:
+    """Return a text as code within a line."""
+    line = " ".join(text.split())
+    fence = _fence(line, 1)
+    pad = " " if "`" in line else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def _fence(text: str, least: int) -> str:
+    """Return more backticks than there are in a row within a text."""
+    return "`" * max(least, 1 + max((len(run) for run in re.findall("`+", text)), default=0))

@@ -1,0 +1,116 @@
+"""The report: one HTML page that needs nothing else, made of what sections.py says.
+
+The page runs the scripts that are written here and no others, and asks the network for nothing but, if it was
+asked to, plotly.js: a content security policy in its head holds it to that, whatever a study's names hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import re
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Literal
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
+
+from tempopt.report.page import sections
+from tempopt.report.plots.style import DARK, number
+from tempopt.results.study_result import StudyResult
+
+PlotlyJs = Literal["inline", "cdn"]
+"""Where the page has plotly.js from: itself, or the network."""
+
+_CDN = "https://cdn.plot.ly"
+_UNSAFE = re.compile(r"[^\w.-]+")
+
+
+def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str | None = None) -> str:
+    """Return a study as one HTML page.
+
+    Args:
+        result: The study, loaded as a whole (``tempopt.load_study``).
+        plotlyjs: ``inline`` puts plotly.js (about 5 MB) into the page, which then opens offline; ``cdn`` has
+            the reader's browser fetch it.
+        storage: URL of the study's database with its password masked, for the commands that the page shows;
+            None: they name none.
+    """
+    found = sections.sections(result, storage)
+    script = _script()
+    library = get_plotlyjs() if plotlyjs == "inline" else None
+    first, rest = sections.verdict(result)
+    text: str = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            study=result,
+            answer=sections.answer(result),
+            verdict=first,
+            statements=rest,
+            tiles=sections.tiles(result),
+            sections=found,
+            figures=Markup(sections.figures_json(found)),
+            style=Markup(_template("report.css")),
+            script=Markup(script),
+            library=None if library is None else Markup(library),
+            library_url=f"{_CDN}/plotly-{get_plotlyjs_version()}.min.js",
+            library_hash=f"sha256-{_hash(get_plotlyjs())}",
+            policy=_policy(script, library),
+            written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        )
+    )
+    return text
+
+
+def file_name(name: str) -> str:
+    """Return the name of the file that a study's report is written to: its own, made safe, and ``.html``."""
+    safe = _UNSAFE.sub("_", name).strip("._")[:100]
+    return f"{safe or 'study'}.html"
+
+
+@functools.cache
+def _environment() -> Environment:
+    loader = PackageLoader("tempopt.report.page")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.lstrip_blocks = True
+    made.filters["cell"] = _cell
+    return made
+
+
+def _cell(value: object) -> str:
+    """Return what stands in a cell of a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return number(value)
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _script() -> str:
+    text = _template("report.js")
+    return text.replace("DARK_COLOURS", json.dumps(dict(DARK)))
+
+
+def _policy(script: str, library: str | None) -> str:
+    allowed = [f"'sha256-{_hash(each)}'" for each in (script, library) if each is not None]
+    if library is None:
+        allowed.append(_CDN)
+    return (
+        f"default-src 'none'; script-src {' '.join(allowed)}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+@functools.cache
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _template(name: str) -> str:
+    return (files("tempopt.report.page") / "templates" / name).read_text(encoding="utf-8")

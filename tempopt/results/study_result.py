@@ -1,0 +1,433 @@
+"""StudyResult, the read side of a study: everything that is shown of it, assembled from its rows.
+
+Works at every stage of a study; what is not known yet is None. Writes nothing and asks Optuna nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, get_args
+
+from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.evaluations import INFERENCE_ARMS
+from tempopt.confirmation.inference import InferenceOnly, Tuned
+from tempopt.confirmation.pairs import winner_of
+from tempopt.confirmation.verdict import Share, Simplest, Verdict, conclude
+from tempopt.records.liveness import at_work
+from tempopt.records.rows import (
+    KINDS,
+    Kind,
+    Measurement,
+    Outcome,
+    PriorRuns,
+    StudyRow,
+    StudyState,
+    TicketRow,
+)
+from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
+from tempopt.spec.study_spec import StudySpec
+from tempopt.statistics.fieller import Ratio
+from tempopt.statistics.paired_tests import Direction, PairedTest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from tempopt.store.store import Store
+
+Curve = tuple[tuple[int, float], ...]
+"""What a run measured over its training: optimizer step and value, by step."""
+
+_REPORT = "report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tickets:
+    """How far the tickets of one kind are.
+
+    Args:
+        requested: Tickets asked for; None while it is not known which candidates there will be.
+        failed: Of which every attempt was lost.
+        withdrawn: Asked for, and not begun because the study was stopped.
+    """
+
+    requested: int | None
+    done: int
+    running: int
+    waiting: int
+    failed: int
+    withdrawn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The arm ``unit`` on its own seeds: mean and standard deviation (None for one run) of n runs."""
+
+    mean: float
+    sd: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best complete trial of the search; its value is a winner's, never the gain to expect."""
+
+    number: int | None
+    value: float
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the runs took.
+
+    Args:
+        train_seconds: Training seconds of all runs, all attempts.
+        pruned_saving: Training seconds that pruning saved, an estimate: the steps that the pruned trials
+            did not take, at the pace of the steps that they did take.
+        checkpoint_seconds: Part of the training seconds that went into writing checkpoints.
+        gpu_seconds: Seconds of cards, a share of one counting as that share; None if no run was on a card.
+        peak_memory: Most bytes that a run had allocated on one card; None if none was on a card.
+        forked_steps: Optimizer steps that runs did not train, since they began from another's checkpoint.
+    """
+
+    train_seconds: float
+    pruned_saving: float
+    checkpoint_seconds: float
+    gpu_seconds: float | None = None
+    peak_memory: int | None = None
+    forked_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult:
+    """One study as it stands.
+
+    Args:
+        spec: What was asked.
+        state: ``done``; else ``running`` if anybody is at work on it, ``paused`` if nobody is.
+        agents: Number of agents at work: those whose runs have shown progress lately.
+        tickets: Progress by kind.
+        trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
+        baseline: The arm ``unit`` during the search; None before its first complete run.
+        best: Best complete search trial; None before the first.
+        winner: Parameters that the verdict is about, or without one those that choosing has settled on.
+        verdict: The four answers of the last round that was confirmed; None before the first was.
+        cost: What it took so far.
+        round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
+        lost: Tickets of which attempts were lost, those first that have failed for good.
+        alone: Tickets that needed a card to themselves, having run out of its memory beside others.
+        created: When the study was begun, in UTC.
+        runs: Every ticket in the order of work.
+        curves: Ticket id to the validations during training; empty unless the whole was loaded.
+        measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
+            ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
+        earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
+    """
+
+    spec: StudySpec
+    state: StudyState
+    agents: int
+    tickets: dict[Kind, Tickets]
+    trials: dict[str, int]
+    baseline: Baseline | None
+    best: Best | None
+    winner: dict[str, Any] | None
+    verdict: Verdict | None
+    cost: Cost
+    round: int
+    lost: list[TicketRow]
+    alone: list[TicketRow]
+    created: datetime
+    runs: tuple[TicketRow, ...] = field(repr=False)
+    curves: Mapping[int, Curve] = field(repr=False, default_factory=dict)
+    measured: Mapping[int, Mapping[str, Curve]] = field(repr=False, default_factory=dict)
+    earlier: PriorRuns = field(repr=False, default=())
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self.spec.study.name
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self.spec.study.metric
+
+    @property
+    def direction(self) -> Direction:
+        """Which values of the metric are better."""
+        return self.spec.study.direction
+
+    @property
+    def forks(self) -> list[dict[str, Any]]:
+        """The runs that began from another's checkpoint: ``run``, ``from`` which, at which ``step``."""
+        names = {run.id: run.name for run in self.runs}
+        return [
+            {"run": run.name, "from": names.get(run.forked_from), "step": run.forked_at}
+            for run in self.runs
+            if run.forked_from is not None
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
+        return {
+            "study": self.name,
+            "metric": self.metric,
+            "direction": self.direction,
+            "state": self.state,
+            "agents": self.agents,
+            "tickets": {kind: asdict(count) for kind, count in self.tickets.items()},
+            "trials": self.trials,
+            "baseline": self.baseline and asdict(self.baseline),
+            "best": self.best and asdict(self.best),
+            "verdict": self.verdict and _verdict_json(self.verdict),
+            "cost": asdict(self.cost),
+            "alone": [ticket.name for ticket in self.alone],
+            "forks": self.forks,
+        }
+
+    def runs_frame(self) -> DataFrame:
+        """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
+        from tempopt.results import frames as notebook
+
+        return notebook.runs_frame(self)
+
+    def curves_frame(self) -> DataFrame:
+        """Return a pandas frame of the validations during training: run, kind, arm, number, step, value."""
+        from tempopt.results import frames as notebook
+
+        return notebook.curves_frame(self)
+
+    def measurements_frame(self) -> DataFrame:
+        """Return a pandas frame of what else was measured: as the curves, with the measurement's name."""
+        from tempopt.results import frames as notebook
+
+        return notebook.measurements_frame(self)
+
+    def _repr_html_(self) -> str:
+        from tempopt.results import frames as notebook
+
+        return notebook.html(self)
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        **_answer_json(verdict.total),
+        "confidence": verdict.total.paired.confidence,
+        "n_pairs": verdict.total.paired.n_pairs,
+        "params": verdict.params,
+        "test": verdict.test,
+        "confirmed_on": verdict.confirmed_on,
+        "round": verdict.round,
+        "looks": verdict.looks,
+        "alpha": verdict.alpha,
+        "over_baseline": verdict.over_baseline and _answer_json(verdict.over_baseline),
+        "baseline_params": verdict.baseline_params,
+        "over_twin": verdict.over_twin and _answer_json(verdict.over_twin),
+        "twin_params": verdict.twin_params,
+        "interacts": verdict.interacts,
+        "against_constant": verdict.against_constant and _answer_json(verdict.against_constant),
+        "over_constant": verdict.over_constant and _answer_json(verdict.over_constant),
+        "over_constant_twin": verdict.over_constant_twin and _answer_json(verdict.over_constant_twin),
+        "constant_params": verdict.constant_params,
+        "constant_twin_params": verdict.constant_twin_params,
+        "inference_only": verdict.inference_only and _inference_json(verdict.inference_only),
+        "init_only": verdict.init_only and _share_json(verdict.init_only),
+        "parts": [
+            {"name": part.name, "params": part.parameters, **_answer_json(part.answer)}
+            for part in verdict.parts
+        ],
+        "simplest": verdict.simplest and _simplest_json(verdict.simplest),
+        "failures": verdict.failures and asdict(verdict.failures),
+    }
+
+
+def _share_json(share: Share) -> dict[str, Any]:
+    return {**_answer_json(share.answer), "share": _ratio_json(share.share)}
+
+
+def _inference_json(found: InferenceOnly) -> dict[str, Any]:
+    return {
+        **_tuned_json(found.baseline),
+        "share": _ratio_json(found.share),
+        "twin": found.twin and _tuned_json(found.twin),
+        "winner": found.winner and _tuned_json(found.winner),
+        "difference": found.difference and _answer_json(found.difference),
+    }
+
+
+def _tuned_json(tuned: Tuned) -> dict[str, Any]:
+    return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": tuned.curve}
+
+
+def _simplest_json(found: Simplest) -> dict[str, Any]:
+    return {
+        "parts": found.parts,
+        "params": found.parameters,
+        "holds": found.holds,
+        "lost": _answer_json(found.lost),
+        "kept": _test_json(found.kept),
+    }
+
+
+def _ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:
+    if ratio is None:
+        return None
+    return {name: _finite(value) for name, value in asdict(ratio).items()}
+
+
+def _answer_json(answer: Answer) -> dict[str, Any]:
+    return {**_test_json(answer.paired), "significant": answer.significant}
+
+
+def _test_json(test: PairedTest) -> dict[str, Any]:
+    return {
+        "gain": test.gain,
+        "ci_low": _finite(test.ci_low),
+        "ci_high": _finite(test.ci_high),
+        "p_value": test.p_value,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
+    """Return the study of that name as it stands.
+
+    Args:
+        store: Where it is.
+        name: Its name.
+        whole: Whether everything that its runs measured is read, too, which takes a while for a large study.
+
+    Raises:
+        StudyNotFound: No study of that name is in the store.
+    """
+    row = store.load_study(name)
+    tickets = store.tickets(row.id)
+    if whole:
+        found = assemble(row, tickets, store.measurements(row.id), whole=True)
+        return replace(found, earlier=store.warm_start(row.id)) if found.spec.study.warm_start else found
+    compared = [
+        t.id for t in tickets if t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t))
+    ]
+    # the entropies of these runs are many, and no verdict follows from them
+    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=("validate", "test")))
+
+
+def assemble(
+    row: StudyRow, tickets: Sequence[TicketRow], measurements: Iterable[Measurement], *, whole: bool = False
+) -> StudyResult:
+    """Return the study as its rows tell it.
+
+    Args:
+        row: The study.
+        tickets: All of its tickets.
+        measurements: Those of the confirm tickets of winner, baseline and twin, at least, by step.
+        whole: Whether the measurements are part of the result.
+    """
+    measurements = list(measurements)
+    curves, measured = _by_run(measurements) if whole else ({}, {})
+    spec = StudySpec.from_json(row.spec)
+    verdict = conclude(tickets, measurements, spec)
+    agents = at_work(tickets)
+    lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
+    state: StudyState = "running" if agents else "paused"
+    return StudyResult(
+        spec=spec,
+        state="done" if row.state == "done" else state,
+        agents=len(agents),
+        tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
+        trials=_trials(of_kind(tickets, "search")),
+        baseline=_baseline(of_kind(tickets, "unit")),
+        best=_best(of_kind(tickets, "search"), spec.study.direction),
+        winner=winner_of(tickets, spec) if verdict is None else verdict.params,
+        verdict=verdict,
+        cost=_cost(tickets),
+        round=current_round(tickets),
+        lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
+        alone=[ticket for ticket in tickets if ticket.alone],
+        created=row.created,
+        runs=tuple(tickets),
+        curves=curves,
+        measured=measured,
+    )
+
+
+def _by_run(
+    measurements: Iterable[Measurement],
+) -> tuple[dict[int, Curve], dict[int, dict[str, Curve]]]:
+    points: dict[tuple[int, str], list[tuple[int, float]]] = {}
+    for each in measurements:
+        points.setdefault((each.ticket_id, each.name), []).append((each.step, each.value))
+    curves: dict[int, Curve] = {}
+    measured: dict[int, dict[str, Curve]] = {}
+    for (ticket, name), found in points.items():
+        if name == _REPORT:
+            curves[ticket] = tuple(found)
+        else:
+            measured.setdefault(ticket, {})[name] = tuple(found)
+    return curves, measured
+
+
+def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:
+    states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
+    open_ended = kind not in ("unit", "constant", "search") and spec.confirms and not done
+    return Tickets(
+        requested=states.total() or (None if open_ended else 0),
+        done=states["done"],
+        running=states["running"],
+        waiting=states["waiting"],
+        failed=states["failed"],
+        withdrawn=states["withdrawn"],
+    )
+
+
+def _trials(search: Sequence[TicketRow]) -> dict[str, int]:
+    outcomes = Counter("failed" if t.state == "failed" else t.outcome for t in search if t.state != "waiting")
+    return {name: outcomes[name] for name in get_args(Outcome)} | {
+        "running": sum(ticket.state == "running" for ticket in search)
+    }
+
+
+def _baseline(unit: Sequence[TicketRow]) -> Baseline | None:
+    values = [run.value for run in unit if usable(run) and run.value is not None]
+    if not values:
+        return None
+    return Baseline(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None, n=len(values))
+
+
+def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
+    values = [(t, t.value) for t in search if usable(t) and t.value is not None]
+    if not values:
+        return None
+    ticket, value = max(values, key=lambda pair: oriented(pair[1], direction))
+    return Best(number=ticket.trial_number, value=value, params=dict(ticket.parameters or {}))
+
+
+def _cost(tickets: Iterable[TicketRow]) -> Cost:
+    total, saved, checkpoints, cards, peaks, forked = 0.0, 0.0, 0.0, 0.0, [], 0
+    for ticket in tickets:
+        total += ticket.seconds
+        cards += ticket.gpu_seconds
+        if ticket.peak_memory is not None:
+            peaks.append(ticket.peak_memory)
+        checkpoints += ticket.checkpoint_seconds
+        forked += ticket.forked_at or 0
+        # one that was pruned as soon as it had begun from another has no pace
+        if ticket.outcome == "pruned" and ticket.steps and ticket.steps_trained and ticket.total_steps:
+            saved += ticket.seconds * (ticket.total_steps - ticket.steps) / ticket.steps_trained
+    return Cost(
+        train_seconds=total,
+        pruned_saving=saved,
+        checkpoint_seconds=checkpoints,
+        gpu_seconds=cards or None,
+        peak_memory=max(peaks, default=None),
+        forked_steps=forked,
+    )

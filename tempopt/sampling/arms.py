@@ -1,0 +1,247 @@
+"""The three arms that search: what each ticket of theirs is asked to train, and when it is pruned.
+
+Joins the space and the history; speaks to no trainer and no database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optuna.trial import TrialState
+
+from tempopt.records.rows import (
+    OVER,
+    SAMPLED,
+    SEARCHING,
+    Measurement,
+    Parameters,
+    PriorRuns,
+    TicketRow,
+    TrialParam,
+)
+from tempopt.records.tickets import oriented, usable
+from tempopt.sampling.features import Features
+from tempopt.sampling.history import History
+from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
+from tempopt.sampling.optuna_study import trial_params
+from tempopt.seeds import derive
+from tempopt.spec.search_space import Arm
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT
+from tempopt.spec.study_spec import StudySpec
+
+if TYPE_CHECKING:
+    from tempopt.sampling.knowledge_gradient import KnowledgeGradient
+
+
+def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
+    """Return reports as ticket id to value by optimizer step, in the order of the steps."""
+    found: dict[int, dict[int, float]] = {}
+    for report in sorted(reports, key=lambda report: report.step):
+        found.setdefault(report.ticket_id, {})[report.step] = report.value
+    return found
+
+
+class Arms:
+    """The arms of one study, with what is known of their tickets.
+
+    Args:
+        spec: The study's spec.
+        tickets: The study's tickets as they are in the store, by number.
+        reports: Validation reports as they are in the store.
+        earlier: What the study has kept of earlier ones.
+    """
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        tickets: Iterable[TicketRow],
+        reports: Sequence[Measurement],
+        *,
+        earlier: PriorRuns = (),
+    ) -> None:
+        self._spec = spec
+        self._spaces = {arm: spec.space(arm) for arm in SEARCHING}
+        self._constants = spec.constants()
+        self._best: TicketRow | None = None
+        self._histories = {
+            arm: History(
+                name=f"{spec.study.name}/{arm}",
+                direction=spec.study.direction,
+                distributions=self._spaces[arm],
+                parallel=spec.study.parallel,
+            )
+            for arm in SEARCHING
+        }
+        self._remembered = earlier
+        self._strategies: dict[Arm, KnowledgeGradient] = {}
+        self._wanted: dict[tuple[Arm, int], Mapping[str, Any]] = {}
+        self._known: dict[Arm, set[int]] = {arm: set() for arm in SEARCHING}
+        reported = by_step(reports)
+        for ticket in tickets:
+            if ticket.kind in SAMPLED and ticket.sampled and ticket.parameters is None:
+                self._wanted[self._place(ticket)] = ticket.sampled
+            if ticket.parameters is not None:
+                self.asked(ticket)
+            if ticket.state in OVER:
+                self.told(ticket, reported.get(ticket.id, {}))
+
+    def _place(self, ticket: TicketRow) -> tuple[Arm, int]:
+        """Return the arm that a ticket's parameters are sampled for, and its number there."""
+        if ticket.kind == "rematch":
+            return "unit", self._spec.num_unit + ticket.number
+        assert ticket.kind in SEARCHING
+        return ticket.kind, ticket.number
+
+    def _foresees(self, arm: Arm) -> bool:
+        return self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and bool(self._spaces[arm])
+
+    def _strategy(self, arm: Arm) -> KnowledgeGradient:
+        # it loads scipy, for which who only looks at a study should not wait
+        from tempopt.sampling.knowledge_gradient import KnowledgeGradient
+        from tempopt.sampling.prior_study import PriorStudy
+
+        if arm not in self._strategies:
+            study, features = self._spec.study, Features(self._spec, arm)
+            self._strategies[arm] = KnowledgeGradient(
+                self._spaces[arm],
+                lambda sampled: features(self._spec.parameters(arm, sampled)),
+                maximize=study.direction == "maximize",
+                streams=study.seeds.search if arm == "search" else None,
+                # whether checkpoints are kept is a matter of care, which changes no decision
+                thaws=arm == "search" and self._spec.shares_steps,
+                seed=derive(study.seed, arm, "pool"),
+                earlier=[PriorStudy(each["runs"], features) for each in self._remembered],
+            )
+        return self._strategies[arm]
+
+    def asked(self, ticket: TicketRow) -> None:
+        """Take in the parameters of a ticket that has been begun, by whomever."""
+        if ticket.kind not in SAMPLED:
+            return
+        arm, number = self._place(ticket)
+        values = ticket.sampled if ticket.sampled is not None else ticket.parameters
+        assert values is not None
+        self._histories[arm].asked(number, values)
+        self._known[arm].add(number)
+
+    def unknown_before(self, ticket: TicketRow) -> list[int]:
+        """Return the tickets before this one that its asking depends on and whose values are not known."""
+        arm, own = self._place(ticket)
+        first = max(0, own - self._spec.study.parallel + 1)
+        return [number for number in range(first, own) if number not in self._known[arm]]
+
+    def ask(self, ticket: TicketRow) -> dict[str, Any]:
+        """Return the values of the arm's own space for a ticket that has none yet.
+
+        What is asked depends on the tickets before it that are still in work. Those that another agent has
+        taken and not yet written down are asked for here too: they can only come to the same.
+        """
+        arm, own = self._place(ticket)
+        if ticket.sampled and ticket.parameters is None:
+            self._wanted[arm, own] = ticket.sampled
+        for number in self.unknown_before(ticket):
+            self._histories[arm].asked(number, self._sampled(arm, number))
+        return self._sampled(arm, own)
+
+    def _sampled(self, arm: Arm, number: int) -> dict[str, Any]:
+        fixed = {"temperature_init": self._constants[number]} if arm == "constant" else {}
+        fixed |= self._wanted.get((arm, number)) or {}
+        if not self._spaces[arm].keys() - fixed.keys():
+            return fixed
+        seed, history = derive(self._spec.study.seed, arm, "sampler", number), self._histories[arm]
+        sampler = make_sampler(self._spec.study.sampler, seed=seed)
+        # a rematch has to come close to the best at τ = 1, and the study's sampler may be a poor one
+        if sampler and not self._is_rematch(arm, number):
+            return history.ask(number, sampler) | fixed
+        known, pending = history.known(number), history.pending(number)
+        strategy = self._strategy(arm)
+        found = strategy.ask(known, pending, number=number, seed=seed, fixed=fixed) or strategy.first(number)
+        return (found or first_trial(self._spec, arm, number, seed=self._spec.study.seed)) | fixed
+
+    def _rematched(self, arm: Arm) -> bool:
+        return arm == "unit" and len(self._histories[arm].over()) > self._spec.num_unit
+
+    def _is_rematch(self, arm: Arm, number: int) -> bool:
+        return arm == "unit" and number >= self._spec.num_unit
+
+    def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
+        """Return how much better a run like this ticket's is expected to make what is named, and its noise.
+
+        By what was known before the first of the tickets that are in work with it, so that all agents end a
+        search at the same ticket. None: too little is known, or the sampler is one that does not say.
+        """
+        arm, number = self._place(ticket)
+        if not self._foresees(arm):
+            return None
+        return self._strategy(arm).prospect(self._histories[arm].known(number))
+
+    def trial(self, sampled: Mapping[str, Any]) -> list[TrialParam]:
+        """Return the parameters of a search ticket as Optuna's tables hold them."""
+        return trial_params(sampled, self._spaces["search"])
+
+    def prune(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
+        """Return whether the pruner would end this ticket after these reports."""
+        if not self._prunable(ticket) or not reports:
+            return False
+        arm, number = self._place(ticket)
+        history = self._histories[arm]
+        # a pruner of its own for each decision: some settle their options by what they see first
+        if pruner := make_pruner(self._spec.study.pruner):
+            return history.prune(number, reports, pruner)
+        own = history.running(number, reports)
+        return self._strategy(arm).prune(history.known(number), own)
+
+    def _prunable(self, ticket: TicketRow) -> bool:
+        # runs that differ in nothing but the seed are all wanted, the unlucky ones too
+        return ticket.kind in SAMPLED and bool(self._spaces[self._place(ticket)[0]])
+
+    def bound(self, ticket: TicketRow, reports: Mapping[int, float]) -> float | None:
+        """Return what the pruner would not have this ticket be worse than; None: it has no such number."""
+        if not self._prunable(ticket) or not reports:
+            return None
+        pruner = make_pruner(self._spec.study.pruner)
+        if pruner is None:
+            return None
+        arm, number = self._place(ticket)
+        return self._histories[arm].bound(number, reports, pruner)
+
+    def recommend(self, arm: Arm, count: int) -> list[Parameters]:
+        """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
+
+        The best single one first; none where the study's sampler has no picture of what it has seen, or
+        where too few runs are complete.
+        """
+        if not self._foresees(arm) and not self._rematched(arm):
+            return []
+        seed = derive(self._spec.study.seed, arm, "named")
+        found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
+        return [self._spec.parameters(arm, sampled) for sampled in found]
+
+    def told(self, ticket: TicketRow, reports: Mapping[int, float]) -> None:
+        """Take in how a ticket ended."""
+        if ticket.kind not in SAMPLED:
+            return
+        arm, number = self._place(ticket)
+        self._known[arm].add(number)
+        state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
+            ticket.outcome or "failed", TrialState.PRUNED
+        )
+        # which reports of a lost run are known differs with who saw which of its attempts
+        shown = reports if ticket.outcome in ("complete", "pruned") else {}
+        self._histories[arm].told(number, state, ticket.value, shown)
+        if ticket.kind == "search" and usable(ticket) and self._better(ticket):
+            self._best = ticket
+
+    def _better(self, ticket: TicketRow) -> bool:
+        if self._best is None:
+            return True
+        assert ticket.value is not None and self._best.value is not None
+        direction = self._spec.study.direction
+        mine, best = oriented(ticket.value, direction), oriented(self._best.value, direction)
+        return (mine, -ticket.number) > (best, -self._best.number)
+
+    def best(self) -> TicketRow | None:
+        """Return the search ticket with the best value so far, None before the first."""
+        return self._best

@@ -1,0 +1,84 @@
+"""What a surrogate knows of a parameter set: τ over training, and what else is searched.
+
+Schedules of different names that make nearly the same curve are nearly the same to it, and a parameter
+that a plan does not read is nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from tempopt.sampling.unit_cube import place_of
+from tempopt.temperature import GROUPS, NEUTRAL, PLAN_PARAMETERS, TemperatureParameters
+
+if TYPE_CHECKING:
+    from tempopt.spec.search_space import Arm
+    from tempopt.spec.study_spec import StudySpec
+
+_CURVE = GROUPS["schedule"] | GROUPS["level"]
+_DEPTH = GROUPS["layers"]
+_PLACES = 24
+_LAYERS = 5
+_BEYOND = 0.5
+# between a quarter of a temperature and four times it
+_SPAN = math.log(16.0)
+
+
+class Features:
+    """Turns parameter sets of one arm into vectors whose entries have a range of about 1.
+
+    Args:
+        spec: The study's spec.
+        arm: The arm.
+    """
+
+    def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
+        self._fixed = spec.fixed_temperatures
+        space = spec.space(arm)
+        self._curve = any(name in space for name in _CURVE)
+        self._depth = any(name in space for name in _DEPTH)
+        self._others = {name: each for name, each in space.items() if name not in (*_CURVE, *_DEPTH)}
+
+    def __call__(self, parameters: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return the vector of a whole parameter set."""
+        whole = {**self._fixed, **parameters}
+        curve, depth = _of_plan(tuple((name, whole[name]) for name in PLAN_PARAMETERS if name in whole))
+        found = [*(curve if self._curve else ()), *(depth if self._depth else ())]
+        for name, each in self._others.items():
+            found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
+        return np.array(found)
+
+
+@lru_cache(maxsize=50_000)
+def _of_plan(plan: tuple[tuple[str, Any], ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the entries of τ over training, and of τ over depth; the same plans are asked for again."""
+    made = TemperatureParameters.from_mapping(dict(plan)).plan(_LAYERS)
+    level = np.log([made.schedule(place / (_PLACES - 1)) for place in range(_PLACES)]) / _SPAN
+    factors = np.log(made.layers.factors(_LAYERS)) / _SPAN
+    return (
+        # the beginning, the middle, and what is validated and exported
+        (level[: _PLACES // 3].mean(), level[_PLACES // 3 :].mean(), level[-1]),
+        (factors[-1] - factors[0], factors[_LAYERS // 2] - (factors[0] + factors[-1]) / 2),
+    )
+
+
+def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
+    """Return a searched value as entries; one that is not read counts as the middle of its range."""
+    if isinstance(distribution, CategoricalDistribution):
+        # two choices are half apart, as two of more choices are
+        return [math.sqrt(0.5) * (value == choice) for choice in distribution.choices[1:]]
+    if not isinstance(value, int | float):
+        return [0.5]
+    low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
+    if distribution.log:  # type: ignore[attr-defined]
+        # another study may have gone further, even below 0
+        value = max(value, low * low / high)
+    place = place_of(distribution, value)
+    return [min(max(place, -_BEYOND), 1 + _BEYOND)]

@@ -1,0 +1,280 @@
+"""What one ticket may know of the others: a fixed window of an arm's history, shown to Optuna as a storage.
+
+Suggestions and pruning decisions are made against this view and never against the shared database, so
+that they follow from (study seed, arm, number) alone, whoever draws them and however many trainers there are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Container, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from tempopt.sampling.optuna_strategies import Tpe
+from tempopt.sampling.percentile import Percentiles
+from tempopt.sampling.successive_halving import Halving, Rungs
+
+_STUDY = 0
+LEARNED = (TrialState.COMPLETE, TrialState.PRUNED)
+"""How trials have ended that samplers learn from."""
+
+_EPOCH = datetime(2000, 1, 1)  # a fixed time: no decision may depend on the clock
+
+
+def frozen(
+    number: int,
+    *,
+    state: TrialState,
+    distributions: Mapping[str, BaseDistribution],
+    params: Mapping[str, Any],
+    value: float | None = None,
+    reports: Mapping[int, float] | None = None,
+) -> FrozenTrial:
+    """Return a trial as samplers and pruners see it; its number is the ticket's number in its arm."""
+    return FrozenTrial(
+        number=number,
+        trial_id=number,
+        state=state,
+        value=value,
+        datetime_start=_EPOCH,
+        datetime_complete=_EPOCH if state.is_finished() else None,
+        params={name: value for name, value in params.items() if name in distributions},
+        distributions={name: d for name, d in distributions.items() if name in params},
+        user_attrs={},
+        system_attrs={},
+        intermediate_values=dict(reports or {}),
+    )
+
+
+class View(BaseStorage):
+    """A read-only study of the trials that one ticket may know, and of the one that is asked or pruned.
+
+    Args:
+        name: Study name; Hyperband's brackets follow from it.
+        direction: The study's direction.
+        trials: What may be known, in number order.
+        own: The ticket's own trial, or None while it is being asked for.
+        number: The number that a trial which is asked for gets.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        direction: StudyDirection,
+        trials: Sequence[FrozenTrial],
+        own: FrozenTrial | None,
+        number: int,
+    ) -> None:
+        self._name = name
+        self._direction = direction
+        self._trials = trials
+        self._own = own
+        self._number = number
+
+    def study(
+        self,
+        *,
+        sampler: optuna.samplers.BaseSampler | None = None,
+        pruner: optuna.pruners.BasePruner | None = None,
+    ) -> optuna.Study:
+        """Return an Optuna study on this view."""
+        return optuna.load_study(study_name=self._name, storage=self, sampler=sampler, pruner=pruner)
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        self._own = frozen(self._number, state=TrialState.RUNNING, distributions={}, params={})
+        return self._number
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        assert self._own is not None
+        self._own.distributions[param_name] = distribution
+        self._own.params[param_name] = distribution.to_external_repr(param_value_internal)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self.get_trial(trial_id).system_attrs[key] = value
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        if self._own is not None and trial_id == self._own.number:
+            return self._own
+        return next(trial for trial in self._trials if trial.number == trial_id)
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        own = [self._own] if self._own is not None else []
+        found = [t for t in (*self._trials, *own) if states is None or t.state in states]
+        return copy.deepcopy(found) if deepcopy else found
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        return _STUDY
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        return self._name
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        return [self._direction]
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        return {}
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        return {}
+
+    def _read_only(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("the view of a study's history is read-only")
+
+    create_new_study = delete_study = get_all_studies = _read_only
+    set_study_user_attr = set_study_system_attr = set_trial_user_attr = _read_only
+    set_trial_state_values = set_trial_intermediate_value = _read_only
+
+
+class History:
+    """The trials of one arm in number order.
+
+    Args:
+        name: Name that seeds of this arm and Hyperband's brackets follow from.
+        direction: ``maximize`` or ``minimize``.
+        distributions: Optuna distributions of what this arm searches.
+        parallel: How many runs may be in flight that do not know each other's results, >= 1.
+    """
+
+    def __init__(
+        self, *, name: str, direction: str, distributions: Mapping[str, BaseDistribution], parallel: int
+    ) -> None:
+        self._name = name
+        self._direction = StudyDirection.MAXIMIZE if direction == "maximize" else StudyDirection.MINIMIZE
+        self._distributions = dict(distributions)
+        self._parallel = parallel
+        self._asked: dict[int, dict[str, Any]] = {}
+        self._finished: list[FrozenTrial | None] = []
+        self._ready = 0
+        self._partial = False
+        self._rows = np.empty((0, len(distributions)))
+        self._decider: Rungs | Percentiles | None = None
+
+    def ready(self, number: int) -> bool:
+        """Return whether everything is known that ticket ``number`` may know."""
+        return self._ready > number - self._parallel
+
+    def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
+        """Return the sampler's suggestion for ticket ``number``; say with :meth:`asked` what became of it."""
+        known, pending = self.known(number), self.pending(number)
+        if isinstance(sampler, Tpe) and not self._partial and any(t.state in LEARNED for t in known):
+            sampler.shared, sampler.rows = self._distributions, self._rows
+        view = View(
+            name=self._name, direction=self._direction, trials=[*known, *pending], own=None, number=number
+        )
+        trial = view.study(sampler=sampler).ask(fixed_distributions=self._distributions)
+        return dict(trial.params)
+
+    def asked(self, number: int, params: Mapping[str, Any]) -> None:
+        """Remember the parameters of ticket ``number``."""
+        own = {name: params[name] for name in self._distributions if name in params}
+        self._asked[number] = own
+        if len(own) < len(self._distributions):
+            self._partial = True
+            return
+        if number >= len(self._rows):
+            more = np.empty((max(number + 1, 64), len(self._distributions)))
+            self._rows = np.concatenate([self._rows, more])
+        self._rows[number] = [each.to_internal_repr(own[name]) for name, each in self._distributions.items()]
+
+    def prune(self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner) -> bool:
+        """Return whether the pruner would end ticket ``number`` after these reports (step to value).
+
+        Args:
+            number: The ticket.
+            reports: All that it has reported.
+            pruner: Optuna's pruner, with the same options each time; a new one for each decision, since
+                some settle their options by what they see first.
+        """
+        decider = self._decider_like(pruner)
+        if decider is not None:
+            assert self._ready >= self._end(number), "a ticket was started before its history was known"
+            return decider.prune(number, reports, self._end(number))
+        own = self.running(number, reports)
+        view = View(
+            name=self._name, direction=self._direction, trials=self.known(number), own=own, number=number
+        )
+        return bool(pruner.prune(view.study(pruner=pruner), own))
+
+    def bound(
+        self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner
+    ) -> float | None:
+        """Return what ticket ``number`` must not be worse than at its last report, for people to see.
+
+        None: the pruner has no such number, or what the ticket may know is not known here.
+        """
+        decider = self._decider_like(pruner)
+        if decider is None or not reports or self._ready < self._end(number):
+            return None
+        return decider.bound(number, reports, self._end(number))
+
+    def told(self, number: int, state: TrialState, value: float | None, reports: Mapping[int, float]) -> None:
+        """Take in how ticket ``number`` ended; a diverged run comes as pruned, without reports."""
+        while len(self._finished) <= number:
+            self._finished.append(None)
+        self._finished[number] = frozen(
+            number,
+            state=state,
+            distributions=self._distributions,
+            params=self._asked.get(number, {}),
+            value=value if state == TrialState.COMPLETE else None,
+            reports=reports,
+        )
+        if state in LEARNED and number not in self._asked:
+            self._partial = True
+        while self._ready < len(self._finished) and self._finished[self._ready] is not None:
+            self._ready += 1
+
+    def _decider_like(self, pruner: optuna.pruners.BasePruner) -> Rungs | Percentiles | None:
+        """Return what decides as the pruner does, with all in it that is known; None: the pruner must."""
+        maximize = self._direction == StudyDirection.MAXIMIZE
+        if self._decider is None and isinstance(pruner, Halving):
+            self._decider = Rungs(pruner, name=self._name, maximize=maximize)
+        elif self._decider is None and isinstance(pruner, optuna.pruners.PercentilePruner):
+            self._decider = Percentiles(pruner, maximize=maximize)
+        if self._decider is not None:
+            for number in range(len(self._decider), self._ready):
+                trial = self._finished[number]
+                assert trial is not None
+                self._decider.add(trial, self._end(number))
+        return self._decider
+
+    def _end(self, number: int) -> int:
+        """Return how many tickets, from the first on, ticket ``number`` may know."""
+        return max(0, number - self._parallel + 1)
+
+    def known(self, number: int) -> list[FrozenTrial]:
+        """Return the trials that ticket ``number`` may know, from the first on."""
+        end = self._end(number)
+        assert self._ready >= end, "a ticket was started before its history was known"
+        return self._finished[:end]  # type: ignore[return-value]
+
+    def pending(self, number: int) -> list[FrozenTrial]:
+        """Return the trials between those that ticket ``number`` may know and itself."""
+        return [self.running(n, {}) for n in range(self._end(number), number) if n in self._asked]
+
+    def running(self, number: int, reports: Mapping[int, float]) -> FrozenTrial:
+        """Return a trial in work, with what it has reported (step to value)."""
+        return frozen(
+            number,
+            state=TrialState.RUNNING,
+            distributions=self._distributions,
+            params=self._asked[number],
+            reports=reports,
+        )
+
+    def over(self) -> list[FrozenTrial]:
+        """Return all trials that are over, by number."""
+        return [trial for trial in self._finished if trial is not None]

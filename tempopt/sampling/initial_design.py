@@ -1,0 +1,68 @@
+"""What an arm tries before anything is known: τ = 1 first, then points that cover the space.
+
+On recorded trainings a design that spans the space serves a model better than the schedules that theory
+likes, which are much alike (benchmarks/README.md, "What is tried first").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from tempopt.sampling.unit_cube import at_place, place_of
+from tempopt.seeds import derive
+from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+    from tempopt.spec.search_space import Arm
+    from tempopt.spec.study_spec import StudySpec
+
+_POINTS = 64
+_INNER = 0.5
+_STRENGTHS = ("entropy_lambda", "entropy_lambda_final", "output_temperature")
+"""Temperature parameters of which a little does little and much does harm, as with a learning rate."""
+
+
+def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[str, Any]:
+    """Return the values of an arm's own space that it tries as long as nothing is known.
+
+    A person gives a range for a learning rate with the likely values in its middle, so that the first values
+    of what is no temperature are from there.
+
+    Args:
+        spec: The study's spec.
+        arm: The arm.
+        number: Number of the ticket in its arm, from 0.
+        seed: The points of the design follow from it.
+    """
+    # it loads scipy.stats, for which who only looks at a study should not wait
+    from scipy.stats import qmc
+
+    space = spec.space(arm)
+    design = qmc.Sobol(len(space), seed=derive(seed, arm, "first") & 0xFFFFFFFF).random(_POINTS)
+    found = {}
+    for (name, each), place in zip(space.items(), design[number % _POINTS], strict=True):
+        if number == 0:
+            found[name] = _neutral(name, each)
+        elif isinstance(each, CategoricalDistribution) or not _is_strength(name):
+            found[name] = at_place(each, place)
+        else:
+            found[name] = at_place(each, 0.5 + _INNER * (place - 0.5))
+    return found
+
+
+def _is_strength(name: str) -> bool:
+    return name not in TEMPERATURE_PARAMETERS or name in _STRENGTHS
+
+
+def _neutral(name: str, distribution: BaseDistribution) -> Any:
+    """Return the value at which a parameter changes nothing, or the middle where it has none in its range."""
+    value = NEUTRAL.get(name)
+    if isinstance(distribution, CategoricalDistribution):
+        return value if value in distribution.choices else at_place(distribution, 0.5)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    there = value is not None and distribution.low <= value <= distribution.high
+    return at_place(distribution, place_of(distribution, value) if there else 0.5)

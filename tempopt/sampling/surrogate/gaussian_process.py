@@ -1,0 +1,311 @@
+"""A Gaussian process over parameter sets, of runs that are noisy and partly broken off.
+
+Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning": prediction by algorithm 2.1, the
+gradient of the evidence by equation 5.9. Shapes: N runs, D features, M parameter sets asked about.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
+
+Array = NDArray[np.float64]
+
+_JITTER = 1e-8
+_LENGTH = np.log(0.5), 0.75
+# As the root of the number of features (Hvarfner, Hellsten and Nardi 2024, "Vanilla Bayesian Optimization
+# Performs Great in High Dimensions", equation 6): else a function of many would be rough in all of them.
+_USUAL_FEATURES = 4
+_SIGNAL = 0.0, 1.0
+_NOISE = np.log(0.3), 1.0
+_OWN = np.log(0.3), 1.0
+_SHARED = np.log(0.2), 1.0
+_TREND = np.log(0.5), 1.0
+_BOUND = 6.0
+_QUIETEST = 8.0
+_QUIET = slice(-3, -1)
+_ITERATIONS = 60
+_ROOM = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What is known of runs.
+
+    Args:
+        features_ND: Parameter sets, each feature of a range of about 1; trends last, as deviations.
+        seeds_N: Which of the study's seeds each was trained with.
+        values_N: What each came to, or is forecast to come to; more is better.
+        excess_N: Variance of a value on top of the noise of a run, 0 for runs that are complete. Runs of
+            like parameter sets have it in common: a forecast that is wrong is wrong for all of them.
+    """
+
+    features_ND: Array
+    seeds_N: NDArray[np.int64]
+    values_N: Array
+    excess_N: Array
+
+
+class Surrogate:
+    """What parameter sets come to in the mean over seeds, given runs.
+
+    The covariance is a Matérn one (ν = 5/2) with a length for each feature. What a seed does to all its runs
+    is a number of its own; what it does beyond that is alike for parameter sets that are alike, with the same
+    lengths (Pearce, Poloczek and Branke 2022, "Bayesian Optimization Allowing for Common Random Numbers",
+    Operations Research 70(6)). Values may follow trends, each by a factor that is normally distributed.
+    Lengths and variances are those of highest posterior density under wide priors.
+
+    Args:
+        runs: At least one.
+        trends: How many of the features, the last ones, are trends.
+        start: Lengths and variances to search from, as in ``found`` of an earlier one; None: the priors'.
+        fit: Whether to search for better ones.
+
+    Attributes:
+        found: Logarithms of the lengths, then of the deviations of the trends' factors if there are any, of
+            signal, a seed's own part, noise, and what a seed does to all.
+    """
+
+    def __init__(self, runs: Runs, *, trends: int = 0, start: Array | None = None, fit: bool = True) -> None:
+        self._runs = runs
+        self._trends = trends
+        self._lengths_end = runs.features_ND.shape[1] - trends
+        self._mean = float(np.average(runs.values_N, weights=1.0 / (1.0 + _relative(runs))))
+        deviation = float(np.std(runs.values_N))
+        self._scale = deviation if deviation > 0 else 1.0
+        self._values_N = (runs.values_N - self._mean) / self._scale
+        self._excess_N = runs.excess_N / self._scale**2
+        self._alike_NN = np.sqrt(self._excess_N[:, None] * self._excess_N)
+        self._same_NN = (runs.seeds_N[:, None] == runs.seeds_N[None, :]).astype(float)
+        self._squares_DNN = self._apart(runs.features_ND, runs.features_ND)
+        self._trend_NN = self._together(runs.features_ND, runs.features_ND)
+        count = self._lengths_end
+        length = _LENGTH[0] + 0.5 * np.log(count / _USUAL_FEATURES), _LENGTH[1]
+        trend = [_TREND] if trends else []
+        self._prior = np.array([length] * count + trend + [_SIGNAL, _OWN, _NOISE, _SHARED])
+        begin = self._prior[:, 0] if start is None else start
+        self.found: Array = self._fitted(begin) if fit else begin
+        self._lower, self._weights_N = self._solved(self.found)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a run about the mean of its parameter set and that of its seed."""
+        _, own, noise, _ = _variances(self.found)
+        return float(np.sqrt(own + noise)) * self._scale
+
+    def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
+        """Return means, and what the runs take off the prior's covariance, as its square root (N, M)."""
+        cross_MN = self._prior_covariance(features_MD, self._runs.features_ND)
+        half_NM: Array = solve_triangular(self._lower, cross_MN.T, lower=True, check_finite=False)
+        return self._mean_of(cross_MN), half_NM
+
+    def _mean_of(self, cross_MN: Array) -> Array:
+        mean_M: Array = self._mean + self._scale * (cross_MN @ self._weights_N)
+        return mean_M
+
+    def _prior_covariance(self, one_MD: Array, other_ND: Array, same_MN: Array | float = 0.0) -> Array:
+        """Return the covariance of parameter sets, and where ``same_MN`` is 1 of runs of one seed."""
+        signal, own, _, shared = _variances(self.found)
+        shape_MN = _matern(self._apart(one_MD, other_ND), self._lengths)[0]
+        of_sets_MN = signal * shape_MN + self._trend(self.found) * self._together(one_MD, other_ND)
+        covariance_MN: Array = of_sets_MN + same_MN * (shared + own * shape_MN)
+        return covariance_MN
+
+    def _prior_variance(self, features_MD: Array) -> Array:
+        trends_M = (features_MD[:, self._lengths_end :] ** 2).sum(axis=1)
+        variance_M: Array = _variances(self.found)[0] + self._trend(self.found) * trends_M
+        return variance_M
+
+    def _with_runs(self, features_MD: Array, seeds_M: NDArray[np.int64]) -> Array:
+        """Return the covariance of runs to come with those that there are, shape (M, N)."""
+        same_MN = seeds_M[:, None] == self._runs.seeds_N[None, :]
+        return self._prior_covariance(features_MD, self._runs.features_ND, same_MN)
+
+    def _apart(self, one_MD: Array, other_ND: Array) -> Array:
+        """Return squared differences by feature, shape (D, M, N), trends left out."""
+        end = self._lengths_end
+        squares: Array = (one_MD.T[:end, :, None] - other_ND.T[:end, None, :]) ** 2
+        return squares
+
+    def _together(self, one_MD: Array, other_ND: Array) -> Array:
+        together: Array = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
+        return together
+
+    def _trend(self, at: Array) -> float:
+        """Return the variance of the trends' factors."""
+        return float(np.exp(2 * at[-5])) if self._trends else 0.0
+
+    def mean(self, features_MD: Array) -> Array:
+        """Return what parameter sets are expected to come to."""
+        return self._mean_of(self._prior_covariance(features_MD, self._runs.features_ND))
+
+    def posterior(self, features_MD: Array) -> Posterior:
+        """Return what parameter sets come to, as far as it is known, with what that is known together."""
+        return Posterior(self, features_MD)
+
+    def expecting(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
+        """Return a surrogate to which runs in work have come to what is expected of them.
+
+        Args:
+            features_PD: Their parameter sets.
+            seeds_P: The seeds that they are trained with.
+        """
+        if not len(features_PD):
+            return self
+        runs = self._runs
+        mean_P = self._mean_of(self._with_runs(features_PD, seeds_P))
+        more = Runs(
+            features_ND=np.vstack([runs.features_ND, features_PD]),
+            seeds_N=np.concatenate([runs.seeds_N, seeds_P]),
+            values_N=np.concatenate([runs.values_N, mean_P]),
+            excess_N=np.concatenate([runs.excess_N, np.zeros(len(mean_P))]),
+        )
+        return Surrogate(more, trends=self._trends, start=self.found, fit=False)
+
+    @property
+    def _lengths(self) -> Array:
+        return self.found[: self._lengths_end]
+
+    def _covariance(self, at: Array) -> tuple[Array, Array, Array]:
+        """Return the covariance of values, the correlation, and the derivative by squared distance."""
+        shape_NN, slope_NN = _matern(self._squares_DNN, at[: self._lengths_end])
+        signal, own, noise, shared = _variances(at)
+        factor_NN = signal + own * self._same_NN + self._alike_NN
+        whole_NN = factor_NN * shape_NN + shared * self._same_NN
+        whole_NN += self._trend(at) * self._trend_NN
+        whole_NN[np.diag_indices_from(whole_NN)] += noise + _JITTER
+        return whole_NN, shape_NN, factor_NN * slope_NN
+
+    def _solved(self, at: Array) -> tuple[Array, Array]:
+        lower: Array = cholesky(self._covariance(at)[0], lower=True)
+        return lower, cho_solve((lower, True), self._values_N)
+
+    def _fitted(self, start: Array) -> Array:
+        centre, width = self._prior.T
+        lowest = centre - _BOUND * width
+        # an evaluation, unlike a training, has no noise at all
+        lowest[_QUIET] = (centre - _QUIETEST * width)[_QUIET]
+        bounds = list(zip(lowest, centre + _BOUND * width, strict=True))
+        done: Any = minimize(
+            self._loss,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _ITERATIONS},
+        )
+        best: Array = done.x
+        return best
+
+    def _loss(self, at: Array) -> tuple[float, Array]:
+        """Return the negative logarithm of the posterior density, and its gradient."""
+        whole_NN, shape_NN, slope_NN = self._covariance(at)
+        lower = cholesky(whole_NN, lower=True)
+        weights_N = cho_solve((lower, True), self._values_N)
+        inverse_NN = cho_solve((lower, True), np.eye(len(weights_N)))
+        pull_NN = inverse_NN - np.outer(weights_N, weights_N)
+        slopes = [
+            # d(squared distance)/d(log length) is -2 (difference / length)^2
+            float((pull_NN * slope_NN * (-2.0 * squares_NN * np.exp(-2 * length))).sum()) / 2
+            for squares_NN, length in zip(self._squares_DNN, at[: self._lengths_end], strict=True)
+        ]
+        if self._trends:
+            slopes.append(float((pull_NN * self._trend_NN).sum()) * self._trend(at))
+        signal, own, noise, shared = _variances(at)
+        slopes += [
+            float((pull_NN * shape_NN).sum()) * signal,
+            float((pull_NN * shape_NN * self._same_NN).sum()) * own,
+            float(np.trace(pull_NN)) * noise,
+            float((pull_NN * self._same_NN).sum()) * shared,
+        ]
+        centre, width = self._prior.T
+        apart = (at - centre) / width
+        evidence = self._values_N @ weights_N / 2 + np.log(np.diag(lower)).sum()
+        return float(evidence + (apart**2).sum() / 2), np.array(slopes) + apart / width
+
+
+def near(values_N: Array) -> Array:
+    """Return values of which those that are far below the others are drawn near, in their order.
+
+    How bad the worst are says nothing of which is best, and must not be the scale that the best are seen at.
+    """
+    middle, most = float(np.median(values_N)), float(values_N.max())
+    room = _ROOM * (most - middle)
+    if room <= 0:
+        return values_N
+    below_N = np.maximum(middle - room - values_N, 0.0)
+    return values_N + below_N - room * np.log1p(below_N / room)
+
+
+class Posterior:
+    """What parameter sets come to in the mean over seeds: a normal distribution.
+
+    Args:
+        surrogate: Whose beliefs.
+        features_MD: The parameter sets.
+
+    Attributes:
+        features_MD: The parameter sets.
+        mean_M: Their means.
+    """
+
+    def __init__(self, surrogate: Surrogate, features_MD: Array) -> None:
+        self._surrogate = surrogate
+        self.features_MD = features_MD
+        self.mean_M, self._half_NM = surrogate._mean_and_half(features_MD)
+
+    def covariance(self) -> Array:
+        """Return the covariances, shape (M, M)."""
+        whole = self._surrogate._prior_covariance(self.features_MD, self.features_MD)
+        covariance: Array = self._surrogate._scale**2 * (whole - self._half_NM.T @ self._half_NM)
+        return covariance
+
+    def joined_by(self, features_D: Array) -> Posterior:
+        """Return beliefs of these parameter sets and of one more, the last one."""
+        one, both = Posterior(self._surrogate, features_D[None]), copy(self)
+        both.features_MD = np.vstack([self.features_MD, one.features_MD])
+        both.mean_M = np.append(self.mean_M, one.mean_M)
+        both._half_NM = np.hstack([self._half_NM, one._half_NM])
+        return both
+
+    def of_runs(self, features_KD: Array, seed: int) -> tuple[Array, Array, Array]:
+        """Return what runs with a seed come to: means, variances, covariances with these sets, (M, K).
+
+        Args:
+            features_KD: The runs' parameter sets.
+            seed: Which of the study's seeds they are trained with.
+        """
+        surrogate = self._surrogate
+        cross_KN = surrogate._with_runs(features_KD, np.full(len(features_KD), seed))
+        half_NK = solve_triangular(surrogate._lower, cross_KN.T, lower=True, check_finite=False)
+        _, own, noise, shared = _variances(surrogate.found)
+        before_K = surrogate._prior_variance(features_KD) + own + noise + shared
+        left_K = np.maximum(before_K - (half_NK**2).sum(axis=0), noise + _JITTER)
+        together_MK = surrogate._prior_covariance(self.features_MD, features_KD) - self._half_NM.T @ half_NK
+        square = surrogate._scale**2
+        return surrogate._mean_of(cross_KN), square * left_K, square * together_MK
+
+
+def _variances(at: Array) -> tuple[float, float, float, float]:
+    """Return the variances of the signal, of a seed's own part, of noise, and of what a seed does to all."""
+    signal, own, noise, shared = np.exp(2 * at[-4:]).tolist()
+    return signal, own, noise, shared
+
+
+def _relative(runs: Runs) -> Array:
+    spread = float(np.var(runs.values_N))
+    return runs.excess_N / spread if spread > 0 else np.zeros(len(runs.excess_N))
+
+
+def _matern(squares_DMN: Array, lengths_D: Array) -> tuple[Array, Array]:
+    """Return the correlation at squared differences, and its derivative by the scaled squared distance."""
+    square_MN = np.tensordot(np.exp(-2 * lengths_D), squares_DMN, axes=1)
+    root_MN = np.sqrt(5.0 * square_MN)
+    fall_MN = np.exp(-root_MN)
+    return (1.0 + root_MN + root_MN**2 / 3.0) * fall_MN, -5.0 / 6.0 * (1.0 + root_MN) * fall_MN

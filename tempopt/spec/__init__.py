@@ -1,0 +1,1 @@
+"""What a study asks: its spec, read from YAML, checked and completed."""

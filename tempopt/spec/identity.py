@@ -1,0 +1,63 @@
+"""What a study asks, apart from how it is looked after: when are two specs the same question?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+# What may be changed while a study runs: how many runs there are, and how they are looked after.
+_CARE = (
+    *("trials", "arms", "enqueue", "limits"),
+    *("max_attempts", "lease", "store_timeout", "checkpoint_every", "checkpoint_quota"),
+)
+# What only looks on.
+_LOGGED = ("logger", "log_every_n_steps")
+
+
+def diff(stored: StudySpec, given: StudySpec) -> list[str]:
+    """Return a line for each thing that one study asks otherwise than another, empty if there is none.
+
+    The name, what only says how many runs there are and how they are looked after (``_CARE``), the loggers,
+    and what belongs to a machine (``resources:``, ``--set data.*``) are no difference.
+    """
+    before, after = _flat(identifying(stored)), _flat(identifying(given))
+    lines = []
+    for path in [*before, *(path for path in after if path not in before)]:
+        if path not in after:
+            if not _is_emptied(before[path], path, after):
+                lines.append(f"{path}: was {json.dumps(before[path])}, now not given")
+        elif path not in before:
+            if not _is_emptied(after[path], path, before):
+                lines.append(f"{path}: was not given, now {json.dumps(after[path])}")
+        elif before[path] != after[path]:
+            lines.append(f"{path}: was {json.dumps(before[path])}, now {json.dumps(after[path])}")
+    return lines
+
+
+def _is_emptied(value: object, path: str, other: Mapping[str, Any]) -> bool:
+    """Whether this is a mapping of which the other study's keys, with a line for each, say the rest."""
+    return value == {} and any(key.startswith(f"{path}.") for key in other)
+
+
+def identifying(spec: StudySpec) -> dict[str, Any]:
+    """Return what a spec asks, as plain data: two specs that are equal in it ask the same."""
+    data = spec.to_json()
+    del data["resources"]
+    for name in _LOGGED:
+        data["trainer"].pop(name, None)
+    for name in ("name", *_CARE):
+        del data["study"][name]
+    return data
+
+
+def _flat(value: object, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        result |= _flat(item, f"{path}.{key}" if path else key)
+    return result

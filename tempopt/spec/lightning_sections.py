@@ -1,0 +1,183 @@
+"""The sections that jsonargparse reads (``model:``, ``data:``, ``trainer:``), as far as data alone can tell.
+
+Whether a class exists and takes those arguments is found by training/build.py, which imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from tempopt.errors import unknown
+from tempopt.spec.yaml_source import FaultsError, unresolved
+
+_NOWHERE = "Nothing has to be written in its place: take it out."
+_CHECKPOINTS = f"tempopt writes checkpoints itself, so that an interrupted run can go on. {_NOWHERE}"
+_SCREEN = f"tempopt shows the progress of all workers itself. {_NOWHERE}"
+
+GOVERNED: dict[str, str] = {
+    "barebones": f"it switches off the validation and the checkpoints that tempopt goes by. {_NOWHERE}",
+    "default_root_dir": f"the folder of a run follows from its ticket. {_NOWHERE}",
+    "enable_checkpointing": _CHECKPOINTS,
+    "enable_model_summary": _SCREEN,
+    "enable_progress_bar": _SCREEN,
+    "fast_dev_run": 'a run that ends after a batch has no result. Use "tempopt check --dry-run" for that.',
+    "max_time": "a run that ends by the clock is not the same run twice. Give max_steps or max_epochs.",
+    "num_nodes": "one run trains on one machine; more machines train more runs at a time. Take it out.",
+    "num_sanity_val_steps": f"tempopt rehearses two steps and a validation before a study begins. {_NOWHERE}",
+    "use_distributed_sampler": "the order of the data follows from the seed and the epoch, and each device "
+    f"gets its share. {_NOWHERE}",
+}
+"""Arguments of ``lightning.Trainer`` that tempopt sets itself, with the reason and what to do."""
+
+UNSEARCHED: dict[str, str] = {
+    **GOVERNED,
+    **dict.fromkeys(
+        ("accelerator", "devices", "strategy"),
+        "the processes that train are started before parameters are drawn. Give one under trainer:.",
+    ),
+    "logger": "what is logged changes no run. Give it under trainer:.",
+}
+"""Arguments of ``lightning.Trainer`` that cannot be searched, with the reason and what to do."""
+
+_BELONGS: dict[str, str] = {
+    "seed_everything": "seeds come from tickets. Take it out; study.seed is the study's seed.",
+    "ckpt_path": "runs begin fresh and go on from their own checkpoints. Take it out; to search the "
+    "temperature of a trained model give study.evaluate_only.",
+    "fit": "the sections of a subcommand stand at the top here. Move what is under fit: one level up.",
+    "optimizer": "the module makes its optimizer in configure_optimizers. Take it out, and make what "
+    "should be searched an init argument of the model.",
+    "lr_scheduler": "the module makes its scheduler in configure_optimizers. Take it out, and make what "
+    "should be searched an init argument of the model.",
+}
+"""Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
+
+_OWN_PROCESSES = re.compile(r"(^|_)(spawn|fork|notebook)|^forkserver$")
+_FOLDERS = ("deepspeed", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
+_ONE_FILE = (
+    "A run's checkpoint is one file, which is placed whole or not at all, and known by the hash of its bytes."
+)
+_CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def unknown_key(path: str, key: str, known: Collection[str]) -> str:
+    """Return the message for a key that a section does not have."""
+    if not path and key in _BELONGS:
+        return f"{key} has no place in a study spec: {_BELONGS[key]}"
+    return unknown("key", key, known)
+
+
+def parse_class(given: object, *, section: str) -> dict[str, Any]:
+    """Return ``{"class_path": ..., "init_args": {...}}`` of a ``model:`` or ``data:`` section.
+
+    Raises:
+        FaultsError: It is not of that shape; the message shows the rewrite.
+    """
+    if isinstance(given, str):
+        raise FaultsError([(section, f"given the text {given!r}. Write {section}: {{class_path: {given}}}.")])
+    if not isinstance(given, Mapping):
+        example = "{class_path: package.module.Class, init_args: {...}}"
+        raise FaultsError([(section, f"given {given!r}. Write {section}: {example}.")])
+    if "class_path" not in given:
+        arguments = json.dumps(given.get("init_args", dict(given)), default=str)
+        rewrite = f"{section}: {{class_path: package.module.Class, init_args: {arguments}}}"
+        raise FaultsError(
+            [(section, f"class_path is missing, so there is no class to make. Write {rewrite}.")]
+        )
+    known = ("class_path", "init_args")
+    lines = [
+        (f"{section}.{key}", unknown("key", key, known, "Arguments go under init_args."))
+        for key in given
+        if key not in known
+    ]
+    class_path, init_args = given["class_path"], given.get("init_args")
+    if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(class_path.replace(":", ".")):
+        message = f"given {class_path!r}. Give an import path: package.module.Class."
+        lines.append((f"{section}.class_path", message))
+    elif ":" in class_path:
+        dotted = class_path.replace(":", ".")
+        lines.append((f"{section}.class_path", f'given "{class_path}". Write it with dots: {dotted}.'))
+    if init_args is not None and not isinstance(init_args, Mapping):
+        lines.append((f"{section}.init_args", f"given {init_args!r}. Give a mapping of argument to value."))
+    if lines:
+        raise FaultsError(lines)
+    return {"class_path": class_path, "init_args": dict(init_args or {})}
+
+
+def parse_trainer(given: object) -> dict[str, Any]:
+    """Return the arguments of the Trainer, without any that tempopt sets itself.
+
+    Raises:
+        FaultsError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot be gone
+            on with, or devices and lengths that are no numbers.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise FaultsError(
+            [("trainer", f"given {given!r}. Give a mapping, as in trainer: {{max_steps: 500}}.")]
+        )
+    lines = [
+        (f"trainer.{key}", f"{key} is not the spec's to set: {reason}")
+        for key, reason in GOVERNED.items()
+        if key in given
+    ]
+    if "class_path" in given or "init_args" in given:
+        message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
+        lines.append(("trainer", message))
+    for key in ("max_steps", "max_epochs"):
+        value = given.get(key)
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if not (value is None or unresolved(value) or (number and (value > 0 or value == -1))):
+            message = f"given {value!r}. Give a whole number of at least 1, or -1 for no limit."
+            lines.append((f"trainer.{key}", message))
+    for key in ("limit_train_batches", "limit_val_batches"):
+        if key in given and given[key] == 0:
+            message = (
+                f"given {given[key]!r}, but a run has to train and to validate. Give 1 or more, or a share."
+            )
+            lines.append((f"trainer.{key}", message))
+    devices = given.get("devices", 1)
+    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+        message = (
+            f"given {devices!r}. Give how many devices train one run, a whole number of at least 1: it "
+            "belongs to what is asked, so it is the same on every machine. Which cards these are is dealt "
+            "out there (resources.gpus)."
+        )
+        lines.append(("trainer.devices", message))
+    lines += _strategy_problems(given.get("strategy", "auto"))
+    if lines:
+        raise FaultsError(lines)
+    return dict(given)
+
+
+def _strategy_problems(given: object) -> list[tuple[str, str]]:
+    """Return what is wrong with ``trainer.strategy``, as far as its name and arguments tell."""
+    written: Mapping[str, Any] = given if isinstance(given, Mapping) else {"class_path": given}
+    name = str(written.get("class_path")).rpartition(".")[2]
+    options = written.get("init_args") or {}
+    lines = []
+    if _OWN_PROCESSES.search(name) or _OWN_PROCESSES.search(str(options.get("start_method", ""))):
+        message = (
+            f"given {given!r}, which starts processes itself. tempopt starts them, as many as "
+            "trainer.devices says: write strategy: ddp."
+        )
+        lines.append(("trainer.strategy", message))
+    if options.get("cluster_environment") is not None:
+        message = "tempopt starts the processes itself, and says where they are. Take it out."
+        lines.append(("trainer.strategy.init_args.cluster_environment", message))
+    if options.get("state_dict_type") == "sharded":
+        message = f"given sharded, which writes a folder of parts. {_ONE_FILE} Give full."
+        lines.append(("trainer.strategy.init_args.state_dict_type", message))
+    if name.startswith(_FOLDERS):
+        message = f"given {name}, which writes a folder of parts. {_ONE_FILE} Give ddp or fsdp."
+        lines.append(("trainer.strategy", message))
+    return lines
+
+
+def has_length(trainer: Mapping[str, Any], searched: Collection[str]) -> bool:
+    """Whether the Trainer's arguments, or the searched ones, say how long a run trains."""
+    lengths = ("max_steps", "max_epochs")
+    return any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in lengths)

@@ -1,0 +1,473 @@
+"""The search space: the ``search:`` section as domains, as Optuna's distributions and as parts for the arms.
+
+Decides what can be sampled, and with what parameters an arm trains; samples nothing itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+
+from tempopt.errors import SpecError, unknown
+from tempopt.spec.lightning_sections import UNSEARCHED
+from tempopt.spec.yaml_source import FaultsError
+from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
+from tempopt.temperature.ranges import RANGES
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+Arm = Literal["unit", "constant", "search"]
+
+# Twice as hot is as far as half as hot, so these are searched on a logarithmic scale unless told otherwise.
+_SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
+_STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser", "entropy_schedule")
+_CONSTANTS = (0.25, 4.0)
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_KEYS = ("low", "high", "log", "step", "choices", "baseline")
+
+UNSET = "<unset>"
+"""In place of a baseline value where a domain has none, which may itself be null."""
+
+_OWN_TEMPERATURE = re.compile(r"(^|[._])(temperature|temperatures|tau)([._]|$)")
+_LABEL_SMOOTHING = re.compile(r"(^|[._])label_smoothing$")
+_NO_EFFECT = (None, "none", False, "off", 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included; whole numbers if ``low`` and ``high`` are.
+
+    Args:
+        log: Whether equal ratios, rather than equal differences, count as equally far.
+        step: Distance of neighbouring values, or None for any number between.
+        baseline: Value that runs at τ = 1 and at constant τ train with instead of one of the range; UNSET:
+            these runs tune it like all others.
+    """
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    step: int | float | None = None
+    baseline: Any = UNSET
+
+    @property
+    def probes(self) -> tuple[Any, ...]:
+        """Values that stand for all: both ends, and one that lies between."""
+        if self.step is not None:
+            between = self.low + self.step
+        elif isinstance(self.low, int):
+            between = (self.low + self.high) // 2
+        else:
+            between = self.low + 0.381966 * (self.high - self.low)
+        return (self.low, self.high, between)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """One of several values, between which there is no order.
+
+    Args:
+        baseline: As for :class:`Range`.
+    """
+
+    choices: tuple[Any, ...]
+    baseline: Any = UNSET
+
+    @property
+    def probes(self) -> tuple[Any, ...]:
+        """All of them."""
+        return self.choices
+
+
+Domain = Range | Choices
+
+
+def as_written(domain: Domain) -> dict[str, Any]:
+    """Return a domain as plain data."""
+    written = {key: value for key, value in asdict(domain).items() if value is not None}
+    if domain.baseline == UNSET:
+        del written["baseline"]
+    else:
+        written["baseline"] = domain.baseline
+    return written
+
+
+def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, Domain]:
+    """Return the domain of each name in a ``search:`` section.
+
+    Args:
+        given: Name to ``{low, high, log, step}``, to a list of choices, or to ``{choices: [...]}``.
+        model_args: Init arguments that the ``model:`` section sets.
+
+    Raises:
+        FaultsError: A name or a domain is wrong; all of them are in it.
+    """
+    if not isinstance(given, Mapping) or not given:
+        example = "{temperature_init: {low: 0.25, high: 4}, schedule: [constant, cosine]}"
+        raise FaultsError([("search", f"given {given!r}. Say what is searched, as in search: {example}.")])
+    lines: list[tuple[str, str]] = []
+    domains: dict[str, Domain] = {}
+    for name, domain in given.items():
+        path = f"search.{name}"
+        if problem := _name_problem(name, model_args):
+            lines.append((path, problem))
+            continue
+        try:
+            domains[name] = _domain(name, domain)
+        except SpecError as error:
+            lines.append((path, str(error)))
+    if lines:
+        raise FaultsError(lines)
+    return domains
+
+
+def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a searched name, or None."""
+    if not _NAME.fullmatch(name):
+        return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
+    prefix, dot, rest = name.partition(".")
+    if not dot:
+        return None
+    if prefix == "model":
+        bare = rest.removeprefix("init_args.")
+        return f'init arguments of the model are searched by their bare name: write "{bare}", not "{name}".'
+    if prefix not in ("data", "trainer"):
+        if isinstance(model_args.get(prefix), Mapping):
+            return None
+        remedy = "Init arguments of the model have none."
+        return unknown("prefix", f"{prefix}.", ("data.", "trainer."), remedy)
+    if prefix in model_args:
+        return (
+            f'"{name}" could mean the {prefix}: section, or the init argument "{prefix}" of the model. '
+            f"Rename the init argument."
+        )
+    if rest.startswith("init_args."):
+        return f'leave init_args out: write "{prefix}.{rest.removeprefix("init_args.")}".'
+    if prefix == "trainer" and rest in UNSEARCHED:
+        return f"{rest} cannot be searched: {UNSEARCHED[rest]}"
+    return None
+
+
+def _domain(name: str, given: object) -> Domain:
+    if isinstance(given, Range | Choices):
+        return given
+    if isinstance(given, list | tuple):
+        given = {"choices": list(given)}
+    if not isinstance(given, Mapping):
+        raise SpecError(
+            f"given {given!r}, but a searched name needs more than one value. Give a range "
+            f"{{low: ..., high: ...}} or a list of choices; a fixed value belongs under model.init_args."
+        )
+    for key in given:
+        if key not in _KEYS:
+            raise SpecError(unknown("key", key, _KEYS))
+    domain = _choices(given) if "choices" in given else _range(name, given)
+    if name in TEMPERATURE_PARAMETERS:
+        if "baseline" in given:
+            raise SpecError(
+                f"given a baseline, but {name} has one: {NEUTRAL[name]!r}, where it changes nothing. "
+                "Take it out."
+            )
+        _check_temperature(name, domain)
+        return domain
+    return replace(domain, baseline=_baseline(name, domain, given))
+
+
+def _baseline(name: str, domain: Domain, given: Mapping[str, Any]) -> Any:
+    """Return at what value runs at τ = 1 hold a parameter of the model's own, UNSET if they tune it."""
+    if "baseline" in given:
+        value = given["baseline"]
+        if not (value is None or isinstance(value, bool | int | float | str)):
+            raise SpecError(f"given the baseline {value!r}. Give text, a number, true, false or null.")
+        return value
+    if _LABEL_SMOOTHING.search(name):
+        return 0.0
+    if not _OWN_TEMPERATURE.search(name):
+        return UNSET
+    if isinstance(domain, Range):
+        return 1.0
+    # true is not 1, though Python has them equal
+    found = [
+        choice
+        for choice in domain.choices
+        if any(choice == each and isinstance(choice, bool) is isinstance(each, bool) for each in _NO_EFFECT)
+    ]
+    if found:
+        return found[0]
+    raise SpecError(
+        "by its name it is a temperature of the model's own. Say at which value it changes nothing, which is "
+        "what the runs at τ = 1 train with: {choices: [...], baseline: ...}."
+    )
+
+
+def _choices(given: Mapping[str, Any]) -> Choices:
+    choices = given["choices"]
+    if given.keys() - {"choices", "baseline"}:
+        others = ", ".join(key for key in given if key not in ("choices", "baseline"))
+        raise SpecError(f"given choices together with {others}. Give either choices or a range.")
+    if not isinstance(choices, list | tuple) or not choices:
+        raise SpecError(f"given choices {choices!r}. Give a list with at least one value.")
+    for choice in choices:
+        if not (choice is None or isinstance(choice, bool | int | float | str)):
+            raise SpecError(f"given the choice {choice!r}. A choice is text, a number, true, false or null.")
+        if isinstance(choice, float) and not math.isfinite(choice):
+            raise SpecError(f"given the choice {choice!r}. Give finite numbers.")
+    written = [json.dumps(choice) for choice in choices]
+    if twice := sorted({text for text in written if written.count(text) > 1}):
+        raise SpecError(f"given {', '.join(twice)} more than once. Give each choice once.")
+    return Choices(choices=tuple(choices))
+
+
+def _range(name: str, given: Mapping[str, Any]) -> Range:
+    if name in _STRATEGIES:
+        raise SpecError(f"given a range, but a {name} has a name. Give a list of names.")
+    for key in ("low", "high"):
+        if key not in given:
+            raise SpecError(f"{key} is missing. Give {{low: ..., high: ...}}, or a list of choices.")
+    low, high, step = (_number(key, given.get(key)) for key in ("low", "high", "step"))
+    assert low is not None and high is not None
+    if name in RANGES and not RANGES[name].whole:
+        low, high = float(low), float(high)
+    if low >= high:
+        raise SpecError(f"low is {low!r} and high is {high!r}. Give a low that is less than high.")
+    log = given.get("log")
+    if log is None:
+        log = name in _SCALES and step is None
+    if not isinstance(log, bool):
+        raise SpecError(f"log is {log!r}. Give true or false.")
+    if log and low <= 0:
+        remedy = "" if name in _SCALES else ", or log: false"
+        raise SpecError(f"low is {low!r}, but the range is logarithmic. Give a low above 0{remedy}.")
+    if log and step is not None:
+        raise SpecError("given log and step, but a logarithmic range has no steps. Take one of them out.")
+    whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))
+    if not whole:
+        low, high = float(low), float(high)
+    _check_step(low, high, step)
+    return Range(low=low, high=high, log=log, step=step)
+
+
+def _number(key: str, value: object) -> int | float | None:
+    if value is None and key == "step":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"{key} is {value!r}. Give a number{', without quotes' * isinstance(value, str)}.")
+    if not math.isfinite(value):
+        raise SpecError(f"{key} is {value!r}. Give a finite number.")
+    return value
+
+
+def _check_step(low: float, high: float, step: float | None) -> None:
+    if step is None:
+        return
+    if step <= 0:
+        raise SpecError(f"step is {step!r}. Give a step above 0.")
+    span, size = Decimal(str(high)) - Decimal(str(low)), Decimal(str(step))
+    if span % size:
+        reached = Decimal(str(low)) + span // size * size
+        raise SpecError(
+            f"steps of {step!r} from {low!r} do not meet the high {high!r}. "
+            f"Give a high of {reached} or {reached + size}."
+        )
+
+
+def _check_temperature(name: str, domain: Domain) -> None:
+    for value in domain.probes:
+        try:
+            check_parameter(name, value)
+        except SpecError as error:
+            inside = isinstance(domain, Range) and value not in (domain.low, domain.high)
+            raise SpecError(f"{error}{' Give choices, or a step.' * inside}") from error
+
+
+def parse_sets(
+    given: Iterable[Mapping[str, Any]], *, search: Mapping[str, Domain], path: str
+) -> list[dict[str, Any]]:
+    """Return parameter sets that a person wants tried, each value as its domain holds it.
+
+    Args:
+        given: Searched names to values; what a set leaves out is left open.
+        search: What is searched.
+        path: Where the sets are written, for messages.
+
+    Raises:
+        FaultsError: A name is not searched, or a value is not in its domain; all of them are in it.
+    """
+    lines: list[tuple[str, str]] = []
+    sets: list[dict[str, Any]] = []
+    for index, each in enumerate(given):
+        if not each:
+            message = "given no value. Give at least one searched name, or take the set out."
+            lines.append((f"{path}.{index}", message))
+        held: dict[str, Any] = {}
+        for name, value in each.items():
+            try:
+                if name not in search:
+                    raise SpecError(unknown("searched name", name, search))
+                held[name] = _held(search[name], value)
+            except SpecError as error:
+                lines.append((f"{path}.{index}.{name}", str(error)))
+        sets.append(held)
+    if lines:
+        raise FaultsError(lines)
+    return sets
+
+
+def _held(domain: Domain, value: object) -> Any:
+    """Return a value as its domain holds it; SpecError, saying what is allowed, if it does not."""
+    if isinstance(domain, Choices):
+        for choice in domain.choices:
+            # true is not 1, though Python has them equal
+            if choice == value and isinstance(choice, bool) is isinstance(value, bool):
+                return choice
+        raise SpecError(f"given {value!r}. Give one of {', '.join(map(json.dumps, domain.choices))}.")
+    whole = isinstance(domain.low, int) and isinstance(domain.high, int)
+    allowed = f"{'a whole number' if whole else 'a number'} from {domain.low} to {domain.high}"
+    if domain.step is not None:
+        allowed += f" in steps of {domain.step}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int if whole else int | float)
+        or not domain.low <= value <= domain.high
+        or (domain.step and (Decimal(str(value)) - Decimal(str(domain.low))) % Decimal(str(domain.step)))
+    ):
+        raise SpecError(f"given {value!r}. Give {allowed}.")
+    return value if whole else float(value)
+
+
+def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
+    """Return the searched temperature parameters that change nothing, whatever the others are.
+
+    Args:
+        search: What is searched.
+        fixed: Temperature parameters that the model's init arguments set.
+    """
+    searched = [name for name in search if name in TEMPERATURE_PARAMETERS]
+    strategies = [name for name in searched if name in _STRATEGIES]
+    numeric = {name: search[name].probes for name in searched if name not in _STRATEGIES}
+    seen: dict[str, set[str]] = {name: set() for name in searched}
+    for chosen in itertools.product(*(search[name].probes for name in strategies)):
+        for first, second in ((0, 1), (1, 0)):
+            # the ends of the schedule are put apart, or every schedule would be flat
+            ends = {name: second if name.endswith("_final") else first for name in numeric}
+            values = {name: probes[ends[name] % len(probes)] for name, probes in numeric.items()}
+            counted = effective({**NEUTRAL, **fixed, **values, **dict(zip(strategies, chosen, strict=True))})
+            for name in searched:
+                if name in counted:
+                    seen[name].add(json.dumps(counted[name]))
+    several = {name: name in strategies and len(search[name].probes) > 1 for name in searched}
+    return [name for name in searched if len(seen[name]) < 1 + several[name]]
+
+
+def distributions(search: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
+    """Return Optuna's distribution for each searched name."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    result: dict[str, BaseDistribution] = {}
+    for name, domain in search.items():
+        if isinstance(domain, Choices):
+            result[name] = CategoricalDistribution(domain.choices)
+        elif isinstance(domain.low, int) and isinstance(domain.high, int):
+            step = 1 if domain.step is None else int(domain.step)
+            result[name] = IntDistribution(domain.low, domain.high, log=domain.log, step=step)
+        else:
+            result[name] = FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
+    return result
+
+
+def arm_space(
+    space: Mapping[str, BaseDistribution], arm: Arm, tuned: Collection[str]
+) -> dict[str, BaseDistribution]:
+    """Return what an arm samples.
+
+    ``unit`` samples only what every arm tunes, ``constant`` a constant temperature besides, ``search`` the
+    whole space.
+
+    Args:
+        space: The whole space.
+        arm: The arm.
+        tuned: Names that every arm tunes.
+    """
+    from optuna.distributions import FloatDistribution
+
+    if arm == "search":
+        return dict(space)
+    others = {name: each for name, each in space.items() if name in tuned}
+    if arm == "unit":
+        return others
+    low, high = _constant_range(space)
+    return {"temperature_init": FloatDistribution(low, high, log=True), **others}
+
+
+def _constant_range(space: Mapping[str, BaseDistribution]) -> tuple[float, float]:
+    """Return the span of the searched initial temperature, or a default where that has none."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    searched = space.get("temperature_init")
+    if isinstance(searched, FloatDistribution):
+        return searched.low, searched.high
+    if isinstance(searched, CategoricalDistribution):
+        values = [float(choice) for choice in searched.choices if isinstance(choice, int | float)]
+        if min(values) < max(values):
+            return min(values), max(values)
+    return _CONSTANTS
+
+
+def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[float]:
+    """Return ``count`` different constant temperatures that cover the searched range evenly in ratio.
+
+    The middle, both ends, then van der Corput's sequence (1935): any beginning of the list covers the
+    range, and a longer list begins with the shorter one, so that asking for more repeats none.
+
+    Args:
+        space: The whole search space.
+        count: Number of temperatures, at least 0.
+    """
+    low, high = _constant_range(space)
+    positions = itertools.chain((0.5, 0.0, 1.0), map(_van_der_corput, itertools.count(2)))
+    # low and high are given exactly, whatever the powers round to
+    return [
+        {0.0: low, 1.0: high}.get(position, low * (high / low) ** position)
+        for position in itertools.islice(positions, count)
+    ]
+
+
+def _van_der_corput(index: int) -> float:
+    """Return ``index`` with its binary digits mirrored at the point, in (0, 1)."""
+    digits = f"{index:b}"
+    return float(int(digits[::-1], 2) / 2 ** len(digits))
+
+
+def arm_parameters(
+    arm: Arm, sampled: Mapping[str, Any], *, searched: Mapping[str, Domain], fixed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the whole parameter set that an arm trains with.
+
+    Args:
+        arm: ``unit`` and ``constant`` make neutral whatever temperature parameter the study touches, and hold
+            what has a baseline there.
+        sampled: Values of the arm's own space.
+        searched: The whole search space.
+        fixed: Temperature parameters that the model's init arguments set.
+
+    Returns:
+        Name to value, without what has no effect.
+    """
+    if arm == "search":
+        return effective({**fixed, **sampled})
+    touched = {*searched, *fixed} & set(TEMPERATURE_PARAMETERS)
+    neutral = {name: NEUTRAL[name] for name in TEMPERATURE_PARAMETERS if name in touched}
+    held = {name: domain.baseline for name, domain in searched.items() if domain.baseline != UNSET}
+    return effective({**neutral, **held, **sampled})
+
+
+def distinct(parameters: Mapping[str, Any]) -> str:
+    """Return a key that is equal for parameter sets with equal effect."""
+    return json.dumps(effective(parameters), sort_keys=True)

@@ -1,0 +1,433 @@
+"""The sections of a study spec that are tempopt's own (``study:``, ``attach:``, ``resources:``), key by key.
+
+How the sections fit together is study_spec.py's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from itertools import count, pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from tempopt.errors import unknown
+from tempopt.spec.yaml_source import FaultsError
+from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.group_sequential import spent
+from tempopt.statistics.paired_tests import Direction, Test, least_pairs
+
+Workers = int | Literal["auto"]
+"""Number of trials side by side; ``auto``: as many as there is room for."""
+
+KNOWLEDGE_GRADIENT = "knowledge_gradient"
+"""Name of tempopt's own sampler and pruner."""
+
+SAMPLERS: dict[str, str | None] = {
+    KNOWLEDGE_GRADIENT: None,
+    "tpe": "TPESampler",
+    "random": "RandomSampler",
+    "gp": "GPSampler",
+}
+"""Name of a sampler to its class in ``optuna.samplers``; None: tempopt's own."""
+
+PRUNERS: dict[str, str | None] = {
+    KNOWLEDGE_GRADIENT: None,
+    "median": "MedianPruner",
+    "percentile": "PercentilePruner",
+    "hyperband": "HyperbandPruner",
+    "successive_halving": "SuccessiveHalvingPruner",
+    "threshold": "ThresholdPruner",
+    "none": "NopPruner",
+}
+"""Name of a pruner to its class in ``optuna.pruners``; None: tempopt's own."""
+
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+"""Modes of ``torch.compile`` that a study may ask for."""
+
+_DIRECTIONS: dict[Direction, tuple[str, ...]] = {
+    "minimize": (
+        "loss",
+        "error",
+        "err",
+        "perplexity",
+        "ppl",
+        "nll",
+        "bits",
+        "bpc",
+        "mse",
+        "mae",
+        "rmse",
+        "wer",
+    ),
+    "maximize": ("accuracy", "acc", "f1", "auc", "auroc", "recall", "precision", "bleu", "iou"),
+}
+
+
+class Section(BaseModel):
+    """What all sections share: no unknown keys, no silent conversion, no change after the making."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+_WORKERS = "a whole number of at least 1, auto or null"
+_GPUS = "a share of a card below 1, a whole number of cards, or null"
+_MEMORY = "bytes, a size with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in 8GB, or null"
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]i?b)", re.IGNORECASE)
+_UNITS = {
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
+
+Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+_Most = Annotated[
+    float | None, Field(gt=0, allow_inf_nan=False, description="a number above 0, or null for no limit")
+]
+
+
+class Arms(Section):
+    """Number of runs of the two arms that the search is compared with; None for the default.
+
+    Args:
+        rematch: Runs at τ = 1 that tune the other parameters again after a winner was chosen, its own among
+            them; None: as many as the search had more trials than the arm at τ = 1, and 10 at least.
+    """
+
+    unit: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    constant: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    rematch: Annotated[int | None, Field(ge=10, description="a whole number of at least 10, or null")] = None
+
+
+class Pairs(Section):
+    """Number of confirming seeds: looked at after every ``min``, decided at ``max`` at the latest."""
+
+    min: Annotated[int, Field(ge=2, description="a whole number of at least 2")]
+    max: Annotated[int, Field(ge=2, description="a whole number of at least 2")]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, given: object) -> object:
+        if isinstance(given, int) and not isinstance(given, bool) and given >= 2:
+            return {"min": given, "max": given}
+        if isinstance(given, Mapping):
+            return given
+        raise ValueError(f"given {given!r}. Give a whole number of at least 2, or {{min: 4, max: 16}}.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min} and max is {self.max}. Give a min of at most the max.")
+        return self
+
+    @model_serializer
+    def _as_written(self) -> int | dict[str, int]:
+        return self.max if self.min == self.max else {"min": self.min, "max": self.max}
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of pairs after which the confirmation is looked at, ascending; the last is ``max``."""
+        return (*range(self.min, self.max, self.min), self.max)
+
+    def enough(self, test: Test, alpha: float) -> int:
+        """Return the fewest pairs, this maximum at least, at which a test can show something at a level.
+
+        A look may spend its share of the level alone.
+        """
+        for most in count(self.max):
+            looks = Pairs(min=most if self.min == self.max else self.min, max=most).looks
+            shares = [0.0, *(spent(look, most) for look in looks)]
+            alone = zip(looks, pairwise(shares), strict=True)
+            if any(least_pairs(test, alpha * (now - before)) <= look for look, (before, now) in alone):
+                return most
+        raise AssertionError("there is a number of pairs at which any test can show something")
+
+
+class Seeds(Section):
+    """Number of fresh seeds on which candidates are chosen, and of others on which the gain is estimated.
+
+    Args:
+        search: Seeds that search trials share by turns, so that what a seed does to all of them is no reason
+            to prefer one, and one that was ended early can be gone on with; None: each has its own.
+    """
+
+    search: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = 2
+    choose: Count = 4
+    confirm: Pairs = Pairs(min=8, max=8)
+
+
+class Limits(Section):
+    """When a study stops searching by itself, whatever is left to search; None: when all is searched.
+
+    Args:
+        hours: Hours since the study was begun.
+        gpu_hours: Hours of cards, added up over all trials, a share of a card counting as that share; where
+            trials train on no card, their hours of training.
+        standard_errors: The search ends as soon as all that is left of it is expected to raise what would be
+            named by less than so many standard errors of the confirmation, which could not tell.
+    """
+
+    hours: _Most = None
+    gpu_hours: _Most = None
+    standard_errors: _Most = None
+
+
+class Strategy(Section):
+    """A sampler or pruner by its short name, with its options: Optuna's, or tempopt's own, which has none."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, given: object) -> object:
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, Mapping) and "name" in given:
+            return {"name": given["name"], "options": {k: v for k, v in given.items() if k != "name"}}
+        raise ValueError(f"given {given!r}. Give a name, or {{name: ..., option: ...}}.")
+
+    @model_serializer
+    def _as_written(self) -> dict[str, Any]:
+        return {"name": self.name, **self.options}
+
+
+class StudySection(Section):
+    """The ``study:`` section: what is asked, how often, and how it is judged.
+
+    Args:
+        enqueue: Parameter sets to try first, of some or all of the searched names.
+        warm_start: Earlier studies of the same store, by name, whose runs the sampler learns from.
+        lease: Seconds that a run may go without a step before another agent takes its ticket.
+        store_timeout: Seconds that agents go on training while the database cannot be reached.
+        checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
+        init_only: Whether the winner's first temperature is baked into initial weights and trained, too.
+        checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for
+            later ones to begin from; None: they leave none.
+        ablation: When the winner's parts are taken away one at a time on the confirming seeds, and a simpler
+            plan is looked for: ``auto`` once a gain is shown, ``full`` in any case, ``none`` never.
+        keep_share: Share of the winner's gain that a simpler plan has to keep to be recommended.
+        failure: Value of the metric such that a run that ends worse counts as failed; None: those that
+            diverge alone.
+        compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
+            may write true for the default mode, and false.
+    """
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+            description="a name of at most 100 letters, digits, dots, dashes and underscores",
+        ),
+    ]
+    metric: Annotated[str, Field(min_length=1, description="the name under which validation logs the metric")]
+    direction: Annotated[Direction, Field(description="maximize or minimize")]
+    trials: Count = 40
+    arms: Arms = Arms()
+    candidates: Count = 3
+    seeds: Seeds = Seeds()
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number of at least 0")] = 0
+    test: Annotated[Literal["t", "sign_flip", "wilcoxon"], Field(description="t, sign_flip or wilcoxon")] = (
+        "t"
+    )
+    ablation: Annotated[Literal["auto", "full", "none"], Field(description="auto, full or none")] = "auto"
+    keep_share: Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")] = 0.5
+    failure: Annotated[
+        float | None, Field(allow_inf_nan=False, description="a value of the metric, or null")
+    ] = None
+    confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
+    validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
+    sampler: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
+    pruner: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
+    parallel: Count = 4
+    max_attempts: Count = 3
+    enqueue: Annotated[
+        list[dict[str, Any]],
+        Field(description="a list of parameter sets, as in [{temperature_init: 2.0}]"),
+    ] = []
+    warm_start: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(description="a list of names of earlier studies, as in [first, second]"),
+    ] = []
+    limits: Limits = Limits()
+    lease: Annotated[
+        float, Field(ge=1, allow_inf_nan=False, description="a number of seconds of at least 1")
+    ] = 300.0
+    store_timeout: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
+    ] = 1800.0
+    checkpoint_every: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
+    ] = None
+    # some ten checkpoints of ten million parameters with AdamW's state, or hundreds of a small model: little
+    # beside what a study keeps anyway, and enough for the few runs that are worth going on with
+    checkpoint_quota: Annotated[int | None, Field(description=_MEMORY)] = 1_000_000_000
+    evaluate_only: Annotated[
+        str | None, Field(min_length=1, description="the path of a checkpoint, or null")
+    ] = None
+    compile: str | None = None
+    init_only: Annotated[bool, Field(description="true or false")] = True
+
+    @field_validator("sampler", "pruner")
+    @classmethod
+    def _known(cls, given: Strategy, info: ValidationInfo) -> Strategy:
+        known = SAMPLERS if info.field_name == "sampler" else PRUNERS
+        if given.name not in known:
+            raise ValueError(unknown(str(info.field_name), given.name, known))
+        if given.name == KNOWLEDGE_GRADIENT and given.options:
+            raise ValueError(f"given {given.options!r}, but {given.name} has no options. Take them out.")
+        if "seed" in given.options:
+            raise ValueError(
+                "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
+            )
+        return given
+
+    @field_validator("checkpoint_quota", mode="before")
+    @classmethod
+    def _bytes(cls, given: object) -> int | None:
+        return _in_bytes(given)
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _mode(cls, given: object) -> str | None:
+        if given is None or given is False:
+            return None
+        mode = "default" if given is True else given
+        if isinstance(mode, str) and mode in COMPILE_MODES:
+            return mode
+        raise ValueError(f"given {given!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
+
+    @model_validator(mode="after")
+    def _learns(self) -> Self:
+        given = self.warm_start
+        if self.name in given or len(set(given)) < len(given):
+            message = f"given {given!r}. Give names of other studies, each of them once."
+        elif given and self.sampler.name != KNOWLEDGE_GRADIENT:
+            message = (
+                f"given {given!r} with sampler: {self.sampler.name}, which learns nothing from others. "
+                f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
+            )
+        else:
+            return self
+        raise FaultsError([("warm_start", message)])
+
+    @model_validator(mode="after")
+    def _foreseen(self) -> Self:
+        given, sampler = self.limits.standard_errors, self.sampler.name
+        if given is None:
+            return self
+        if sampler != KNOWLEDGE_GRADIENT:
+            message = (
+                f"given {given:g} with sampler: {sampler}, which does not say what trials to come are worth. "
+                f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
+            )
+        elif self.evaluate_only is not None:
+            message = f"given {given:g} with evaluate_only, where nothing is confirmed. Take it out."
+        else:
+            return self
+        raise FaultsError([("limits.standard_errors", message)])
+
+    @model_validator(mode="after")
+    def _enough_pairs(self) -> Self:
+        fewest, given = self.seeds.confirm.enough(self.test, level(1)), self.seeds.confirm.max
+        if given < fewest:
+            smallest = 2.0 ** (1 - given)
+            message = (
+                f"given {given} with test: {self.test}. Two-sided, so few pairs cannot give a p below "
+                f"{smallest:g}, whatever the gain is: give at least {fewest}, or test: t."
+            )
+            raise FaultsError([("seeds.confirm", message)])
+        return self
+
+
+class AttachSection(Section):
+    """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered, and how.
+
+    Args:
+        layers: Patterns of their names, or ``auto``.
+        way: ``query_rows`` fits most models; ``attention_interface``, for models of transformers, can
+            deliver length scaling, the entropy term and other normalisers too, and works behind QK-norm.
+    """
+
+    layers: Literal["auto"] | list[str] = "auto"
+    way: Literal["query_rows", "attention_interface"] = "query_rows"
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _patterns(cls, given: object) -> object:
+        patterns = isinstance(given, list) and given and all(isinstance(each, str) for each in given)
+        if given == "auto" or patterns:
+            return given
+        example = "[encoder.layers.*.self_attn]"
+        raise ValueError(f"given {given!r}. Give auto, or a list of patterns, as in {example}.")
+
+
+class Resources(Section):
+    """The ``resources:`` section: what a trial takes and what a machine gives; no part of a study's identity.
+
+    Args:
+        workers: Trials side by side; ``auto`` or None: as many as there is room for.
+        gpus: Cards of a trial: a share of one below 1, else a whole number. None: one for each of
+            ``trainer.devices`` where there are cards, and none where there are none.
+        cpus: CPU cores of a trial; None: one for each of its devices.
+        memory: Main memory of a trial in bytes, or with a unit as in ``8GB``; None: not counted.
+        threads: CPU threads of each process that trains; None: ``cpus`` shared out among them.
+        grace: Seconds to checkpoint and leave after Ctrl-C or SIGTERM.
+    """
+
+    workers: Annotated[Workers | None, Field(description=_WORKERS)] = None
+    gpus: Annotated[float | None, Field(description=_GPUS)] = None
+    cpus: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    memory: Annotated[int | None, Field(description=_MEMORY)] = None
+    threads: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    grace: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
+    ] = 20.0
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _number_or_auto(cls, given: object) -> object:
+        if given in (None, "auto") or (type(given) is int and given >= 1):
+            return given
+        raise ValueError(f"given {given!r}. Give {_WORKERS}.")
+
+    @field_validator("gpus")
+    @classmethod
+    def _share_or_whole(cls, given: float | None) -> float | None:
+        if given is None or 0 <= given < 1 or (math.isfinite(given) and given >= 1 and given.is_integer()):
+            return given
+        raise ValueError(f"given {given:g}. Give {_GPUS}.")
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _bytes(cls, given: object) -> int | None:
+        return _in_bytes(given)
+
+
+def _in_bytes(given: object) -> int | None:
+    if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):
+        size = float(found[1]) * _UNITS[found[2].lower()]
+    elif given is None or (isinstance(given, int) and not isinstance(given, bool)):
+        size = given
+    else:
+        raise ValueError(f"given {given!r}. Give {_MEMORY}.")
+    if size is not None and size < 1:
+        raise ValueError(f"given {given!r}. Give {_MEMORY}.")
+    return None if size is None else int(size)
+
+
+def direction_of(metric: str) -> Direction | None:
+    """Return the direction in which a metric of that name usually gets better, None if it does not say."""
+    words = re.split(r"[^a-z0-9]+", metric.lower())
+    named = [direction for direction, names in _DIRECTIONS.items() if not set(names).isdisjoint(words)]
+    return named[0] if len(named) == 1 else None

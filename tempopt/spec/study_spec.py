@@ -1,0 +1,462 @@
+"""StudySpec, a validated study: what is asked of a search, in the words of its YAML file.
+
+Reading the file is yaml_source.py's, the search space is search_space.py's; no class is imported here, so
+that a spec can be loaded, compared and shown without torch or Lightning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import (
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from tempopt.errors import SpecError
+from tempopt.spec import yaml_source as document
+from tempopt.spec.catalog import find_spec
+from tempopt.spec.identity import identifying
+from tempopt.spec.lightning_sections import has_length, parse_class, parse_trainer
+from tempopt.spec.search_space import (
+    UNSET,
+    Arm,
+    Choices,
+    Domain,
+    arm_parameters,
+    arm_space,
+    as_written,
+    constant_grid,
+    distributions,
+    idle,
+    parse_search,
+    parse_sets,
+)
+from tempopt.spec.sections import (
+    PRUNERS,
+    SAMPLERS,
+    AttachSection,
+    Resources,
+    Section,
+    Strategy,
+    StudySection,
+    direction_of,
+)
+from tempopt.spec.validation_errors import faults
+from tempopt.spec.yaml_source import Document, FaultsError, Override
+from tempopt.statistics.paired_tests import Direction
+from tempopt.temperature.groups import CREDITED, NORMALISATION
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
+from tempopt.version import __version__
+from tempopt.workers.messages import Program
+from tempopt.workers.placement import Need
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+__all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec", "load_spec"]
+
+
+class StudySpec(Section):
+    """A study: a LightningCLI config (``model``, ``data``, ``trainer``) plus tempopt's own sections.
+
+    Raises:
+        SpecError: from :func:`load_spec`, :meth:`parse` and :meth:`from_json`, with a line for
+            everything that is wrong.
+    """
+
+    study: StudySection
+    model: Annotated[
+        dict[str, Any], Field(description="the LightningModule, as in {class_path: package.module.Class}")
+    ]
+    data: dict[str, Any] | None = None
+    trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
+    search: Annotated[
+        dict[str, Any], Field(description="what is searched, as in {temperature_init: {low: 0.25, high: 4}}")
+    ]
+    attach: AttachSection | None = None
+    resources: Resources = Resources()
+
+    # Overrides of this machine: they are in force here, and are neither stored nor compared.
+    _local: tuple[Override, ...] = PrivateAttr(default=())
+
+    @field_validator("model", "data", mode="before")
+    @classmethod
+    def _class(cls, given: object, info: ValidationInfo) -> dict[str, Any] | None:
+        name = str(info.field_name)
+        return None if given is None and name == "data" else parse_class(given, section=name)
+
+    @field_validator("trainer", mode="before")
+    @classmethod
+    def _trainer(cls, given: object) -> dict[str, Any]:
+        return parse_trainer(given)
+
+    @field_validator("search", mode="before")
+    @classmethod
+    def _search(cls, given: object, info: ValidationInfo) -> dict[str, Domain]:
+        model = info.data.get("model") or {}
+        return parse_search(given, model_args=model.get("init_args", {}))
+
+    @field_serializer("search")
+    def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
+        return {name: as_written(domain) for name, domain in search.items()}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        lines = [*self._length_problems(), *self._temperature_problems()]
+        try:
+            self._enqueued(self.study.enqueue, path="study.enqueue")
+        except FaultsError as error:
+            lines += error.lines
+        lines += self._resource_problems()
+        if lines:
+            raise FaultsError(lines)
+        return self
+
+    def _resource_problems(self) -> list[tuple[str, str]]:
+        lines = []
+        workers, gpus = self.resources.workers, self.resources.gpus
+        if isinstance(workers, int) and workers > self.study.parallel:
+            message = (
+                f"given {workers}, but study.parallel lets {self.study.parallel} runs be in flight at a "
+                f"time. Give at most that many workers, or a larger study.parallel."
+            )
+            lines.append(("resources.workers", message))
+        if gpus and self._on_cards and gpus != self.ranks and (gpus >= 1 or self.ranks > 1):
+            why = "two processes of a trial cannot share a card"
+            if gpus > self.ranks:
+                why = "one would idle" if gpus - self.ranks == 1 else "some would idle"
+            message = (
+                f"given {gpus:g}, but trainer.devices is {self.ranks}: {why}. Give resources.gpus: "
+                f"{self.ranks}, or trainer.devices: {max(1, math.floor(gpus))}."
+            )
+            lines.append(("resources.gpus", message))
+        return lines
+
+    def _length_problems(self) -> list[tuple[str, str]]:
+        if self.study.evaluate_only is not None or has_length(self.trainer, self.search):
+            return []
+        message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
+        return [("trainer", message)]
+
+    def _temperature_problems(self) -> list[tuple[str, str]]:
+        lines = []
+        for name, value in self.fixed_temperatures.items():
+            try:
+                if not document.unresolved(value):
+                    check_parameter(name, value)
+            except SpecError as error:
+                lines.append((f"model.init_args.{name}", str(error)))
+        if lines:
+            return lines
+        if self.study.evaluate_only is None and not any(name in CREDITED for name in self.search):
+            message = (
+                f"given {', '.join(self.search)}, of which none is a temperature, so that there would be no "
+                "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "
+                "high: 4}."
+            )
+            return [("search", message)]
+        remedy = (
+            "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and "
+            "layer_ratio, a length_scaling, a normaliser and top_k, an entropy_lambda, its entropy_schedule "
+            "and entropy_lambda_final), set that under model.init_args, or take the name out."
+        )
+        return [
+            (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {remedy}")
+            for name in idle(self.search, self.fixed_temperatures)
+        ]
+
+    @property
+    def fixed_temperatures(self) -> dict[str, Any]:
+        """Temperature parameters that the model's init arguments set, by name.
+
+        A module that is attached to has arguments of its own, of whatever name; of these only the
+        temperature of its output is tempopt's.
+        """
+        names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
+        return {name: value for name, value in self.model["init_args"].items() if name in names}
+
+    @property
+    def other_names(self) -> list[str]:
+        """Searched names that every arm tunes: no temperature parameters, and nothing with a baseline."""
+        return [
+            name
+            for name, domain in self.search.items()
+            if name not in TEMPERATURE_PARAMETERS and domain.baseline == UNSET
+        ]
+
+    @property
+    def method_names(self) -> list[str]:
+        """Searched names that are no temperature, and that runs at τ = 1 hold at a baseline."""
+        return [
+            name for name, domain in self.search.items() if name in NORMALISATION or domain.baseline != UNSET
+        ]
+
+    @property
+    def num_constant(self) -> int:
+        """Number of runs of the constant arm: half as many as the search's unless said otherwise."""
+        return self.study.arms.constant or math.ceil(self.study.trials / 2)
+
+    @property
+    def num_unit(self) -> int:
+        """Number of runs of the unit arm: a few for the baseline, or a search if there is more to tune."""
+        return self.study.arms.unit or (self.num_constant if self.other_names else 3)
+
+    @property
+    def confirms(self) -> bool:
+        """Whether choosing and confirming follow the search; there is nothing to train in evaluation only."""
+        return self.study.evaluate_only is None
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether search trials could begin from each other's checkpoints, if these were kept."""
+        # a callback may look at the plan, or at what was validated, and keep what is in no checkpoint; and
+        # where each trial has a seed of its own, no two are ever trained alike
+        return self.study.seeds.search is not None and not self.trainer.get("callbacks")
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes that train a run together."""
+        devices = self.trainer.get("devices", 1)
+        return devices if isinstance(devices, int) and devices > 1 else 1
+
+    @property
+    def _on_cards(self) -> bool:
+        return self.trainer.get("accelerator") != "cpu"
+
+    @property
+    def resources_here(self) -> Resources:
+        """The section ``resources:`` with this machine's ``--set`` in force."""
+        return self._in_force().resources
+
+    def need(self, *, gpus: bool) -> Need:
+        """Return what a trial takes.
+
+        Args:
+            gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
+        """
+        here = self._in_force()
+        asked = here.resources.gpus
+        if not here._on_cards:
+            cards = 0.0
+        elif asked is None:
+            cards = float(here.ranks) if gpus else 0.0
+        else:
+            cards = asked
+        return Need(
+            gpus=cards,
+            cpus=here.resources.cpus or here.ranks,
+            memory=here.resources.memory,
+            ranks=here.ranks,
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
+        notes = []
+        expected = direction_of(self.study.metric)
+        if expected not in (None, self.study.direction):
+            notes.append(
+                f'study.direction is {self.study.direction}, but by its name "{self.study.metric}" is one to '
+                f"{expected}. Check that it is meant."
+            )
+        for name, domain in self.search.items():
+            if isinstance(domain, Choices) and len(domain.choices) == 2 and _looks_like_a_range(domain):
+                low, high = domain.choices
+                notes.append(
+                    f"search.{name} is one of two choices, {low} and {high}; for all numbers between write "
+                    f"{{low: {low}, high: {high}}}."
+                )
+        return notes
+
+    def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
+        """Return Optuna's distributions of what an arm samples."""
+        return arm_space(distributions(self.search), arm, self.other_names)
+
+    def constants(self) -> list[float]:
+        """Return the temperatures of the constant arm, in the order in which they are trained."""
+        return constant_grid(self.space(), self.num_constant)
+
+    def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the whole parameter set that an arm trains with, given the values of its own space."""
+        return arm_parameters(arm, sampled, searched=self.search, fixed=self.fixed_temperatures)
+
+    def enqueued(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return parameter sets that a person wants tried, as Optuna's distributions hold their values.
+
+        Args:
+            given: Mappings of searched names to values; what a set leaves out is sampled. At most
+                ``study.trials`` of them.
+
+        Raises:
+            SpecError: A name is not searched, or a value is not in its range or among its choices.
+        """
+        try:
+            return self._enqueued(given, path="enqueue")
+        except FaultsError as error:
+            raise SpecError(_listed("These parameter sets have", str(error).splitlines())) from None
+
+    def _enqueued(self, given: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
+        if len(given) > self.study.trials:
+            message = (
+                f"given {len(given)} parameter sets, but study.trials is {self.study.trials}. "
+                "Give at most that many, or more trials."
+            )
+            raise FaultsError([(path, message)])
+        return parse_sets(given, search=self.search, path=path)
+
+    def with_overrides(self, overrides: Sequence[str]) -> Self:
+        """Return the spec with ``a.b=c`` settings in force.
+
+        Settings of ``data.*`` (its class aside), ``resources.*`` and ``trainer.accelerator`` are this
+        machine's own: neither stored nor compared.
+
+        Raises:
+            SpecError: A setting cannot be read, or does not fit.
+        """
+        parsed = [document.parse_override(text) for text in overrides]
+        data = document.apply(self.to_json(), [each for each in parsed if not each.local])
+        spec = self.parse(data, source="the study spec with --set")
+        spec._local = (*self._local, *(each for each in parsed if each.local))
+        spec._in_force()
+        return spec
+
+    def _in_force(self) -> Self:
+        """Return the spec with this machine's overrides written into it."""
+        if not self._local:
+            return self
+        return self.parse(document.apply(self.to_json(), self._local), source="the study spec with --set")
+
+    def resolved(self) -> Self:
+        """Return the spec as it holds on this machine: ``--set`` in force and ``${NAME}`` replaced.
+
+        Raises:
+            SpecError: An environment variable is not set, or an override does not fit.
+        """
+        data = self._in_force().to_json()
+        for section in ("model", "data", "trainer"):
+            data[section] = document.resolve(data[section], path=section)
+        path = "study.evaluate_only"
+        data["study"]["evaluate_only"] = document.resolve(data["study"]["evaluate_only"], path=path)
+        return self.parse(data, source="the study spec with the environment's values")
+
+    def program(self, *overrides: str) -> Program:
+        """Return what a trainer on this machine needs to know.
+
+        Raises:
+            SpecError: As in :meth:`with_overrides` and :meth:`resolved`; or the checkpoint of
+                ``study.evaluate_only`` is not there.
+        """
+        here = (self.with_overrides(overrides) if overrides else self).resolved()
+        return Program(
+            model=here.model,
+            data=here.data,
+            trainer=here.trainer,
+            attach=None if here.attach is None else here.attach.model_dump(),
+            metric=here.study.metric,
+            validate_at=here.study.validate_at,
+            data_seed=here.study.seed,
+            identity=self.identity(),
+            weights=_checkpoint(here.study.evaluate_only),
+            compile=here.study.compile,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain data, with ``${NAME}`` as written and without this machine's ``--set``."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the spec that :meth:`to_json` wrote.
+
+        Raises:
+            SpecError: Another version of tempopt wrote it, in a way that this one does not read.
+        """
+        try:
+            return cls.parse(stored, source="the stored study spec")
+        except SpecError as error:
+            raise SpecError(
+                f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Go on "
+                "with that version, or install the newest: pip install --upgrade tempopt"
+            ) from None
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], *, source: str | Document) -> Self:
+        """Return the spec that plain data describes.
+
+        Args:
+            data: The sections by name.
+            source: What the data was read from, for messages; a Document gives them line numbers.
+
+        Raises:
+            SpecError: Something is wrong; there is a line for each thing.
+        """
+        origin = source if isinstance(source, Document) else Document(source=source, data=dict(data))
+        lines = [
+            (path, f"{document.BLANK} stands for a value that only you can give. Fill it in.")
+            for section in data
+            for path in document.blanks(data[section], path=section)
+        ]
+        try:
+            if not lines:
+                return cls.model_validate(dict(data))
+        except ValidationError as error:
+            lines = faults(error, cls)
+        lines.sort(key=lambda line: origin.line(line[0]))
+        told = [f"{origin.where(path)}: {path}: {message}" for path, message in lines]
+        raise SpecError(_listed("This study spec has", told))
+
+    def identity(self) -> str:
+        """Return a hash that is equal for specs that ask the same (:func:`tempopt.spec.identity.diff`)."""
+        text = json.dumps(identifying(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_spec(path_or_name: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read and validate a study spec.
+
+    Args:
+        path_or_name: A YAML file, or the name of a spec that comes with tempopt.
+        overrides: Settings ``a.b=c`` that go over the file's, as in ``study.trials=20``.
+
+    Raises:
+        SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
+    """
+    written = document.read(find_spec(path_or_name))
+    parsed = [document.parse_override(text) for text in overrides]
+    data = document.apply(written.data, [each for each in parsed if not each.local])
+    spec = StudySpec.parse(data, source=written)
+    local = [text for text, each in zip(overrides, parsed, strict=True) if each.local]
+    return spec.with_overrides(local) if local else spec
+
+
+def _listed(head: str, lines: Sequence[str]) -> str:
+    count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
+    return "\n".join([f"{head} {count}:", *(f"  {line}" for line in lines)])
+
+
+def _looks_like_a_range(domain: Choices) -> bool:
+    low, high = domain.choices
+    return isinstance(low, float) and isinstance(high, int | float) and low < high
+
+
+def _checkpoint(given: str | None) -> str | None:
+    if given is None:
+        return None
+    path = Path(given).expanduser().resolve()
+    if not path.is_file():
+        raise SpecError(
+            f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '
+            f"that Lightning or tempopt wrote."
+        )
+    return str(path)

@@ -1,0 +1,93 @@
+"""What pydantic finds wrong, said for the person who wrote the spec; it refuses nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from tempopt.spec.lightning_sections import unknown_key
+from tempopt.spec.yaml_source import FaultsError
+
+
+def faults(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str]]:
+    """Return the dotted path and the message of everything that is wrong, in the order of the sections.
+
+    Args:
+        error: What validating ``root`` raised.
+        root: The model that was validated.
+    """
+    lines: list[tuple[str, str]] = []
+    for each in error.errors(include_url=False):
+        location = tuple(str(part) for part in each["loc"])
+        cause = each.get("ctx", {}).get("error")
+        if isinstance(cause, FaultsError):
+            lines += _placed(cause, location)
+            continue
+        line = (".".join(location), _message(each, location, root))
+        if line not in lines:  # every alternative of a union has its say
+            lines.append(line)
+    return lines
+
+
+def _placed(cause: FaultsError, location: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return lines with full paths: a section's own begin below it, those of the whole are full already."""
+    prefix = ".".join(location)
+    return [
+        (path if path.partition(".")[0] == prefix or not prefix else f"{prefix}.{path}", message)
+        for path, message in cause.lines
+    ]
+
+
+def _message(each: Mapping[str, Any], location: tuple[str, ...], root: type[BaseModel]) -> str:
+    kind, given = each["type"], each["input"]
+    if kind == "value_error":
+        return str(each["ctx"]["error"])
+    if kind == "extra_forbidden":
+        above = _section(root, location[:-1])
+        return unknown_key(".".join(location[:-1]), location[-1], tuple(above.model_fields))
+    allowed = _allowed(root, location)
+    if kind == "missing":
+        return f"is missing. Give {allowed}."
+    return f"given {_shown(given)}. Give {allowed}."
+
+
+def _shown(given: object) -> str:
+    return f'the text "{given}"' if isinstance(given, str) else "nothing" if given is None else repr(given)
+
+
+def _field(root: type[BaseModel], location: tuple[str, ...]) -> FieldInfo | None:
+    """Return the field at a location, or the deepest one above it."""
+    found: FieldInfo | None = None
+    model: type[BaseModel] | None = root
+    for part in location:
+        if model is None or part not in model.model_fields:
+            break
+        found = model.model_fields[part]
+        model = _model_of(found)
+    return found
+
+
+def _section(root: type[BaseModel], location: tuple[str, ...]) -> type[BaseModel]:
+    found = _field(root, location)
+    return (_model_of(found) if found else None) or root
+
+
+def _model_of(found: FieldInfo) -> type[BaseModel] | None:
+    for kind in (found.annotation, *get_args(found.annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _allowed(root: type[BaseModel], location: tuple[str, ...]) -> str:
+    """Return the words for what a field may hold: its description, or the keys of its section."""
+    found = _field(root, location)
+    if found is None:
+        return "something else"
+    if found.description:
+        return found.description
+    model = _model_of(found)
+    return f"a mapping with the keys {', '.join(model.model_fields)}" if model else "a mapping"

@@ -1,0 +1,303 @@
+"""Study files as text: YAML read into plain data with the line of every key, and ``--set a.b=c``.
+
+Knows how a study is written down, not what a study means.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tempopt.errors import SpecError
+
+BLANK = "???"
+"""What a written template holds where only the person can fill in."""
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+# YAML 1.2's numbers: PyYAML takes 1e-3 for a string, 10:30 for 630 and 010 for 8.
+_FLOAT = re.compile(
+    r"""^[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?
+         |[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$|^\.(?:nan|NaN|NAN)$""",
+    re.VERBOSE,
+)
+_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$")
+_REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the numbers of YAML 1.2, and dates left as the text that they are."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+class FaultsError(ValueError):
+    """Several things that are wrong at once: ``lines`` of dotted path and what is wrong there."""
+
+    def __init__(self, lines: list[tuple[str, str]]) -> None:
+        super().__init__("\n".join(f"{path}: {message}" for path, message in lines))
+        self.lines = lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What a file said.
+
+    Args:
+        source: Name of the file, for messages.
+        data: The mapping at its top.
+        lines: Line (from 1) of each key by its dotted path.
+    """
+
+    source: str
+    data: dict[str, Any]
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def line(self, path: str) -> int:
+        """Return the line of the key, or of the nearest key above it that was written; 0 if there is none."""
+        while path and path not in self.lines:
+            path = path.rpartition(".")[0]
+        return self.lines.get(path, 0)
+
+    def where(self, path: str) -> str:
+        """Return ``file:line`` of the key, or the file alone if no line is known."""
+        line = self.line(path)
+        return f"{self.source}:{line}" if line else self.source
+
+
+def read(path: Path) -> Document:
+    """Read a YAML file.
+
+    Raises:
+        SpecError: It cannot be read, is not YAML, holds a key twice, or is not a mapping.
+    """
+    return parse(_text(path, "a study spec"), source=str(path))
+
+
+def read_sets(path: Path) -> list[dict[str, Any]]:
+    """Read a YAML file that lists parameter sets.
+
+    Raises:
+        SpecError: It cannot be read, is not YAML, holds a key twice, or is not a list of mappings.
+    """
+    given, _ = _loaded(_text(path, "a list"), str(path))
+    if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
+        raise SpecError(
+            f"{path} holds no list of parameter sets. Give a line for each, with values of searched names, "
+            "as in - {temperature_init: 2.0}"
+        )
+    return given
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not a text file in UTF-8. Give {what} in YAML.") from error
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}. Give a file that can.") from error
+
+
+def parse(text: str, *, source: str) -> Document:
+    """Return the document that ``text`` writes down in YAML; ``source`` names it in messages.
+
+    Raises:
+        SpecError: It is not YAML, holds a key twice, or is not a mapping.
+    """
+    data, lines = _loaded(text, source)
+    if not isinstance(data, dict):
+        given = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
+        raise SpecError(
+            f"{source} holds {given}, but a study spec is a mapping with the sections study:, search:, "
+            f'model:, data: and trainer:. "tempopt init" writes one to begin with.'
+        )
+    return Document(source=source, data=data, lines=lines)
+
+
+def _loaded(text: str, source: str) -> tuple[Any, dict[str, int]]:
+    """Return what a text in YAML holds, and the line of each key by its dotted path."""
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:
+        raise SpecError(_yaml_message(error, source)) from error
+    try:
+        node = loader.get_single_node()
+        lines: dict[str, int] = {}
+        for key, line in _keys(node, source):
+            lines.setdefault(key, line)
+        return None if node is None else loader.construct_document(node), lines
+    except yaml.YAMLError as error:
+        raise SpecError(_yaml_message(error, source)) from error
+    finally:
+        loader.dispose()
+
+
+def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:
+    """Yield each key's dotted path and line; a key that is there twice, or is no text, is an error."""
+    seen: set[int] = set()  # an anchor can be written into itself
+    waiting: list[tuple[str, yaml.Node | None]] = [("", root)]
+    while waiting:
+        prefix, node = waiting.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [(f"{prefix}.{i}", item) for i, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            path = f"{prefix}.{key.value}" if prefix else str(key.value)
+            _check_key(key, f"{source}:{line}", path, first)
+            first[key.value] = line
+            yield path, line
+            waiting.append((path, value))
+
+
+def _check_key(key: yaml.Node, where: str, path: str, first: Mapping[str, int]) -> None:
+    if key.tag == "tag:yaml.org,2002:merge":
+        return
+    if key.tag != "tag:yaml.org,2002:str":
+        raise SpecError(
+            f"{where}: a key reads {path!r}, which YAML takes for a {key.tag.rpartition(':')[2]}. "
+            f"Keys are text: put it in quotes."
+        )
+    if key.value in first:
+        raise SpecError(
+            f'{where}: the key "{path}" is there twice (first in line {first[key.value]}). '
+            f"YAML would drop one of them: take one away."
+        )
+
+
+def _yaml_message(error: yaml.YAMLError, source: str) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return f"{source} is not YAML: {' '.join(str(error).split())}. Give a study spec in YAML."
+    mark = error.problem_mark or error.context_mark
+    where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+    problem = " ".join(str(error.problem or error.context).split())
+    remedy = "Check the indentation, the colons and the quotes there."
+    if "\\t" in problem:
+        remedy = "YAML is indented with spaces: replace the tab."
+    if "could not determine a constructor for the tag" in problem:
+        remedy = "Tags that make objects are not read: write class_path: and init_args: instead."
+    return f"{where}: this is not valid YAML: {problem}. {remedy}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """One ``--set path=value``: the path as it is written and split, and the value that YAML reads."""
+
+    written: str
+    path: tuple[str, ...]
+    value: Any
+
+    @property
+    def local(self) -> bool:
+        """Whether it may differ from machine to machine, and so is no part of a study's identity."""
+        if self.path[0] == "data":
+            return self.path[1:] != ("class_path",)
+        return self.path[0] == "resources" or self.path == ("trainer", "accelerator")
+
+
+def parse_override(text: str) -> Override:
+    """Return what ``a.b=c`` asks for.
+
+    ``model.x`` and ``data.x`` are short for ``model.init_args.x`` and ``data.init_args.x``, and what
+    follows ``search.`` is one name, dots and all.
+
+    Raises:
+        SpecError: There is no ``=``, no name before it, or no YAML value after it.
+    """
+    name, equals, value = text.partition("=")
+    segments = name.strip().split(".")
+    if not equals or not all(segments):
+        raise SpecError(f'--set was given "{text}". Give section.key=value, as in --set study.trials=20.')
+    try:
+        parsed = yaml.load(value, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise SpecError(_yaml_message(error, f'--set "{text}"')) from error
+    return Override(written=name.strip(), path=_expand(segments), value=parsed)
+
+
+def _expand(segments: list[str]) -> tuple[str, ...]:
+    section, rest = segments[0], segments[1:]
+    if section in ("model", "data") and rest and rest[0] not in ("class_path", "init_args"):
+        return (section, "init_args", *rest)
+    if section == "search" and len(rest) > 1:
+        if rest[-1] in ("low", "high", "log", "step", "choices"):
+            return (section, ".".join(rest[:-1]), rest[-1])
+        return (section, ".".join(rest))
+    return (section, *rest)
+
+
+def apply(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
+    """Return ``data`` with the overrides written into it; ``data`` stays as it is.
+
+    Raises:
+        SpecError: A path goes through something that is no mapping.
+    """
+    result: dict[str, Any] = dict(data)
+    for override in overrides:
+        target = result
+        for depth, segment in enumerate(override.path[:-1], start=1):
+            below = target.get(segment)
+            if below is not None and not isinstance(below, dict):
+                raise SpecError(
+                    f'--set {override.written}: "{".".join(override.path[:depth])}" is {below!r}, which has '
+                    f"nothing inside to set. Set it as a whole, or give another path."
+                )
+            target[segment] = target = dict(below or {})
+        target[override.path[-1]] = override.value
+    return result
+
+
+def unresolved(value: object) -> bool:
+    """Whether a value waits for the environment, as in ``${DATA}/train``."""
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def resolve(value: Any, *, path: str) -> Any:
+    """Return ``value`` with each ``${NAME}`` in its strings replaced from the environment.
+
+    Raises:
+        SpecError: A variable is not set; the message names it and the ``path`` that asks for it.
+    """
+    if isinstance(value, dict):
+        return {key: resolve(item, path=f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [resolve(item, path=f"{path}.{i}") for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def variable(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in os.environ:
+            raise SpecError(
+                f'{path} is "{value}", but the environment variable {name} is not set on this machine. '
+                f"Set it (export {name}=...), or give the value with --set."
+            )
+        return os.environ[name]
+
+    return _REFERENCE.sub(variable, value)
+
+
+def blanks(value: Any, *, path: str) -> list[str]:
+    """Return the paths at which a template's ``???`` was not filled in."""
+    if isinstance(value, dict):
+        return [p for key, item in value.items() for p in blanks(item, path=f"{path}.{key}")]
+    if isinstance(value, list):
+        return [p for i, item in enumerate(value) for p in blanks(item, path=f"{path}.{i}")]
+    return [path] if value == BLANK else []

@@ -1,0 +1,1 @@
+"""Paired tests, group-sequential looks and intervals: numbers in, numbers out."""

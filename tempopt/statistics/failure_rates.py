@@ -1,0 +1,84 @@
+"""How often runs of two arms failed: each arm's rate with its interval, and whether they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tempopt.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How often runs failed.
+
+    Args:
+        failed: Runs that failed.
+        runs: All runs, >= 1.
+        low: Lower end of the interval of the chance to fail, in [0, 1].
+        high: Upper end.
+    """
+
+    failed: int
+    runs: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRates:
+    """How often the runs of an arm and of its reference failed, on the same seeds.
+
+    Args:
+        arm: Of the arm.
+        reference: Of the reference.
+        p_value: Two-sided, of both failing equally often.
+    """
+
+    arm: Rate
+    reference: Rate
+    p_value: float
+
+
+def failure_rates(
+    failed_arm: Sequence[bool], failed_reference: Sequence[bool], *, alpha: float
+) -> FailureRates:
+    """Compare how often two arms failed on the same pairs.
+
+    Intervals are those of Clopper and Pearson (1934), p is McNemar's exact one: of the pairs on which one arm
+    failed, either is as likely to be the one. All is exact, so with few failures intervals are wide and p
+    is large.
+
+    Args:
+        failed_arm: Whether the arm failed, one for each pair.
+        failed_reference: Whether the reference failed on the same pairs.
+        alpha: What an interval misses, at most, in (0, 1).
+
+    Raises:
+        UsageError: If there is no pair, the numbers of pairs differ, or the level is out of range.
+    """
+    if len(failed_arm) == 0 or len(failed_arm) != len(failed_reference):
+        raise UsageError(
+            f"Failures of {len(failed_arm)} and {len(failed_reference)} runs were compared. Both arms need "
+            "as many, and one at least."
+        )
+    if not 0 < alpha < 1:
+        raise UsageError(f"Failure rates were given the level {alpha:g}; it has to lie between 0 and 1.")
+    from scipy.special import bdtr
+
+    pairs = list(zip(failed_arm, failed_reference, strict=True))
+    only_arm = sum(arm and not reference for arm, reference in pairs)
+    only_reference = sum(reference and not arm for arm, reference in pairs)
+    p_value = 2 * float(bdtr(min(only_arm, only_reference), only_arm + only_reference, 0.5))
+    return FailureRates(
+        arm=_rate(failed_arm, alpha), reference=_rate(failed_reference, alpha), p_value=min(1.0, p_value)
+    )
+
+
+def _rate(failures: Sequence[bool], alpha: float) -> Rate:
+    from scipy.special import betaincinv
+
+    failed, runs = sum(map(bool, failures)), len(failures)
+    low = float(betaincinv(failed, runs - failed + 1, alpha / 2)) if failed else 0.0
+    high = float(betaincinv(failed + 1, runs - failed, 1 - alpha / 2)) if failed < runs else 1.0
+    return Rate(failed=failed, runs=runs, low=low, high=high)

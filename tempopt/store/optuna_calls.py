@@ -1,0 +1,155 @@
+"""Trials written with Optuna's public calls, for versions of its tables that optuna_tables does not know.
+
+Optuna's study is a copy for people to look at; the studies of record are ours. A call that fails is logged
+once and changes nothing in ours. Optuna is imported on the first call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Engine, NullPool
+
+from tempopt.records.rows import TrialParam
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage, RDBStorage
+
+    from tempopt.store.optuna_tables import TrialChange
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger("tempopt")
+_OF_ENGINES: WeakKeyDictionary[Engine, OptunaCalls] = WeakKeyDictionary()
+
+
+def calls_for(engine: Engine) -> OptunaCalls:
+    """Return what writes Optuna's studies in the database of an engine."""
+    if engine not in _OF_ENGINES:
+        _OF_ENGINES[engine] = OptunaCalls(engine.url.render_as_string(hide_password=False))
+    return _OF_ENGINES[engine]
+
+
+def close(engine: Engine) -> None:
+    """Close Optuna's connections to the database of an engine, if there are any."""
+    if calls := _OF_ENGINES.pop(engine, None):
+        calls.close()
+
+
+class OptunaCalls:
+    """Optuna's studies in one database.
+
+    Args:
+        url: Database URL, driver included.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._storage: RDBStorage | None = None
+        self._warned = False
+
+    def begin_trial(
+        self, study_name: str, mark: tuple[str, int], params: Sequence[TrialParam]
+    ) -> tuple[int, int] | None:
+        """Write a running trial, or find it; return its key and its number, None if Optuna refuses.
+
+        Args:
+            study_name: Name of Optuna's study.
+            mark: User attribute by which the trial is found again, and its value.
+            params: Its parameters as Optuna's tables hold them.
+        """
+        return self._tried(lambda storage: _begin(storage, study_name, mark, params))
+
+    def write_trials(self, changes: Mapping[int, TrialChange]) -> None:
+        """Write what is new about trials, by key; those that were deleted or have ended are left alone."""
+        for trial_id, change in changes.items():
+            self._tried(lambda storage, id=trial_id, what=change: _write(storage, id, what))  # type: ignore[misc]
+
+    def delete_study(self, name: str, trial_ids: Collection[int], ours: str) -> None:
+        """Delete Optuna's study of a name, unless it holds other trials and lacks our user attribute."""
+        self._tried(lambda storage: _delete(storage, name, trial_ids, ours))
+
+    def close(self) -> None:
+        """Close the connections; the next call makes new ones."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
+            self._storage = None
+
+    def _tried(self, work: Callable[[BaseStorage], T]) -> T | None:
+        try:
+            if self._storage is None:
+                import optuna
+
+                optuna.logging.set_verbosity(optuna.logging.WARNING)
+                # no pool: of a storage that refuses the tables, nobody could close the connections
+                self._storage = optuna.storages.RDBStorage(self._url, engine_kwargs={"poolclass": NullPool})
+            return work(self._storage)
+        except Exception as error:
+            if not self._warned:
+                self._warned = True
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                _LOGGER.warning(
+                    "Optuna's view of this database is not kept up to date: %s. The study itself goes on and "
+                    "is complete; tempopt show and tempopt report show it.",
+                    reason[:500],
+                )
+            return None
+
+
+def _begin(
+    storage: BaseStorage, study_name: str, mark: tuple[str, int], params: Sequence[TrialParam]
+) -> tuple[int, int]:
+    from optuna.distributions import json_to_distribution
+    from optuna.trial import TrialState, create_trial
+
+    study_id = storage.get_study_id_from_name(study_name)
+    key, ticket_id = mark
+    for trial in storage.get_all_trials(study_id, deepcopy=False):
+        if trial.user_attrs.get(key) == ticket_id:
+            return trial._trial_id, trial.number
+    distributions = {each.name: json_to_distribution(each.distribution) for each in params}
+    values = {each.name: distributions[each.name].to_external_repr(each.value) for each in params}
+    template = create_trial(
+        state=TrialState.RUNNING, params=values, distributions=distributions, user_attrs={key: ticket_id}
+    )
+    trial_id = storage.create_new_trial(study_id, template_trial=template)
+    return trial_id, storage.get_trial_number_from_id(trial_id)
+
+
+def _write(storage: BaseStorage, trial_id: int, change: TrialChange) -> None:
+    from optuna.trial import TrialState
+
+    try:
+        ended = storage.get_trial(trial_id).state.is_finished()
+    except KeyError:
+        return
+    if ended:
+        return
+    for step, value in change.values.items():
+        storage.set_trial_intermediate_value(trial_id, step, value)
+    end = change.end
+    if end is None:
+        return
+    for name, attribute in end.attributes().items():
+        storage.set_trial_user_attr(trial_id, name, attribute)
+    for name, artifact in end.artifacts().items():
+        storage.set_trial_system_attr(trial_id, name, artifact)
+    state = TrialState[end.state]
+    # Optuna takes no values of a trial that failed
+    values = None if end.value is None or state == TrialState.FAIL else [end.value]
+    storage.set_trial_state_values(trial_id, state, values)
+
+
+def _delete(storage: BaseStorage, name: str, trial_ids: Collection[int], ours: str) -> None:
+    try:
+        study_id = storage.get_study_id_from_name(name)
+    except KeyError:
+        return
+    others = {trial._trial_id for trial in storage.get_all_trials(study_id, deepcopy=False)} - set(trial_ids)
+    attributes: dict[str, Any] = storage.get_study_user_attrs(study_id)
+    if not others or ours in attributes:
+        storage.delete_study(study_id)

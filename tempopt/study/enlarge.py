@@ -1,0 +1,111 @@
+"""What is asked of a store before anybody works: a study to begin, or one that is there to go on and grow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tempopt.agent.continuation import find, go_on_with
+from tempopt.confirmation.pairs import more_pairs
+from tempopt.confirmation.stages import more_tickets
+from tempopt.errors import UsageError
+from tempopt.records.rows import StudyRow, TicketRow
+from tempopt.records.tickets import verdicts
+from tempopt.spec.study_spec import StudySpec
+from tempopt.statistics.alpha_ledger import level
+from tempopt.store.store import Store
+
+
+def ordered(
+    store: Store,
+    spec: StudySpec,
+    *,
+    trials: int | None = None,
+    more: int = 0,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+) -> tuple[StudySpec, StudyRow | None]:
+    """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
+
+    Args:
+        trials: Search tickets of a study that is begun, instead of the spec's number.
+        more: Search tickets to add to a study that has been begun.
+        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+
+    Raises:
+        UsageError: There is no study that could grow.
+        StudyChanged: The store has a study of that name that asks something else.
+    """
+    if trials is not None:
+        spec = spec.with_overrides([f"study.trials={trials}"])
+    study = find(store, spec.study.name)
+    if study is not None:
+        go_on_with(store, study, spec)
+        grow(store, study, spec, more, enqueue)
+        return spec, study
+    if more:
+        raise UsageError(
+            f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
+            f"Give their whole number: --trials {spec.study.trials + more}"
+        )
+    if enqueue:
+        wanted = [*spec.study.enqueue, *enqueue]
+        spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
+    return spec, None
+
+
+def grow(
+    store: Store, study: StudyRow, spec: StudySpec, count: int, enqueue: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Add search tickets to a study, those that are wanted in particular among them."""
+    given = spec.enqueued(enqueue)
+    while True:
+        version = store.load_study(study.name).version
+        rows = store.tickets(study.id)
+        # the same command may be typed twice
+        wanted = [each for each in given if not any(_tries(row, each) for row in rows)]
+        tickets = more_tickets(rows, spec, max(count, len(wanted)), wanted)
+        if not tickets:
+            return
+        _check_can_show(rows, tickets[0].round, spec)
+        # if somebody else adds tickets at the same moment, or the search ends, ours follow from other ones
+        if store.add_tickets(study.id, tickets, version=version, resume=True):
+            return
+
+
+def _check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
+    """Refuse a round whose verdict could show nothing, whatever is found in it."""
+    test, pairs = spec.study.test, spec.study.seeds.confirm.max
+    alpha = level(verdicts(rows, of_round))
+    if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):
+        raise UsageError(
+            "More trials would have a verdict of their own, which may spend "
+            f"{100 * alpha:.2g} % of the study's 5 %. With study.test: {test} that takes {fewest} pairs, and "
+            f"study.seeds.confirm is {pairs}: nothing could be shown. Add pairs to the verdict that there is "
+            f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
+            "from this one (study.warm_start)."
+        )
+
+
+def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> None:
+    """Add pairs to the verdict of a study: a round of its own, which rests on the earlier pairs, too.
+
+    Raises:
+        UsageError: There is no verdict to add to.
+    """
+    if count == 1:
+        raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
+    while count:
+        version = store.load_study(study.name).version
+        tickets = more_pairs(store.tickets(study.id), spec, count)
+        if not tickets:
+            raise UsageError(
+                f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
+                f"over, or there is none. Let it come to a verdict first: tempopt resume {study.name}"
+            )
+        if store.add_tickets(study.id, tickets, version=version, resume=True):
+            return
+
+
+def _tries(row: TicketRow, wanted: Mapping[str, Any]) -> bool:
+    return row.kind == "search" and row.sampled is not None and wanted.items() <= row.sampled.items()

@@ -1,0 +1,235 @@
+"""What is tried before a study is begun: the classes and arguments, two steps, one validation, each layer.
+
+Finds what can only be seen by running, so that no ticket is written for a study that cannot work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+
+from tempopt.attention.attach.attachment import Attachment
+from tempopt.errors import AttachError, SpecError
+from tempopt.training.build import check_space
+from tempopt.training.callbacks import seed_generators
+from tempopt.training.gpu_memory import ran_out
+from tempopt.training.module import TemperedModule
+from tempopt.training.ranks import ALONE, Ranks
+from tempopt.training.run import Channel, Run
+from tempopt.workers.messages import Finished, Message, RunRequest, Stop
+
+# Where the errors of torch's compiler come from.
+_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+
+# Two steps and one validation, whatever the spec's own numbers are.
+_SHORT: dict[str, Any] = {
+    "max_steps": -1,
+    "max_epochs": 1,
+    "max_time": None,
+    "min_steps": None,
+    "min_epochs": None,
+    "limit_train_batches": 2,
+    "limit_val_batches": 1,
+    "val_check_interval": 1.0,
+    "check_val_every_n_epoch": 1,
+    "accumulate_grad_batches": 1,
+    "log_every_n_steps": 1,
+}
+
+
+class _Unheard:
+    """A channel to nobody: what two steps report counts for nothing."""
+
+    def send(self, message: Message) -> None:
+        """Drop the message."""
+
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return None: the training ends by itself."""
+        return None
+
+
+class _OneStep:
+    """A channel that ends a training after its first step."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.send = channel.send
+
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the wish to end."""
+        return Stop(ticket=request.ticket, attempt=request.attempt)
+
+
+def check(request: RunRequest) -> Finished:
+    """Build what the program names, and check each searched name at the values that stand for all.
+
+    Raises:
+        SpecError: Something is wrong; there is a line for each thing.
+    """
+    check_space(request.program, request.space, test_data=_tests(request))
+    return Finished(
+        ticket=request.ticket,
+        attempt=request.attempt,
+        state="complete",
+        step=0,
+        measurements={},
+        metrics={},
+        seconds=0.0,
+        reports=[],
+    )
+
+
+def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Finished:
+    """Check, train two steps, validate once on each of the data that will be asked for.
+
+    Raises:
+        SpecError: The metric is never logged, there are no test data, no weights to bake into, ...
+        AttachError: A layer has no temperature, or does not follow it.
+    """
+    check(request)
+    baked, request = request, dataclasses.replace(request, bake=None)
+    mode = request.program.compile
+    if request.program.weights is not None:
+        with _compilable(mode):
+            return Run(request, channel, ranks, limit_val_batches=1).execute()
+    # what is looked into is no function that could be compiled
+    eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
+    run = Run(eager, _Unheard(), ranks, **_SHORT)
+    attended = _attended(run.module)
+    run.fit()
+    _require_stable(run)
+    if not run.logged:
+        raise SpecError(
+            "The validation never ran. Give the data module a val_dataloader and the module a "
+            f'validation_step that logs "{request.program.metric}".'
+        )
+    if isinstance(run.module, TemperedModule):
+        _require_attention(run.module, attended)
+    else:
+        _self_test(run)
+    for evaluation in request.evaluations:
+        run.evaluate(evaluation)
+    finished = run.finished("complete", run.trainer.global_step, {"validate": run.logged})
+    _let_go(run)
+    if baked.bake is not None:
+        # that a temperature can be attached is known by now
+        _require_bakeable(baked, ranks)
+    # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
+    second = Run(eager, _OneStep(channel), ranks)
+    second.fit()
+    _let_go(second)
+    if mode is not None:
+        with _compilable(mode):
+            Run(request, _Unheard(), ranks, **_SHORT).fit()
+    return finished
+
+
+def _require_bakeable(request: RunRequest, ranks: Ranks) -> None:
+    """Bake once, where runs will be trained from baked weights, which would fail after the search only."""
+    try:
+        _let_go(Run(request, _Unheard(), ranks))
+    except AttachError as error:
+        raise SpecError(
+            f"The winner is to be trained from baked initial weights as well, which would fail: {error} To "
+            "do without that answer of the verdict, write study: {init_only: false}."
+        ) from error
+
+
+@contextlib.contextmanager
+def _compilable(mode: str | None) -> Iterator[None]:
+    """Say of a module that cannot be compiled what to do.
+
+    It is not trained uncompiled instead: that would be slower than was asked for, and rounded otherwise than
+    on machines on which it can be compiled.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if mode is None or ran_out(error) or not type(error).__module__.startswith(_COMPILERS):
+            raise
+        # what follows the first paragraph is advice for those who work on the compiler
+        reason = " ".join(str(error).strip().partition("\n\n")[0].split())
+        raise SpecError(
+            f"study.compile is {mode}, but the steps of the module cannot be compiled on this machine. "
+            f"{type(error).__name__}: {reason}. Take study.compile out, or have what cannot be compiled left "
+            "out by torch.compiler.disable."
+        ) from error
+
+
+def _let_go(run: Run) -> None:
+    """Take the temperatures off: modules may share what the next run attaches to, as a configuration."""
+    if isinstance(run.tempered, Attachment):
+        run.tempered.detach()
+
+
+def _tests(request: RunRequest) -> bool:
+    return any(evaluation.on == "test" for evaluation in request.evaluations)
+
+
+def _attended(module: L.LightningModule) -> set[int]:
+    """Return a set that fills with the layers that attend, as a TemperedModule runs."""
+    layers: set[int] = set()
+    if isinstance(module, TemperedModule):
+        attend = module.attend
+
+        def recording(*args: Any, layer: int, **kwargs: Any) -> Any:
+            layers.add(layer)
+            return attend(*args, layer=layer, **kwargs)
+
+        module.attend = recording  # type: ignore[method-assign]
+    return layers
+
+
+def _require_stable(run: Run) -> None:
+    if run.diverged_at is not None:
+        raise SpecError(
+            f"The training diverged in the rehearsal: by step {run.diverged_at} the loss or "
+            f'"{run.request.program.metric}" was NaN or infinite, with {run.request.parameters}. '
+            "Look at the data and at the ranges that are searched, the learning rate's first."
+        )
+
+
+def _require_attention(module: TemperedModule, attended: set[int]) -> None:
+    missing = sorted(set(range(module.num_layers)) - attended)
+    if missing:
+        raise AttachError(
+            f"{type(module).__name__} says num_layers={module.num_layers}, but layers {missing} never called "
+            "self.attend(..., layer=...), so they have no temperature. Call it for each layer, or correct "
+            "num_layers."
+        )
+
+
+def _self_test(run: Run) -> None:
+    assert isinstance(run.tempered, Attachment)
+    batch = next(iter(_first(run.owner.train_dataloader())))
+    batch = run.trainer.strategy.batch_to_device(batch)
+
+    def forward() -> Any:
+        seed_generators(run.request.seed, "self-test")
+        with _silent(run.module):
+            loss: Any = run.module.training_step(batch, 0)
+        return loss["loss"] if isinstance(loss, dict) else loss
+
+    run.tempered.self_test(forward)
+
+
+def _first(loaders: Any) -> Any:
+    if isinstance(loaders, dict):
+        return next(iter(loaders.values()))
+    return loaders[0] if isinstance(loaders, list | tuple) else loaders
+
+
+@contextlib.contextmanager
+def _silent(module: L.LightningModule) -> Iterator[None]:
+    """Let a step be called outside of a loop, where Lightning would not let it log."""
+    names = ("log", "log_dict")
+    for name in names:
+        module.__dict__[name] = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for name in names:
+            del module.__dict__[name]

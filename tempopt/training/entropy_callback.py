@@ -1,0 +1,108 @@
+"""Looks at the attention of a run a few times over training; what it sees is the run's curves.
+
+What is seen changes nothing: no gradient, no random generator, no number of the training.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from tempopt.attention.analysis.monitor import AttentionMonitor
+from tempopt.training.callbacks import Tempered, steps_of
+
+Curves = dict[str, list[list[float]]]
+"""Name to [[optimizer step, value], ...]."""
+
+_OBSERVATIONS = 24
+# A model of hundreds of heads is seen at fewer steps, so that what is kept of a run stays small.
+_MOST_POINTS = 4096
+
+
+class ObserveCallback(L.Callback):
+    """Observe each tempered layer at steps spread over the training, from its first to its last.
+
+    The steps follow from the length of the training and the queries from the seed, so that a run that was
+    interrupted sees what it would have seen. Attention that cannot be looked at ends the looking and not the
+    run: :attr:`notes` says why.
+
+    Args:
+        tempered: Whose attention it is.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, tempered: Tempered, seed: int) -> None:
+        self._tempered = tempered
+        self._monitor = AttentionMonitor(every=1, seed=seed)
+        self._steps: list[int] = []
+        self._watching = ExitStack()
+        self._step = -1
+        self.notes: list[str] = []
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        last = max(steps_of(trainer) - 1, 0)
+        self._steps = [round(i * last / (_OBSERVATIONS - 1)) for i in range(_OBSERVATIONS)]
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        # under manual optimization a batch may take several steps
+        if not self.notes and any(self._step < step <= trainer.global_step for step in self._steps):
+            self._step = trainer.global_step
+            self._watching.enter_context(self._tempered.observed(self._see))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._watching.close()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        self._watching.close()
+
+    def _see(self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, **masking: Any) -> None:
+        temperature = self._tempered.temperatures[layer]
+        try:
+            if not self.notes:
+                self._monitor.update(self._step, layer, q_BHQD, k_BHKD, temperature=temperature, **masking)
+        except Exception as error:
+            self.notes.append(
+                f"The attention of layer {layer} was not observed any more from step {self._step} on: "
+                f"{type(error).__name__}: {error}"
+            )
+
+    @property
+    def curves(self) -> Curves:
+        """``entropy/<layer>/<head>``: the entropy of each head as a share of ln n, in [0, 1]."""
+        histories = self._monitor.report().of("entropy")
+        most = max(_MOST_POINTS // max(len(histories), 1), 2)
+        return {
+            f"entropy/{each.layer}/{each.head}": _thinned(
+                [[step, value] for step, value in zip(each.steps, each.values, strict=True)], most
+            )
+            for each in histories
+        }
+
+    def at(self, step: int) -> dict[str, float]:
+        """Return the points of the curves at a step, by name; none where nothing was observed."""
+        if step not in self._steps:
+            return {}
+        return {name: points[-1][1] for name, points in self.curves.items() if points[-1][0] == step}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"monitor": self._monitor.state_dict(), "step": self._step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._monitor.load_state_dict(state_dict["monitor"])
+        self._step = state_dict["step"]
+
+
+def _thinned(points: list[list[float]], most: int) -> list[list[float]]:
+    """Return at most so many of the points, evenly spread, the first and the last among them."""
+    if len(points) <= most:
+        return points
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]

@@ -1,0 +1,242 @@
+"""EntropyControl, the callback by which the temperature of each layer follows the entropy it is to have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from tempopt.attention.functional.attention import visible_keys
+from tempopt.attention.functional.entropy import attention_entropy, normalised_entropy
+from tempopt.attention.modules.entropy_controller import (
+    EntropyController,
+    EntropyTarget,
+    contrast,
+    curriculum,
+    entropy_slope,
+)
+from tempopt.errors import SpecError, UsageError, unknown
+from tempopt.temperature import SoftmaxNormaliser, progress
+from tempopt.training.callbacks import Tempered, steps_of
+
+_TARGETS: dict[str, Callable[[], EntropyTarget]] = {"curriculum": curriculum, "contrast": contrast}
+
+
+class EntropyControl(L.Callback):
+    """Adjust the temperature of each layer during training, so that its entropy follows a target.
+
+    .. code-block:: python
+
+        control = EntropyControl(curriculum(init=0.9, final=0.4), every=10)
+        lightning.Trainer(max_steps=10_000, callbacks=[control]).fit(module)
+
+    The plan gives the temperatures to begin with; from then on they are the controller's, in validation too.
+    The checkpoint of a TemperedModule keeps them; those of an attachment are to be set again, by
+    ``attachment.set_temperatures``, where a checkpoint is only evaluated. The entropy is measured exactly, in
+    the first batch of a step at which a change is due, before it is trained on, and is the mean over all
+    queries of all processes that see more than one key. Attention that is compiled is not seen. It is for
+    trainings of one's own: a study refuses it, since its runs at temperature 1 would be controlled, too.
+
+    Args:
+        target: What the entropies are to be; ``curriculum`` and ``contrast`` name those with their defaults.
+        tempered: Whose temperatures they are: an attachment, or None for the LightningModule itself, a
+            TemperedModule.
+        every: Optimizer steps from one change to the next, >= 1.
+        rate: As for :class:`tempopt.attention.modules.entropy_controller.EntropyController`, and so are the
+            others.
+        decay: As there.
+        lowest: As there.
+        highest: As there.
+        newton: As there; the slopes take the memory of the n x n matrix.
+        max_step: As there.
+
+    Raises:
+        SpecError: if a name is not known or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        target: EntropyTarget | str = "curriculum",
+        *,
+        tempered: Tempered | None = None,
+        every: int = 10,
+        rate: float = 0.02,
+        decay: float = 0.9,
+        lowest: float = 0.1,
+        highest: float = 10.0,
+        newton: bool = False,
+        max_step: float = 0.1,
+    ) -> None:
+        self._target = _target(target)
+        self._tempered = tempered
+        self._every = every
+        self._options: dict[str, Any] = {
+            "rate": rate,
+            "decay": decay,
+            "lowest": lowest,
+            "highest": highest,
+            "newton": newton,
+            "max_step": max_step,
+        }
+        if not lowest < highest:
+            raise SpecError(f"lowest={lowest!r} is not below highest={highest!r}. Exchange or correct them.")
+        # refuses now what it would refuse when training begins
+        EntropyController(1, target=self._target, every=every, initial=lowest, **self._options)
+        self._controller: EntropyController | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._watching = ExitStack()
+        self._step = -1
+        self._total = 1
+        self._sums: dict[int, Tensor] = {}
+
+    @property
+    def temperatures(self) -> tuple[float, ...] | None:
+        """The temperature of each layer; None before training has begun."""
+        return None if self._controller is None else self._controller.temperatures
+
+    def _of(self, pl_module: L.LightningModule) -> Tempered:
+        own: Any = pl_module
+        return own if self._tempered is None else self._tempered
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        tempered = self._of(pl_module)
+        _check(tempered, self._options["lowest"], self._options["highest"])
+        self._total = steps_of(trainer)
+        self._controller = EntropyController(
+            len(tempered.layers),
+            target=self._target,
+            initial=tempered.temperatures,
+            every=self._every,
+            **self._options,
+        )
+        if self._loaded is not None:
+            self._controller.load_state_dict(self._loaded)
+            self._loaded = None
+        self._step = -1
+        tempered.set_temperatures(self._controller.temperatures)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        assert self._controller is not None
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        self._sums = {}
+        if self._controller.due:
+            self._watching.enter_context(self._of(pl_module).observed(self._see))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert self._controller is not None
+        self._watching.close()
+        if trainer.global_step == self._step:
+            # gradients are summed over batches, all of them at one temperature
+            return
+        at = progress(self._step, self._total)
+        if not self._controller.due:
+            self._controller.update(None, progress=at)
+            return
+        shares, slopes, counts = self._means(trainer).tolist()
+        if min(counts) == 0:
+            # nowhere to choose, as in texts of one token: another step will tell
+            return
+        given = slopes if self._options["newton"] else None
+        self._of(pl_module).set_temperatures(self._controller.update(shares, progress=at, slopes=given))
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        self._watching.close()
+
+    @torch.no_grad()
+    def _see(
+        self,
+        layer: int,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        *,
+        scale: float | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        valid_BQ: Tensor | None,
+    ) -> None:
+        if layer in self._sums:
+            # a layer is computed again in backward under activation checkpointing
+            return
+        masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
+        entropy_BHQ = attention_entropy(q_BHQD, k_BHKD, scale=scale, **masking)
+        num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], device=q_BHQD.device, **masking)
+        share_BHQ, counts_BHQ = normalised_entropy(entropy_BHQ, num_keys)
+        if valid_BQ is not None:
+            counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
+        count = counts_BHQ.sum()
+        slope = torch.zeros_like(count)
+        if self._options["newton"]:
+            slope = count * entropy_slope(q_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **masking)
+        total = share_BHQ.masked_fill(~counts_BHQ, 0.0).sum()
+        self._sums[layer] = torch.stack([each.double().cpu() for each in (total, slope, count)])
+
+    def _means(self, trainer: L.Trainer) -> Tensor:
+        """Return entropies, slopes and numbers of queries by layer, over all processes, (3, layers)."""
+        assert self._controller is not None
+        # what one process has not seen is NaN for all, so that all of them give up or none
+        unseen = torch.full((3,), math.nan, dtype=torch.float64)
+        own = torch.stack([self._sums.get(layer, unseen) for layer in range(self._controller.num_layers)])
+        device = trainer.strategy.root_device
+        # Apple's devices know no float64
+        own = own.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        sums = trainer.strategy.reduce(own, reduce_op="sum")
+        assert isinstance(sums, Tensor)
+        totals, slopes, counts = sums.double().cpu().unbind(1)
+        missing = counts.isnan().nonzero().flatten().tolist()
+        if missing:
+            raise UsageError(
+                f"The attention of layers {missing} was not seen in a step of training, so their temperature "
+                "cannot follow its entropy. A TemperedModule shows what goes through self.attend, an "
+                "attachment what goes through torch.nn.functional.scaled_dot_product_attention or "
+                "transformers' attention interface, and neither what is compiled. Leave these layers out, or "
+                "have them attend so."
+            )
+        seen = counts.clamp(min=1)
+        return torch.stack([totals / seen, slopes / seen, counts])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"controller": None if self._controller is None else self._controller.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._loaded = state_dict["controller"]
+
+
+def _target(given: EntropyTarget | str) -> EntropyTarget:
+    if isinstance(given, EntropyTarget):
+        return given
+    if given not in _TARGETS:
+        raise SpecError(unknown("target", given, _TARGETS))
+    return _TARGETS[given]()
+
+
+def _check(tempered: Tempered, lowest: float, highest: float) -> None:
+    """Refuse what cannot be controlled.
+
+    Raises:
+        SpecError: The normaliser is not softmax, or the plan begins outside of the bounds.
+    """
+    normaliser = tempered.plan.normaliser.name
+    if normaliser != SoftmaxNormaliser.name:
+        raise SpecError(
+            f'EntropyControl measures the entropy of softmax, and the normaliser is "{normaliser}". Give '
+            'normaliser="softmax", or take the control out.'
+        )
+    outside = [each for each in tempered.temperatures if not lowest <= each <= highest]
+    if outside:
+        raise SpecError(
+            f"The plan begins with the temperatures {outside}, and EntropyControl is given lowest={lowest!r} "
+            f"and highest={highest!r}. Give wider bounds, or a temperature_init between them."
+        )

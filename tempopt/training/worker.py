@@ -1,0 +1,180 @@
+"""The worker process: takes run requests from an agent, one after another, and stays warm between them.
+
+Started by process.py as ``python -m tempopt.training.worker FD``, or as one of several ranks as
+``... worker FD STORE``; it ends when the agent does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from setproctitle import setproctitle
+
+from tempopt.errors import UsageError
+from tempopt.workers.messages import (
+    LOG,
+    TITLE,
+    Failed,
+    Finished,
+    Message,
+    Ready,
+    RunRequest,
+    Stop,
+    decode,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from tempopt.training.ranks import Ranks
+
+_LOST = MemoryError | OSError | SystemExit | KeyboardInterrupt
+
+
+class AgentChannel:
+    """The worker's end of the line: a thread listens, so that a stop costs a training step nothing.
+
+    Args:
+        connection: The line.
+        rank: Which of the worker's processes this one is, from 0; what all of them do, the first one tells.
+        store: The file at which they met, None for one alone; removed when the agent is gone.
+    """
+
+    def __init__(self, connection: Connection, *, rank: int = 0, store: Path | None = None) -> None:
+        self._connection = connection
+        self._rank = rank
+        self._store = store
+        self._lock = threading.Lock()
+        self._stops: dict[tuple[int, int], Stop] = {}
+        self.requests: queue.Queue[RunRequest] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = decode(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                # the agent is gone: nobody is left to report to, and the checkpoint is on disk
+                self._end()
+            if isinstance(message, Stop):
+                self._stops[message.ticket, message.attempt] = message
+            elif isinstance(message, RunRequest):
+                self.requests.put(message)
+
+    def send(self, message: Message) -> None:
+        """Send one message to the agent."""
+        if self._rank and not isinstance(message, Ready | Finished | Failed):
+            return
+        with self._lock:
+            self._connection.send_bytes(encode(message))
+
+    def stop(self, request: RunRequest) -> Stop | None:
+        """Return the agent's wish that this run end, if there is one."""
+        return self._stops.get((request.ticket, request.attempt))
+
+    def _end(self) -> NoReturn:
+        """End this process and all that it has started, at once."""
+        if self._store is not None:
+            with contextlib.suppress(OSError):
+                self._store.unlink()
+            with contextlib.suppress(OSError):
+                self._store.parent.rmdir()
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+
+def _log_to(folder: str | None) -> None:
+    # by file descriptor, so that what C code prints is kept too
+    path = Path(folder) / LOG if folder is not None else Path(os.devnull)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
+
+
+def _failed(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
+    from tempopt.training import gpu_memory
+
+    kind = "error"
+    if isinstance(error, UsageError):
+        kind = "usage"
+    elif gpu_memory.ran_out(error):
+        kind = "gpu_memory"
+    elif isinstance(error, _LOST) or gpu_memory.cpu_ran_out(error):
+        kind = "infrastructure"
+    message = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+    if kind == "gpu_memory":
+        message = gpu_memory.shortage(error, request.memory_share)
+    if ranks.rank and kind != "usage":
+        message = f"{message} (in rank {ranks.rank} of {ranks.size})"
+    return Failed(
+        ticket=request.ticket,
+        attempt=request.attempt,
+        kind=kind,  # type: ignore[arg-type]
+        message=message,
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Message:
+    _log_to(request.folder)
+    try:
+        from tempopt.training.dry_run import check, rehearse
+        from tempopt.training.run import Run
+
+        if request.task == "check":
+            return check(request)
+        if request.task == "rehearse":
+            return rehearse(request, channel, ranks)
+        return Run(request, channel, ranks).execute()
+    except BaseException as error:
+        traceback.print_exc()
+        return _failed(request, error, ranks)
+
+
+def main(descriptor: int, store: Path | None) -> None:
+    """Serve run requests until the agent goes away.
+
+    Args:
+        descriptor: The line to the agent.
+        store: A file at which to meet the other ranks (``RANK`` and ``WORLD_SIZE`` say who they are); None
+            for a worker of one process.
+    """
+    setproctitle(TITLE)
+    # a whole process group gets these; what becomes of the run is the agent's to decide
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    rank, size = (0, 1) if store is None else (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    connection = Connection(descriptor)
+    # a worker of a data loader that outlives this process would else keep the line open
+    os.register_at_fork(after_in_child=connection.close)
+    channel = AgentChannel(connection, rank=rank, store=store)
+    import tempopt.training.dry_run  # noqa: F401  # paid once, while the agent prepares the study
+    from tempopt.training.gpu_memory import release
+    from tempopt.training.ranks import ALONE, Ranks
+
+    ranks = ALONE if store is None else Ranks.join(rank=rank, size=size, store=store)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    channel.send(Ready())
+    while True:
+        request = channel.requests.get()
+        answer = _answer(request, channel, ranks)
+        # before it is said that the run is over: the next one may have been promised the card
+        release()
+        channel.send(answer)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)

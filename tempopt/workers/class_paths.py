@@ -1,0 +1,147 @@
+"""From an import path to a class, with an error that says which of the ways to fail it was.
+
+Makes no objects; a person's own error while importing their module is shown as what it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from tempopt.errors import SpecError, unknown
+
+_BUNDLED = "lightning_modules"
+
+
+def load_class(class_path: str, *, base: type, where: str) -> type:
+    """Import a class, from the current folder or from what is installed.
+
+    Args:
+        class_path: ``package.module.Class``.
+        base: What it has to be a subclass of.
+        where: Key of the spec that names it, for messages.
+
+    Raises:
+        SpecError: There is no such module or class, it is of another kind, or its module does not import.
+    """
+    module_name, _, class_name = class_path.rpartition(".")
+    if not module_name:
+        raise SpecError(f'{where}: given "{class_path}". Give an import path: package.module.{class_path}.')
+    module = _import(module_name, where=where)
+    try:
+        found = getattr(module, class_name)
+    except AttributeError as error:
+        message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
+        raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
+    if not isinstance(found, type):
+        raise SpecError(f'{where}: "{class_path}" is {found!r}, not a class. Give a {base.__name__}.')
+    if not issubclass(found, base):
+        raise SpecError(
+            f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(found, module, base)}'
+        )
+    return found
+
+
+def _import(module_name: str, *, where: str) -> object:
+    folder = str(Path.cwd())
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            message = _missing(error.name) + _shadow(module_name)
+            raise SpecError(f"{where}: {message}") from error
+        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+
+
+def _missing(name: str) -> str:
+    """Return the message for a module that is not there, with those that are."""
+    parent = name.rpartition(".")[0]
+    if not parent:
+        folder = Path.cwd()
+        here = {path.stem for path in folder.glob("*.py")} | {
+            p.parent.name for p in folder.glob("*/__init__.py")
+        }
+        message = unknown("module", name, sorted(here)) if here else f'There is no module "{name}".'
+        return f"{message} Looked in {folder} and among what is installed; install it, or go to its folder."
+    package = sys.modules[parent]
+    try:
+        inside = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    except AttributeError:
+        return f'"{parent}" is a module, not a package, so there is no "{name}". Give package.module.Class.'
+    return unknown(f'module in "{parent}"', name.rpartition(".")[2], sorted(inside))
+
+
+def _broken(module_name: str, error: BaseException) -> str:
+    """Return the message for a module that is there and raises while it is imported."""
+    place = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" at {error.filename}:{error.lineno}"
+    elif frames := [f for f in traceback.extract_tb(error.__traceback__) if _is_source(f.filename)]:
+        # The line in the user's own code says more than the one in a library that it called.
+        innermost = ([f for f in frames if not _is_installed(f.filename)] or frames)[-1]
+        place = f" at {innermost.filename}:{innermost.lineno}"
+    reason = " ".join(traceback.format_exception_only(error)[-1].split())
+    return (
+        f'"{module_name}" was found, but importing it failed{place}: {reason}. Put that right, and try again.'
+    )
+
+
+def _is_source(filename: str) -> bool:
+    return not filename.startswith("<frozen") and filename not in (__file__, importlib.__file__)
+
+
+def _is_installed(filename: str) -> bool:
+    folders = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return any(Path(filename).is_relative_to(folder) for folder in folders)
+
+
+def _classes(module: object, base: type) -> list[str]:
+    """Return the names of the classes of that kind: the module's own, or those it imports if it has none."""
+    found = {n: each for n, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)}
+    own = [name for name, each in found.items() if each.__module__ == vars(module)["__name__"]]
+    return own or [name for name, each in found.items() if each is not base]
+
+
+def _other_kind(found: type, module: object, base: type) -> str:
+    if any(each.__module__.startswith("pytorch_lightning.") for each in found.__mro__):
+        return (
+            "It is built on the package pytorch_lightning, which is another one than lightning: "
+            "write import lightning as L, and L.LightningModule or L.LightningDataModule."
+        )
+    names = _classes(module, base)
+    return f"Give one of {', '.join(names)}." if names else f"Give a subclass of {_public(base)}."
+
+
+def _public(base: type) -> str:
+    return f"{base.__module__.partition('.')[0]}.{base.__name__}"
+
+
+def _shadow(module_name: str) -> str:
+    """Return a warning if a folder of the person's hides the modules that come with tempopt."""
+    if module_name.partition(".")[0] != _BUNDLED or _BUNDLED not in sys.modules:
+        return ""
+    own = Path(__file__).resolve().parents[2] / _BUNDLED
+    places = [Path(place).resolve() for place in _places(_BUNDLED)]
+    if own in places or not places:
+        return ""
+    return (
+        f' tempopt comes with a package "{_BUNDLED}", but {places[0]} hides it. '
+        f"Rename that, or run tempopt in another folder."
+    )
+
+
+def _places(name: str) -> Iterable[str]:
+    module = sys.modules[name]
+    file = module.__file__
+    if module.__spec__ is not None and module.__spec__.submodule_search_locations is not None:
+        return list(module.__spec__.submodule_search_locations)
+    return [file] if file else []

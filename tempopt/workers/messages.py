@@ -1,0 +1,318 @@
+"""What an agent and a worker say to each other: plain data, sent as JSON, never pickled.
+
+Knows neither torch nor Lightning, so that an agent can speak it without loading either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+ValidateAt = Literal["final", "current"]
+
+LOG = "log.txt"
+"""What a run printed, in the run's folder."""
+
+TITLE = "tempopt worker"
+"""Title of a worker's processes, for ``ps``, ``top`` and ``nvidia-smi``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What is trained: the sections of a study spec that a worker needs, as plain data.
+
+    Args:
+        model: ``{"class_path": ..., "init_args": {...}}`` of a LightningModule.
+        data: The same of a LightningDataModule, or None if the module has its own loaders.
+        trainer: Keyword arguments of ``lightning.Trainer``.
+        attach: ``{"layers": [patterns] | "auto", "way": ...}`` for a module that is not a TemperedModule,
+            else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
+        metric: Name of the logged validation metric.
+        validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
+        data_seed: Seed under which the data module is set up; one for the whole study, so that
+            a random split is the same split in every run.
+        identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
+        weights: Checkpoint that a frozen model is loaded from (``study.evaluate_only``), else None.
+        compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.
+    """
+
+    model: dict[str, Any]
+    data: dict[str, Any] | None
+    trainer: dict[str, Any]
+    attach: dict[str, Any] | None
+    metric: str
+    validate_at: ValidateAt
+    data_seed: int
+    identity: str | None = None
+    weights: str | None = None
+    compile: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One evaluation of the trained weights at the end of a run.
+
+    Args:
+        name: Name under which it is measured.
+        on: The dataloader: ``validate`` or ``test``.
+        at: Temperature: the ``final`` one of the plan or the ``current`` one (at the run's last step).
+        temperature: Temperature parameters of *another* plan to evaluate under, None for the run's own.
+    """
+
+    name: str
+    on: Literal["validate", "test"]
+    at: ValidateAt = "final"
+    temperature: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """One checkpoint of a run.
+
+    Args:
+        step: Optimizer step at which it was written.
+        url: Where it lies, absolute (an fsspec URL).
+        digest: Hash of its bytes; a file with another one is damaged.
+        size: Its bytes.
+    """
+
+    step: int
+    url: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """A checkpoint of another run that was trained alike up to there, with the same seed.
+
+    Args:
+        saved: The checkpoint.
+        ticket: Id of the other run's ticket.
+        parameters: What that run was begun with.
+        validated: Whether its validations up to there were alike, too; if not, its reports are not this
+            run's, and nothing that goes by them may have had a say in the training.
+    """
+
+    saved: Saved
+    ticket: int
+    parameters: dict[str, Any]
+    validated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What a run is called where people look at it: in the trackers of ``trainer.logger``.
+
+    Args:
+        study: Name of its study.
+        begun: When the study was begun, as text; tells it from one of the same name in another database.
+        run: Name of the run in its study, as in ``search-0012``.
+        kind: Kind of its ticket.
+        arm: Arm of its ticket.
+    """
+
+    study: str
+    begun: str
+    run: str
+    kind: str
+    arm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One run: a parameter set and a seed, by value.
+
+    Args:
+        ticket: Id of the ticket; comes back with everything that is said about the run.
+        attempt: Number of the attempt at the ticket, from 1.
+        program: What is trained.
+        parameters: Name to value: a temperature parameter or an init argument of the model as a bare
+            name, ``data.x`` and ``trainer.x`` dotted. Overrides the program's own values.
+        seed: Seed of the run.
+        evaluations: Measured at the end, after training.
+        bake: Temperature parameters whose plan at step 0 is multiplied into the initial query
+            weights and biases (the initialisation-only arm), else None; a rehearsal tries it only.
+        folder: Local folder for the log of this ticket, or None to keep none.
+        checkpoints: fsspec URL of a folder for the checkpoints of this ticket, or None to keep none.
+        checkpoint_every: Seconds between checkpoints; None: at every validation, and at the latest
+            five minutes after the one before.
+        resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
+            is used. None of them: the run begins at its beginning.
+        forks: Checkpoints of other runs to begin from, best first, if there is none of its own; whichever
+            is used, or none, the run comes to the same.
+        task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
+            by running; ``check``: only build what the program names.
+        space: Searched name to values that stand for all it may get; rehearse and check try them.
+        memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
+        observe: Whether its attention is looked at a few times, for the curves that come with its end.
+        label: What it is called in the loggers of the program; None to log nothing.
+    """
+
+    ticket: int
+    attempt: int
+    program: Program
+    parameters: dict[str, Any]
+    seed: int
+    evaluations: list[Evaluation] = field(default_factory=list)
+    bake: dict[str, Any] | None = None
+    folder: str | None = None
+    checkpoints: str | None = None
+    checkpoint_every: float | None = None
+    resume: list[Saved] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
+    task: Literal["train", "rehearse", "check"] = "train"
+    space: dict[str, list[Any]] = field(default_factory=dict)
+    memory_share: float | None = None
+    observe: bool = False
+    label: Label | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The worker process is warm; said once, before all else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The run has begun: where, and from which optimizer step of how many.
+
+    Args:
+        reports: History that the checkpoint carries, ``[[step, value], ...]``; an agent that died
+            may have missed the newest.
+        device: What it trains on, for a person: ``NVIDIA H200 (cuda:0)``, ``2 x NVIDIA H200``, ``cpu``.
+        precision: Lightning's name of the precision that is in force, as in ``bf16-mixed``.
+        notes: What a person should know: a checkpoint that was damaged, one that is not there.
+        forked: Ticket of the other run whose checkpoint it begins from; None: it goes on from one of its
+            own, or begins at step 0.
+    """
+
+    ticket: int
+    attempt: int
+    step: int
+    total_steps: int
+    device: str
+    precision: str
+    layers: list[str]
+    code: str
+    reports: list[list[float]]
+    notes: list[str] = field(default_factory=list)
+    forked: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Optimizer steps done so far; sent as batches (of validation too) are done, never by a clock."""
+
+    ticket: int
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One validation: the metric that counts and all others that were logged."""
+
+    ticket: int
+    attempt: int
+    step: int
+    value: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A checkpoint is there, whole."""
+
+    ticket: int
+    attempt: int
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end of a run in good order.
+
+    Args:
+        state: ``complete``, ``stopped`` (the agent's stop message) or ``diverged`` (NaN or inf).
+        step: Optimizer steps done; for a diverged run the step at which it happened.
+        measurements: Evaluation name to metric value; empty unless complete.
+        seconds: Wall-clock seconds from building to the end, of this attempt.
+        reports: Every report up to here, those of earlier attempts included: ``[[step, value], ...]``.
+        checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
+        notes: What a person should know: a checkpoint that could not be written.
+        peak_memory: Most bytes that the run had allocated on one card; None where there is none.
+        curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
+    """
+
+    ticket: int
+    attempt: int
+    state: Literal["complete", "stopped", "diverged"]
+    step: int
+    measurements: dict[str, float]
+    metrics: dict[str, dict[str, float]]
+    seconds: float
+    reports: list[list[float]]
+    checkpoint_seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    peak_memory: int | None = None
+    curves: dict[str, list[list[float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The run could not be carried through.
+
+    Args:
+        kind: ``usage`` (the spec is wrong: nothing will help but changing it), ``error`` (the user's
+            code raised), ``gpu_memory`` (a card's memory did not suffice), or ``infrastructure`` (out of
+            other memory, killed, lost).
+        message: One paragraph for a person.
+        traceback: The traceback, or an empty string.
+    """
+
+    ticket: int
+    attempt: int
+    kind: Literal["usage", "error", "gpu_memory", "infrastructure"]
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Agent to worker: end this run at the next step, in good order.
+
+    Args:
+        keep: Whether a checkpoint is to be written first, so that a later attempt goes on from there.
+    """
+
+    ticket: int
+    attempt: int
+    keep: bool = False
+
+
+Message = RunRequest | Ready | Started | Progress | Report | Kept | Finished | Failed | Stop
+_TYPES = {t.__name__: t for t in (RunRequest, Ready, Started, Progress, Report, Kept, Finished, Failed, Stop)}
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as one line of JSON; floats survive bit for bit, NaN and inf too."""
+    return json.dumps({"type": type(message).__name__, **dataclasses.asdict(message)}).encode()
+
+
+def decode(line: bytes) -> Message:
+    """Return the message that :func:`encode` wrote."""
+    fields = json.loads(line)
+    kind = _TYPES[fields.pop("type")]
+    if kind is RunRequest:
+        fields["program"] = Program(**fields["program"])
+        fields["evaluations"] = [Evaluation(**e) for e in fields["evaluations"]]
+        fields["resume"] = [Saved(**saved) for saved in fields["resume"]]
+        fields["forks"] = [Fork(**{**fork, "saved": Saved(**fork["saved"])}) for fork in fields["forks"]]
+        fields["label"] = None if fields["label"] is None else Label(**fields["label"])
+    elif kind is Kept:
+        fields["saved"] = Saved(**fields["saved"])
+    message: Message = kind(**fields)
+    return message

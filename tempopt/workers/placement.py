@@ -1,0 +1,152 @@
+"""What one trial takes of a machine, how many fit, and how a machine is dealt out to workers.
+
+Loads neither torch nor Lightning: whether a card works is for the worker to find out. What the machine has
+is machine.py's, which of its cards others hold is gpu_locks.py's.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from tempopt.errors import UsageError
+from tempopt.workers.machine import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one trial takes, on whatever machine it runs.
+
+    Args:
+        gpus: Cards: a share of one in (0, 1), or a whole number; 0: it trains on the CPU.
+        cpus: CPU cores, >= 1.
+        memory: Main memory in bytes; None: not counted.
+        ranks: Processes that train it together, >= 1; each has its own card if there are cards.
+    """
+
+    gpus: float = 0.0
+    cpus: int = 1
+    memory: int | None = None
+    ranks: int = 1
+
+    @property
+    def trials_per_card(self) -> int:
+        """How many trials fit on one card, >= 1; 1 as well for those that take several or none."""
+        return int(1 / self.gpus + 1e-9) if 0 < self.gpus < 1 else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where one worker trains.
+
+    Args:
+        gpus: Its cards, as CUDA_VISIBLE_DEVICES names them; empty: it sees none; None: whatever the
+            environment shows.
+        share: Share of a card's memory that it may take, in (0, 1]; 1: no cap.
+        threads: CPU threads of each of its processes, >= 1.
+        ranks: Its processes, >= 1.
+    """
+
+    gpus: tuple[str, ...] | None = None
+    share: float = 1.0
+    threads: int = 1
+    ranks: int = 1
+
+    @property
+    def cards(self) -> float:
+        """How many cards that is; a share of one counts as that share."""
+        return self.share * len(self.gpus or ())
+
+
+def room(need: Need, machine: Machine) -> int:
+    """Return how many trials of that need fit on a machine at a time, by cores, cards and memory."""
+    return min(machine.cores // need.cpus, _rigid_room(need, machine))
+
+
+def _rigid_room(need: Need, machine: Machine) -> int:
+    """Return the room by what cannot be shared by more than fit: cores can, if somebody wants it."""
+    rooms = [sys.maxsize]
+    if need.gpus:
+        whole = max(1, round(need.gpus))
+        rooms.append(len(machine.cards) // whole * need.trials_per_card)
+    if need.memory is not None and machine.memory is not None:
+        rooms.append(machine.memory // need.memory)
+    return min(rooms)
+
+
+def count_workers(need: Need, machine: Machine, *, asked: int | None, most: int) -> int:
+    """Return how many workers a machine is to have.
+
+    Args:
+        asked: What was asked for by number, which may be more than there are cores; None: as many as fit.
+        most: No more than that if nothing was asked, >= 1.
+
+    Raises:
+        UsageError: Not even one trial fits, or fewer than were asked.
+    """
+    if need.gpus > 1 and any(card.startswith("MIG-") for card in machine.cards):
+        raise UsageError(
+            f"A trial takes {need.gpus:g} cards, but those here are MIG instances, of which a program "
+            "can use one at a time. Give resources.gpus: 1, or cards that are not divided."
+        )
+    fit = room(need, machine) if asked is None else _rigid_room(need, machine)
+    if fit >= (asked or 1):
+        return asked or min(fit, most)
+    raise UsageError(_lack(need, machine, fit, asked))
+
+
+def _lack(need: Need, machine: Machine, fit: int, asked: int | None) -> str:
+    """Return in words what is missing, and what can be done about it."""
+    if need.gpus and not machine.has_gpus:
+        return (
+            f"resources.gpus asks for {need.gpus:g} of a card for each trial, and there are none here"
+            f"{f' ({machine.why})' if machine.why else ''}. To train on the CPU: resources.gpus: 0"
+        )
+    wanted, there = [f"CPU cores: {need.cpus}"], [f"CPU cores: {machine.cores}"]
+    if need.gpus:
+        wanted.append(f"GPUs: {need.gpus:g}")
+        there.append(f"free GPUs: {len(machine.cards)}")
+    if need.memory is not None and machine.memory is not None:
+        wanted.append(f"memory: {need.memory / 1e9:.3g} GB")
+        there.append(f"memory: {machine.memory / 1e9:.3g} GB")
+    held = [f"{card} by {f'process {pid}' if pid else 'another agent'}" for card, pid in machine.busy]
+    taken = f" Taken: {'; '.join(held)}." if held else ""
+    remedy = "Ask for less"
+    if fit:
+        remedy = f"Give at most {fit} workers, or ask for less"
+    elif asked is None and _rigid_room(need, machine):
+        remedy = "To have trials share the cores all the same, give a number of workers, as in --workers 1"
+    elif held:
+        remedy = "Wait until they have ended, or say by CUDA_VISIBLE_DEVICES which cards are to be shared"
+    return (
+        f"{'A trial takes' if asked is None else f'{asked} workers were asked for, of which each takes'} "
+        f"{', '.join(wanted)} (resources: in the spec), and there is {', '.join(there)}.{taken} {remedy}."
+    )
+
+
+def deal(need: Need, count: int, machine: Machine, *, threads: int | None = None) -> list[Placement]:
+    """Return where each of so many workers trains; their cards have to be there.
+
+    Shares are packed card by card, so that as few cards as can be are taken. No cores are pinned: two agents
+    on one machine know nothing of each other's, and would pin the same ones.
+
+    Args:
+        threads: CPU threads of each process; None: the cores of a trial shared out among its processes.
+    """
+    whole = max(1, round(need.gpus))
+    if not need.gpus:
+        # what does not train on cards is not to see any: CUDA takes memory of each that it sees
+        cards: list[tuple[str, ...] | None] = [() if machine.has_gpus else None] * count
+    else:
+        ends = range(whole, len(machine.cards) + 1, whole)
+        cards = [machine.cards[end - whole : end] for end in ends for _ in range(need.trials_per_card)]
+    assert len(cards) >= count, "more workers than there is room for"
+    return [
+        Placement(
+            gpus=gpus,
+            share=need.gpus if 0 < need.gpus < 1 else 1.0,
+            threads=threads or max(1, need.cpus // need.ranks),
+            ranks=need.ranks,
+        )
+        for gpus in cards[:count]
+    ]

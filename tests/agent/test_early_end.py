@@ -1,0 +1,139 @@
+"""A search that ends by what it may still be worth ends at the same trial, whoever is first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.agent.observer import Unobserved
+from tempopt.agent.ticket_client import TicketClient
+from tempopt.confirmation.stages import first_tickets, more_tickets
+from tempopt.records.changes import Ended, Outcomes
+from tempopt.records.rows import TicketRow
+from tempopt.sampling.arms import Arms
+from tempopt.sampling.optuna_study import make_study
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tests.toy_study import toy_spec
+
+
+class Scene:
+    """A study of six search trials, two at a time, of which some have nothing to add, and its agents."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.worthless: set[int] = set()
+        self.meanwhile: Callable[[], Any] = lambda: None
+        self._folder = folder
+        self._patch = monkeypatch
+        monkeypatch.setattr(Arms, "prospect", self._prospect)
+        asked = toy_spec(
+            parallel=2,
+            trials=6,
+            arms={"unit": 1, "constant": 1},
+            limits={"standard_errors": 0.5},
+            pruner="none",
+        )
+        self.spec = StudySpec.parse(asked, source="toy.yaml")
+        self.store = Store.open(f"sqlite:///{folder}/toy.db")
+        self.study = self.store.create_study("toy", self.spec.to_json(), self.spec.identity())
+        make_study(self.store.url, name="toy", direction="minimize", metric="val_loss")
+        self.store.add_tickets(self.study.id, first_tickets(self.spec))
+        first = self.client("first")
+        for _ in range(4):
+            ticket = first.next_ticket([])
+            assert ticket is not None
+            self.end(ticket, "first")
+            first._read()
+
+    def _prospect(self, ticket: TicketRow) -> tuple[float, float]:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return (1e-9 if ticket.number in self.worthless else 1.0), 0.2
+
+    def client(self, name: str) -> TicketClient:
+        self._patch.setattr("tempopt.agent.ticket_client.agent_name", lambda: name)
+        return TicketClient(
+            spec=self.spec,
+            study=self.study,
+            store=self.store,
+            folder=self._folder / name,
+            workers=1,
+            abandon=lambda ids: None,
+            observer=Unobserved(),
+        )
+
+    def end(self, ticket: TicketRow, agent: str) -> None:
+        outcomes = Outcomes(outcome="complete", value=0.5, steps=24, seconds=1.0)
+        ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        assert not self.store.write(self.study.id, [ended], agent=agent, lease=60.0).refused
+
+    def search(self) -> list[tuple[int, str, bool]]:
+        rows = self.store.tickets(self.study.id, ["search"])
+        return [(row.number, row.state, row.parameters is not None) for row in rows]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path, monkeypatch)
+    yield made
+    made.store.close()
+
+
+@pytest.mark.parametrize("order", ["AB", "BA"])
+def test_who_took_a_later_ticket_ends_at_the_same_one(scene: Scene, order: str) -> None:
+    scene.worthless = {2}
+    desks = {name: scene.client(name) for name in "AB"}
+    taken = {name: client._take([]) for name, client in desks.items()}
+    assert [ticket.number for ticket in taken.values() if ticket] == [2, 3]
+    for name in order:
+        ticket = taken[name]
+        assert ticket is not None and desks[name]._parametrised(ticket) is None
+    ended = [(number, "withdrawn", False) for number in range(2, 6)]
+    assert scene.search() == [(0, "done", True), (1, "done", True), *ended]
+
+
+def test_a_run_that_was_begun_before_and_given_back_goes_on(scene: Scene) -> None:
+    scene.worthless = {3}
+    first, second = scene.client("A"), scene.client("B")
+    running = first.next_ticket([])
+    assert running is not None and running.number == 2
+    scene.meanwhile = lambda: scene.store.release(scene.study.id, ["A"])
+    assert second.next_ticket([]) is None
+    assert scene.search()[2:] == [
+        (2, "waiting", True),
+        *((number, "withdrawn", False) for number in (3, 4, 5)),
+    ]
+
+
+def test_trials_that_were_asked_for_in_the_meantime_are_counted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 0.02 each: four of them are less than half a standard error of 0.2, twenty more of them are not
+    monkeypatch.setattr(Arms, "prospect", lambda self, ticket: scene._prospect(ticket) and (0.02, 0.2))
+    client = scene.client("A")
+    rows = scene.store.tickets(scene.study.id)
+    more = more_tickets(rows, scene.spec, 20)
+    scene.meanwhile = lambda: scene.store.add_tickets(scene.study.id, more)
+    ticket = client.next_ticket([])
+    assert ticket is not None and ticket.number == 2
+    assert [state for _, state, _ in scene.search()].count("waiting") == 23
+
+
+def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trained(scene: Scene) -> None:
+    scene.worthless = set(range(40))
+    rows = scene.store.tickets(scene.study.id)
+    wanted = {"temperature_init": 0.5, "temperature_final": 0.5, "schedule": "linear"}
+    scene.store.add_tickets(scene.study.id, more_tickets(rows, scene.spec, 1, [wanted]))
+    client = scene.client("A")
+    numbers = []
+    for _ in range(5):
+        ticket = client.next_ticket([])
+        assert ticket is not None
+        numbers.append(ticket.number)
+        scene.end(ticket, "A")
+        client._read()
+    assert numbers == [2, 3, 4, 5, 6]
+    assert [ticket.sampled for ticket in scene.store.tickets(scene.study.id, ["search"])][6] == wanted

@@ -1,0 +1,101 @@
+"""A study whose runs are trained by two processes each is the study that one device would have made."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.study.api import check, search
+from tests.servers import worker_pids
+from tests.toy_study import SMALL, URL, Ended, ended, facts, reports, tickets, toy_spec, work_in
+
+pytestmark = pytest.mark.long
+
+# Without noise and dropout a step is a mean over the same items, however many processes take it.
+PLAIN = {"init": {"dropout": 0.0}, **SMALL, "trials": 8}
+
+
+def spec(folder: Path, *callbacks: dict[str, Any], devices: int) -> dict[str, Any]:
+    """Return a study whose devices see six items a step, each of them writing down what it has."""
+    recorder = {"class_path": "toy_modules.Recorder", "init_args": {"folder": str(folder)}}
+    given = toy_spec(trainer={"devices": devices, "callbacks": [recorder, *callbacks]}, **PLAIN)
+    given["data"]["init_args"] = {"batch_size": 6 // devices, "noise": 0.0}
+    return given
+
+
+def lines(folder: Path, rank: int) -> list[dict[str, Any]]:
+    written = (folder / f"{rank}.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "items"} for line in written]
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    """The study on two ranks, undisturbed."""
+    folder = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as patch:
+        work_in(folder, patch)
+        yield ended(search(spec(folder, devices=2), storage=URL, workers=1))
+        assert worker_pids(os.getpid()) == []
+
+
+def test_all_ranks_have_the_same_parameters_and_temperature_at_every_step_of_a_search(on_two: Ended) -> None:
+    searched = [fact for fact in on_two.facts if fact[0] == "search"]
+    assert len(searched) == 8
+    outcomes = [fact[5] for fact in searched]
+    assert set(outcomes) == {"complete", "pruned"}
+    first, second = lines(on_two.folder, 0), lines(on_two.folder, 1)
+    # what was pruned has ended at the same step on both
+    assert first == second
+    assert len({line["temperature"] for line in first if "temperature" in line}) > 8
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_one_device_makes_the_same_decisions(on_two: Ended, tmp_path: Path) -> None:
+    one = ended(search(spec(tmp_path, devices=1), storage=URL, workers=1))
+
+    def decisions(study: Ended) -> list[tuple[Any, ...]]:
+        # kind, arm, number, seed, parameters, outcome: all but the numbers
+        return [fact[:6] for fact in study.facts]
+
+    assert decisions(one) == decisions(on_two)
+    for (*place, value), (*other, theirs) in zip(one.reports, on_two.reports, strict=True):
+        assert place == other
+        if place[-1].startswith("entropy/"):
+            continue  # of the batch that the first rank sees, which is half of the step's
+        assert value == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.usefixtures("toy_folder")
+@pytest.mark.parametrize("raises", [False, True], ids=["killed", "raises"])
+def test_a_rank_that_is_lost_costs_one_attempt_and_changes_nothing(
+    on_two: Ended, tmp_path: Path, raises: bool
+) -> None:
+    marker = tmp_path / "struck"
+    how = {"marker": str(marker), "step": 10, "raises": raises}
+    struck = {"class_path": "toy_modules.Struck", "init_args": how}
+    search(spec(tmp_path, struck, devices=2), storage=URL, workers=1)
+    assert marker.exists()
+    assert facts() == on_two.facts
+    assert reports() == on_two.reports
+    (again,) = (ticket for ticket in tickets() if ticket.attempt == 2)
+    assert again.failures == 1
+    assert again.outcome == "complete"
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_strategy_for_several_devices_trains_on_one(tmp_path: Path) -> None:
+    given = spec(tmp_path, devices=1)
+    given["trainer"]["strategy"] = "ddp"
+    told = check(given, dry_run=True)
+    assert "Two steps were trained" in told[1]
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_check_trains_two_steps_on_all_ranks(tmp_path: Path) -> None:
+    check(spec(tmp_path, devices=2), dry_run=True)
+    assert lines(tmp_path, 0) == lines(tmp_path, 1)

@@ -1,0 +1,97 @@
+"""A search ends in time for what proves it, by the clock and by what was spent of cards."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tempopt.agent.stopping import beyond_notice, ended_by
+from tempopt.confirmation.stages import spent, to_come
+from tempopt.errors import SpecError
+from tempopt.records.rows import StudyRow, TicketRow
+
+
+def study(hours: float) -> StudyRow:
+    begun = datetime.now(UTC) - timedelta(hours=hours)
+    return StudyRow(id=1, name="pairs", spec={}, spec_hash="", state="running", created=begun)
+
+
+def cache(rows: list[TicketRow]) -> Any:
+    """Return as much of a cache as is asked for."""
+    return SimpleNamespace(
+        tickets={row.id: row for row in rows},
+        of_kind=lambda kind: [row for row in rows if row.kind == kind],
+        spent=sum(spent(row) for row in rows),
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu_seconds", "limit", "ends"),
+    [
+        # an hour of training on half a card counts as half an hour, on four as four
+        (1800.0, 0.45, True),
+        (1800.0, 1e9, False),
+        (14400.0, 3.9, True),
+        # without cards, what counts is training
+        (0.0, 0.9, True),
+        (0.0, 1e9, False),
+    ],
+)
+def test_hours_of_cards_are_counted_where_there_are_cards_and_hours_of_training_where_not(
+    make_spec: Any, make_ticket: Any, gpu_seconds: float, limit: float, ends: bool
+) -> None:
+    rows = [
+        make_ticket("search", 0, 0.5, seconds=3600.0, gpu_seconds=gpu_seconds),
+        make_ticket("search", 1, state="waiting", seconds=0.0),
+    ]
+    spec = make_spec(limits={"gpu_hours": limit})
+    reason = ended_by(spec, study(0.0), cache(rows), workers=1)
+    assert (reason is not None) == ends
+    if reason is not None:
+        used = (gpu_seconds or 3600.0) / 3600
+        more = used * to_come(rows, spec)
+        assert f"{used:.3g} are used and confirming takes about {more:.3g} more" in reason
+
+
+def test_hours_by_the_clock_leave_room_for_the_confirmation(make_spec: Any, make_ticket: Any) -> None:
+    rows = [make_ticket("search", 0, 0.5, seconds=3600.0), make_ticket("search", 1, state="waiting")]
+    spec = make_spec(limits={"hours": 100.0})
+    needed = to_come(rows, spec)
+    assert ended_by(spec, study(100.5 - needed / 2), cache(rows), workers=2) is not None
+    assert ended_by(spec, study(99.5 - needed / 2), cache(rows), workers=2) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "rise", "limit", "ends"),
+    [
+        # eight pairs, each with a noise of 0.2 in both runs: a standard error of 0.1
+        (10, 0.0049, 0.5, True),
+        (10, 0.0051, 0.5, False),
+        (1, 0.0051, 0.5, True),
+        (10, 0.0051, 0.6, True),
+        (10, 0.0, None, False),
+    ],
+)
+def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
+    make_spec: Any, make_ticket: Any, left: int, rise: float, limit: float | None, ends: bool
+) -> None:
+    spec = make_spec(limits={"standard_errors": limit}, seeds={"confirm": 8})
+    arms: Any = SimpleNamespace(prospect=lambda ticket: (rise, 0.2))
+    reason = beyond_notice(spec, make_ticket("search", 30, state="waiting"), arms, left=left)
+    assert (reason is not None) == ends
+    if reason is not None:
+        assert f"all {left} that are left {left * rise:.2g}" in reason
+        assert "standard error of 0.1." in reason
+    unknown: Any = SimpleNamespace(prospect=lambda ticket: None)
+    assert beyond_notice(spec, make_ticket("search", 3, state="waiting"), unknown, left=left) is None
+    assert beyond_notice(spec, make_ticket("constant", 9, state="waiting"), arms, left=left) is None
+
+
+def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:
+    with pytest.raises(SpecError, match="sampler: tpe, which does not say what trials to come are worth"):
+        make_spec(limits={"standard_errors": 0.5}, sampler="tpe")
+    with pytest.raises(SpecError, match="with evaluate_only, where nothing is confirmed"):
+        make_spec(limits={"standard_errors": 0.5}, evaluate_only="m.ckpt")

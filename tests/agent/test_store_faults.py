@@ -1,0 +1,235 @@
+"""A store that goes away, answers that are lost, agents that die with half of it written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from tempopt.agent.agent import Agent
+from tempopt.errors import StaleAttempt, StoreUnreachable, StudyFailed
+from tempopt.records import changes as changes_of
+from tempopt.store.store import Store
+from tempopt.study.api import resume, search
+from tests.toy_study import (
+    FAKED,
+    SMALL,
+    URL,
+    Ended,
+    Watcher,
+    begun,
+    ended,
+    same,
+    searched,
+    tickets,
+    toy_spec,
+)
+
+pytestmark = pytest.mark.usefixtures("toy_folder")
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_the_store_may_go_away_for_a_while(undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"write": 0, "take_ticket": 0, "begin": 0, "news": 0}
+
+    def failing(method: str, fatal: range) -> None:
+        work = getattr(Store, method)
+
+        def fail(*args: Any, **kwargs: Any) -> Any:
+            calls[method] += 1
+            if calls[method] in fatal:
+                raise StoreUnreachable("The database failed: the server is restarting.")
+            return work(*args, **kwargs)
+
+        monkeypatch.setattr(Store, method, fail)
+
+    failing("write", range(4, 7))
+    failing("take_ticket", range(2, 4))
+    failing("begin", range(6, 7))
+    failing("news", range(2, 3))
+    watcher = Watcher()
+    result = search(toy_spec(), storage=URL, workers=2, observer=watcher)
+    assert same(ended(result), undisturbed_fake)
+    assert any("Training goes on" in note for note in watcher.notes)
+    assert any("The store is back" in note for note in watcher.notes)
+    assert not list(Path("tempopt-runs").rglob("undelivered-*"))
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_answer_that_was_lost_is_no_second_ticket(
+    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: dict[str, int] = {}
+
+    def deaf(method: str, fatal: int) -> None:
+        work = getattr(Store, method)
+
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            result = work(*args, **kwargs)
+            calls[method] = calls.get(method, 0) + 1
+            if calls[method] == fatal:
+                raise StoreUnreachable("The database failed: server closed the connection.")
+            return result
+
+        monkeypatch.setattr(Store, method, answer)
+
+    deaf("write", 5)
+    deaf("write", 9)
+    deaf("take_ticket", 2)
+    deaf("begin", 5)
+    deaf("add_tickets", 2)
+    assert same(ended(search(toy_spec(), storage=URL, workers=2)), undisturbed_fake)
+    assert sum(t.failures for t in tickets()) == 0
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for_it(
+    undisturbed_fake: Ended, tmp_path: Path
+) -> None:
+    program = FAKED + (
+        "import json, pathlib\n"
+        "from tempopt.errors import StoreUnreachable\n"
+        "from tempopt.store.store import Store\n"
+        "from tempopt.study.api import search\n"
+        "calls = []\n"
+        "work = Store.write\n"
+        "def fail(*args, **kwargs):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 6:\n"
+        "        raise StoreUnreachable('The database failed: refused.')\n"
+        "    return work(*args, **kwargs)\n"
+        "Store.write = fail\n"
+        "spec = json.loads(pathlib.Path('spec.json').read_text())\n"
+        f"search(spec, storage={URL!r}, workers=1)\n"
+    )
+    Path("spec.json").write_text(json.dumps(toy_spec(store_timeout=1, lease=3)))
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert "StoreLost" in ran.stderr and "study.store_timeout allows 1 s" in ran.stderr
+    assert list(Path("tempopt-runs").rglob("undelivered-*"))
+    watcher = Watcher()
+    again = ended(resume("toy", storage=URL, workers=1, observer=watcher))
+    assert any("could not tell the store" in note for note in watcher.notes)
+    assert same(again, undisturbed_fake)
+    assert not list(Path("tempopt-runs").rglob("undelivered-*"))
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_that_is_deleted_under_an_agent_ends_it_with_the_reason() -> None:
+    def delete() -> None:
+        with Store.open(URL) as store:
+            store.delete_study("toy")
+
+    with pytest.raises(StudyFailed, match="deleted"):
+        search(toy_spec(lease=3), storage=URL, workers=1, observer=Watcher(searched(1), delete))
+    with Store.open(URL) as store:
+        assert store.list_studies() == []
+    assert optuna.get_all_study_names(URL) == []
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_run_that_was_pruned_and_never_said_so_is_pruned_once_more_and_no_more(
+    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    died: set[str] = set()
+    work = Store.write
+
+    def dying(self: Store, study_id: int, changes: Any, **options: Any) -> Any:
+        pruned = [c for c in changes if isinstance(c, changes_of.Ended) and c.outcomes.outcome == "pruned"]
+        if not pruned:
+            return work(self, study_id, changes, **options)
+        work(self, study_id, [c for c in changes if c not in pruned], **options | {"take": None})
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", dying)
+        patch.setattr(Agent, "_leave", lambda self: died.add(self._client._name))
+        with pytest.raises(Died):
+            search(toy_spec(), storage=URL, workers=1)
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in died)
+    assert same(ended(resume("toy", storage=URL, workers=2)), undisturbed_fake)
+    assert max(t.attempt for t in tickets()) == 2
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_that_optuna_has_lost_ends_the_agent_and_can_be_resumed() -> None:
+    with pytest.raises(StudyFailed, match=r"Optuna"):
+        search(
+            toy_spec(**{**SMALL, "trials": 6}),
+            storage=URL,
+            workers=1,
+            observer=Watcher(searched(1), lambda: optuna.delete_study(study_name="toy", storage=URL)),
+        )
+    result = resume("toy", storage=URL, workers=1)
+    assert result.state == "done" and result.tickets["search"].done == 6
+    assert len(optuna.load_study(study_name="toy", storage=URL).trials) >= 4
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_agent_frozen_between_taking_and_beginning_takes_another_ticket(
+    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    work = Store.begin
+
+    def stale(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 6):
+            raise StaleAttempt("Ticket 7 is running at attempt 2; attempt 1 is thrown away.")
+        return work(*args, **kwargs)
+
+    monkeypatch.setattr(Store, "begin", stale)
+    assert same(ended(search(toy_spec(), storage=URL, workers=1)), undisturbed_fake)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun(toy_spec(**SMALL))
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        # what Optuna's storage raises is not ours
+        raise RuntimeError("connection refused")
+
+    def away(*args: Any) -> None:
+        raise StoreUnreachable("The database failed: refused. See that the server is running.")
+
+    monkeypatch.setattr("tempopt.agent.runner.make_study", refused)
+    monkeypatch.setattr("tempopt.agent.runner.find", away)
+    with pytest.raises(StoreUnreachable, match="See that the server is running"):
+        resume("toy", storage=URL, workers=1)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_in_tables_of_optuna_that_are_not_known_is_the_same_and_optuna_sees_it(
+    undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[str]] = []
+
+    def look(snapshot: Any) -> bool:
+        study = optuna.load_study(study_name="toy", storage=storage)
+        seen.append({trial.state.name for trial in study.get_trials(deepcopy=False)})
+        return False
+
+    monkeypatch.setattr("tempopt.store.optuna_tables.SCHEMA", "one of another day")
+    storage = optuna.storages.RDBStorage(URL)
+    found = ended(search(toy_spec(), storage=URL, workers=1, observer=Watcher(look, lambda: None)))
+    assert same(found, undisturbed_fake)
+    assert any("RUNNING" in states for states in seen)
+    trials = optuna.load_study(study_name="toy", storage=storage).trials
+    rows = [t for t in tickets() if t.kind == "search"]
+    assert [t.state.name.lower() for t in trials] == [row.outcome for row in rows]
+    assert [t.value for t in trials if t.state.name == "COMPLETE"] == [
+        row.value for row in rows if row.outcome == "complete"
+    ]
+    assert all(trial.intermediate_values for trial in trials)
+    storage.engine.dispose()

@@ -1,0 +1,145 @@
+"""What an agent knows of the tickets: what others did counts, and what is over is not ended twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tempopt.agent.study_cache import StudyCache
+from tempopt.confirmation.stages import first_tickets
+from tempopt.records.changes import Ended, Outcomes, Reported, Wanted
+from tempopt.records.rows import TicketRow
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/tempopt.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def spec(make_spec: Callable[..., StudySpec]) -> StudySpec:
+    return make_spec(trials=6, arms={"unit": 1, "constant": 2}, parallel=2)
+
+
+@pytest.fixture
+def cache(store: Store, spec: StudySpec) -> StudyCache:
+    study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
+    store.add_tickets(study.id, first_tickets(spec))
+    return StudyCache(spec, study, store)
+
+
+def take(store: Store, cache: StudyCache, agent: str, *, lease: float = 60.0) -> TicketRow:
+    ticket = store.take_ticket(1, agent, Wanted(limits=cache.limits(), lease=lease, max_attempts=3))
+    assert ticket is not None
+    if ticket.parameters is not None:
+        return ticket
+    parameters = {"temperature_init": 1.0}
+    store.begin(ticket.id, ticket.attempt, parameters, {}, None)
+    return dataclasses.replace(ticket, parameters=parameters, sampled={})
+
+
+def end(store: Store, ticket: TicketRow, value: float) -> None:
+    outcomes = Outcomes(outcome="complete", value=value, steps=4, seconds=2.0)
+    changes = [
+        Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=4, value=value),
+        Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes),
+    ]
+    assert ticket.agent is not None
+    assert not store.write(1, changes, agent=ticket.agent, lease=60.0).refused
+
+
+def ended(ticket: TicketRow, value: float) -> TicketRow:
+    return dataclasses.replace(ticket, state="done", outcome="complete", value=value, seconds=2.0)
+
+
+def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: Store) -> None:
+    assert cache.limits() == {"unit": 1, "constant": 1, "search": 1}
+    first = take(store, cache, "me")
+    cache.take_in(first, {})
+    cache.take_in(ended(first, 0.5), {4: 0.5})
+    # the only unit ticket is over; what follows of the others waits for its own past
+    assert cache.limits() == {"constant": 1, "search": 1}
+
+
+def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Store) -> None:
+    for _ in range(3):
+        end(store, take(store, cache, "another"), 0.5)
+    assert cache.done["constant"] == 0
+    cache.refresh()
+    assert (cache.done["unit"], cache.done["constant"]) == (1, 2)
+    assert cache.limits() == {"search": 1}
+
+
+def test_a_run_that_another_has_ended_already_ends_here_without_a_word(
+    cache: StudyCache, store: Store
+) -> None:
+    mine = take(store, cache, "me", lease=-1.0)
+    cache.take_in(mine, {})
+    theirs = take(store, cache, "another")
+    assert (theirs.id, theirs.attempt) == (mine.id, 2)
+    end(store, theirs, 0.7)
+    cache.refresh()
+    cache.take_in(ended(mine, 0.1), {4: 0.1})
+    assert cache.tickets[mine.id].value == 0.7 and cache.done["unit"] == 1
+
+
+def test_a_run_that_another_has_taken_over_is_not_ended_here(cache: StudyCache, store: Store) -> None:
+    mine = take(store, cache, "me", lease=-1.0)
+    cache.take_in(mine, {})
+    theirs = take(store, cache, "another")
+    cache.refresh()
+    cache.take_in(ended(mine, 0.1), {4: 0.1})
+    assert cache.tickets[mine.id].state == "running" and cache.tickets[mine.id].agent == "another"
+    end(store, theirs, 0.7)
+    cache.refresh()
+    assert cache.tickets[mine.id].value == 0.7
+
+
+def test_tickets_that_others_add_are_seen(cache: StudyCache, store: Store, spec: StudySpec) -> None:
+    store.add_tickets(1, first_tickets(spec.with_overrides(["study.trials=8", "study.arms.constant=2"])))
+    assert cache.asked()["search"] == 6
+    cache.refresh()
+    assert cache.asked()["search"] == 8
+
+
+def test_a_study_whose_search_was_withdrawn_is_over_when_its_runs_are(
+    cache: StudyCache, store: Store
+) -> None:
+    ticket = take(store, cache, "me")
+    store.withdraw(1, ["unit", "constant", "search"])
+    cache.refresh()
+    assert not cache.over()
+    end(store, ticket, 0.5)
+    cache.refresh()
+    assert cache.over() and not cache.startable()
+
+
+def test_what_others_have_given_back_waits_here_too(store: Store, cache: StudyCache) -> None:
+    theirs = take(store, cache, "another")
+    cache.refresh()
+    assert cache.tickets[theirs.id].state == "running"
+    store.release(1, ["another"])
+    cache.refresh()
+    assert (cache.tickets[theirs.id].state, cache.tickets[theirs.id].agent) == ("waiting", None)
+    assert take(store, cache, "third").id == theirs.id
+
+
+def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
+    store: Store, cache: StudyCache, spec: StudySpec
+) -> None:
+    assert (cache.baseline(), cache.gain(0.75)) == (None, None)
+    unit = take(store, cache, "another")
+    assert unit.kind == "unit"
+    end(store, unit, 0.5)
+    cache.refresh()
+    better = 0.25 if cache._spec.study.direction == "maximize" else -0.25
+    assert (cache.baseline(), cache.gain(0.75), cache.gain(None)) == (0.5, better, None)
+    store.add_tickets(1, first_tickets(spec.with_overrides(["study.arms.unit=2"])))
+    cache.refresh()
+    assert (cache.baseline(), cache.gain(0.75)) == (0.5, None)

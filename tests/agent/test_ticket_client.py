@@ -1,0 +1,361 @@
+"""An agent's dealings with the store, without workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.outcomes import lost
+from tempopt.agent.ticket_client import TicketClient
+from tempopt.agent.worker_slot import WorkerSlot
+from tempopt.confirmation.stages import first_tickets
+from tempopt.errors import StoreUnreachable
+from tempopt.records.changes import Began, Ended, Lost, Outcomes, Reported, Wanted
+from tempopt.records.rows import SEARCHING, Checkpoint, StudyRow, TicketRow
+from tempopt.sampling.arms import Arms
+from tempopt.sampling.optuna_study import make_study
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tempopt.workers.placement import Placement
+from tests.toy_study import URL, toy_spec, work_in
+
+
+def _client(
+    spec: StudySpec,
+    study: StudyRow,
+    store: Store,
+    folder: Path,
+    abandon: Callable[[Collection[int]], None] = lambda ids: None,
+    observer: Observer | None = None,
+) -> TicketClient:
+    """Return the client of an agent with one worker, without an observer unless one is given."""
+    return TicketClient(
+        spec=spec,
+        study=study,
+        store=store,
+        folder=folder,
+        workers=1,
+        abandon=abandon,
+        observer=observer or Unobserved(),
+    )
+
+
+def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    abandoned: list[int] = []
+    spec = StudySpec.parse(toy_spec(lease=60), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+        store.add_tickets(study.id, first_tickets(spec))
+        client = _client(spec, study, store, tmp_path, abandoned.extend)
+        ticket = client.next_ticket([])
+        assert ticket is not None and ticket.kind == "unit"
+        folder = tmp_path / "toy" / "unit-0000"
+        folder.mkdir(parents=True)
+
+        def keep(step: int, row: TicketRow) -> TicketRow:
+            path = folder / f"step-{step}-1.ckpt"
+            path.write_bytes(b"x")
+            return client.keep(row, Checkpoint(step=step, url=str(path), digest="d", size=1), age=0.0)
+
+        ticket = keep(1, keep(0, ticket))
+        client._deliver()
+        ticket = keep(3, keep(2, ticket))
+        # frozen now, past the lease: another takes the run over
+        store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
+        other = store.take_ticket(study.id, "another", Wanted(limits={"unit": 0}, lease=60.0, max_attempts=3))
+        assert other is not None and other.id == ticket.id
+        client._deliver()
+        assert abandoned == [ticket.id]
+        named = [each.url for each in store.tickets(study.id)[0].checkpoints]
+        assert len(named) == 2 and all(Path(url).is_file() for url in named)
+
+
+def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("tempopt.agent.ticket_client.time", SimpleNamespace(monotonic=lambda: clock.now))
+    taken: list[float] = []
+    take = Store.take_ticket
+
+    def counted(self: Store, *args: Any, **kwargs: Any) -> TicketRow | None:
+        taken.append(clock.now)
+        return take(self, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "take_ticket", counted)
+    spec = StudySpec.parse(toy_spec(parallel=1, trials=1, arms={"unit": 2, "constant": 1}), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+        store.add_tickets(study.id, first_tickets(spec))
+        theirs = {
+            kind: take(store, study.id, f"at {kind}", Wanted(limits={kind: 0}, lease=60.0, max_attempts=3))
+            for kind in SEARCHING
+        }
+        client = _client(spec, study, store, tmp_path)
+        for clock.now in (100.0, 100.1, 101.9, 102.0, 102.1, 103.9):
+            assert client.next_ticket([]) is None
+        assert taken == [100.0, 102.0]
+        # what another has ended lets the next one begin at once
+        done = Outcomes(outcome="complete", value=0.5, steps=1, seconds=1.0)
+        first = theirs["unit"]
+        assert first is not None
+        store.begin(first.id, 1, {}, {}, None)
+        ended = Ended(ticket_id=first.id, attempt=1, outcomes=done)
+        assert not store.write(study.id, [ended], agent="at unit", lease=60.0).refused
+        clock.now = 103.95
+        ticket = client.next_ticket([])
+        assert ticket is not None and (ticket.kind, ticket.number) == ("unit", 1)
+
+
+def test_what_others_were_given_is_read_and_not_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    spec = StudySpec.parse(toy_spec(parallel=4, trials=4), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+        store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
+        one, other = (_client(spec, study, store, tmp_path) for _ in range(2))
+        held: list[int] = []
+        for _ in range(3):
+            ticket = one.next_ticket(held)
+            assert ticket is not None
+            held.append(ticket.id)
+        drawn: list[int] = []
+        draw = Arms._sampled
+
+        def counted(self: Arms, arm: Any, number: int) -> dict[str, Any]:
+            drawn.append(number)
+            return draw(self, arm, number)
+
+        monkeypatch.setattr(Arms, "_sampled", counted)
+        ticket = other.next_ticket([])
+        assert ticket is not None and ticket.number == 3
+        assert drawn == [3]
+
+
+def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    spec = StudySpec.parse(toy_spec(trials=1, arms={"unit": 1, "constant": 1}), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        store.add_tickets(study.id, first_tickets(spec)[:1])
+        client = _client(spec, study, store, tmp_path)
+        ticket = client.next_ticket([])
+        assert ticket is not None
+        folder = tmp_path / "toy" / "unit-0000"
+        folder.mkdir(parents=True)
+        for step in range(3):
+            path = folder / f"step-{step}-1.ckpt"
+            path.write_bytes(b"x")
+            ticket = client.keep(ticket, Checkpoint(step=step, url=str(path), digest="d", size=1), age=0.0)
+        done = Outcomes(outcome="complete", value=0.5, steps=3, seconds=1.0)
+        client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=done))
+        client.discard(ticket)
+        client.cache.take_in(dataclasses.replace(ticket, state="done", outcome="complete", value=0.5), {})
+        assert len(list(folder.iterdir())) == 3  # the store names two of them yet
+        client.speak()
+        assert not folder.exists() or not list(folder.iterdir())
+
+
+def _written(client: TicketClient, folder: Path, number: int) -> tuple[TicketRow, Path]:
+    """Take a search ticket whose run then writes a checkpoint."""
+    ticket = client.next_ticket([])
+    assert ticket is not None and (ticket.kind, ticket.number) == ("search", number)
+    path = folder / "toy" / f"search-{number:04d}" / "step-8-1.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * 10)
+    return client.keep(ticket, Checkpoint(step=8, url=str(path), digest="d", size=10), age=0.0), path
+
+
+def _ended_with(client: TicketClient, folder: Path, number: int, value: float) -> tuple[TicketRow, Path]:
+    """Take a search ticket, and end its run with a checkpoint that others may begin from."""
+    ticket, path = _written(client, folder, number)
+    kept = client.shared(ticket, "pruned", value)
+    outcomes = Outcomes(outcome="pruned", value=value, steps=9, seconds=1.0)
+    client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
+    client.discard(ticket, kept=kept)
+    row = dataclasses.replace(ticket, state="done", outcome="pruned", value=value, checkpoints=kept)
+    client.cache.take_in(row, {})
+    return row, path
+
+
+@pytest.fixture
+def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A study of search tickets alone, whose quota has room for two checkpoints."""
+    work_in(tmp_path, monkeypatch)
+    spec = StudySpec.parse(toy_spec(trials=4, checkpoint_quota=25, seeds={"search": 2}), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+        store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
+        yield spec, study, store
+
+
+def test_what_is_kept_for_other_runs_is_within_the_quota_and_goes_when_the_search_is_over(
+    sharing: Any, tmp_path: Path
+) -> None:
+    spec, study, store = sharing
+    client = _client(spec, study, store, tmp_path)
+    there = []
+    # the loss is minimized: 0.9 is the worst
+    for number, value in enumerate((0.5, 0.9, 0.4, 0.95)):
+        _, path = _ended_with(client, tmp_path, number, value)
+        there.append(path)
+        assert path.is_file()  # until the store has been told
+    client.speak()
+    assert [path.is_file() for path in there] == [True, False, True, False]
+    assert [bool(row.checkpoints) for row in store.tickets(study.id)] == [True, False, True, False]
+    assert client.over()
+    assert [path.is_file() for path in there] == [False] * 4
+    assert not any(row.checkpoints for row in store.tickets(study.id))
+
+
+def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
+    sharing: Any, tmp_path: Path
+) -> None:
+    spec, study, store = sharing
+    abandoned: list[int] = []
+    client = _client(spec, study, store, tmp_path, abandoned.extend)
+    ticket, path = _written(client, tmp_path, 0)
+    client._deliver()
+    # frozen now, past the lease: another takes the run over
+    store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
+    other = store.take_ticket(study.id, "another", Wanted(limits={"search": 0}, lease=60.0, max_attempts=3))
+    assert other is not None and other.id == ticket.id
+    kept = client.shared(ticket, "pruned", 0.9)
+    outcomes = Outcomes(outcome="pruned", value=0.9, steps=9, seconds=1.0)
+    client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
+    client.discard(ticket, kept=kept)
+    row = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=kept)
+    client.cache.take_in(row, {})
+    client._evict([row])
+    client.speak()
+    assert abandoned == [ticket.id]
+    assert path.is_file()
+    assert [each.url for each in store.tickets(study.id)[0].checkpoints] == [str(path)]
+    client._read()
+    client._deliver()
+    assert path.is_file()
+
+
+def test_what_is_at_work_again_keeps_its_checkpoint_whatever_a_stale_agent_gives_up(
+    sharing: Any, tmp_path: Path
+) -> None:
+    spec, study, store = sharing
+    client = _client(spec, study, store, tmp_path)
+    ticket, path = _written(client, tmp_path, 0)
+    (kept,) = ticket.checkpoints
+    client._deliver()
+    # for this agent the run is over; for the store it is at work, another having gone on with it
+    over = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=(kept,))
+    client.cache.take_in(over, {})
+    client._evict([over])
+    client._delete_evicted()
+    assert path.is_file()
+    assert store.tickets(study.id)[0].checkpoints == (kept,)
+
+
+def test_what_a_run_that_failed_for_good_has_written_is_deleted(sharing: Any, tmp_path: Path) -> None:
+    spec, study, store = sharing
+    client = _client(spec, study, store, tmp_path)
+    ticket, path = _written(client, tmp_path, 0)
+    client._deliver()
+    worker: Any = SimpleNamespace(place=Placement())
+    work = WorkerSlot(worker=worker, ticket=ticket, folder=tmp_path)
+    change, again = lost(work, "it died", attempts=2, alone=False)
+    assert again.state == "waiting" and again.checkpoints == ticket.checkpoints
+    change, row = lost(work, "it died", attempts=1, alone=False)
+    assert row.state == "failed"
+    client.tell(change)
+    client.discard(ticket, kept=row.checkpoints)
+    client._deliver()
+    assert not path.exists()
+
+
+def test_what_others_gave_up_is_deleted_by_who_kept_it(sharing: Any, tmp_path: Path) -> None:
+    spec, study, store = sharing
+    client = _client(spec, study, store, tmp_path)
+    _, path = _ended_with(client, tmp_path, 0, 0.5)
+    client._deliver()
+    assert path.is_file()
+    # an agent on another machine, from which this file is out of reach
+    store.forget_checkpoints(study.id)
+    client._read()
+    assert not path.is_file()
+
+
+class Onlooker(Unobserved):
+    """Somebody who wants to see every five seconds what other agents do."""
+
+    others_every = 5.0
+
+
+def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_nobody_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("tempopt.agent.ticket_client.time", SimpleNamespace(monotonic=lambda: clock.now))
+    asked: list[float] = []
+    news = Store.news
+
+    def counted(self: Store, *args: Any, **kwargs: Any) -> Any:
+        asked.append(clock.now)
+        return news(self, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "news", counted)
+    spec = StudySpec.parse(toy_spec(), source="the test")
+    with Store.open(URL) as store:
+        study = store.create_study("toy", spec.to_json(), spec.identity())
+        store.add_tickets(study.id, first_tickets(spec))
+        alone = _client(spec, study, store, tmp_path)
+        watched = _client(spec, study, store, tmp_path, observer=Onlooker())
+        other = store.take_ticket(
+            study.id, "far:7:8:9", Wanted(limits={"unit": 0}, lease=60.0, max_attempts=3)
+        )
+        assert other is not None
+        began = Began(ticket_id=other.id, attempt=1, total_steps=24, code="c", machine="far", device="cpu")
+        report = Reported(ticket_id=other.id, attempt=1, step=8, value=0.5)
+        store.write(study.id, [began, report], agent="far:7:8:9", lease=60.0)
+        mine = watched.next_ticket([])
+        assert mine is not None
+        asked.clear()
+        for clock.now in (100.0, 100.5, 104.9, 105.0, 109.9):
+            (seen,) = watched.others()
+            assert alone.others() == []
+        assert asked == [100.0, 105.0]
+        assert (seen.agent, seen.machine, seen.kind, seen.step, seen.value) == (
+            "far:7",
+            "far",
+            "unit",
+            8,
+            0.5,
+        )
+        # an end that the store has not heard of goes first, and a store that is away is no reason to stop
+        watched.tell(Lost(ticket_id=mine.id, attempt=1, error="x", max_attempts=3))
+        clock.now = 200.0
+        assert watched.others() == [seen]
+        watched.speak()
+        monkeypatch.setattr(Store, "news", _away)
+        assert watched.others() == [seen]
+        assert asked == [100.0, 105.0]
+
+
+def _away(*arguments: object) -> None:
+    raise StoreUnreachable("The database failed: refused.")

@@ -1,0 +1,72 @@
+"""The numbers by which trials are sorted in Optuna: each from what the house knows elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tempopt.agent.trial_attributes import trial_attributes
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.temperature import TemperatureParameters
+
+MakeTicket = Callable[..., TicketRow]
+
+
+@pytest.fixture
+def begun(make_ticket: MakeTicket) -> MakeTicket:
+    def make(**parameters: Any) -> TicketRow:
+        return make_ticket("search", 3, None, parameters=parameters, trial_number=3, seconds=2.5)
+
+    return make
+
+
+def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed(begun: MakeTicket) -> None:
+    ticket = begun(schedule="cosine", temperature_init=2.0, temperature_final=0.5, lr=0.1)
+    found = trial_attributes(ticket, 1.5, 0.25, [])
+    assert found == pytest.approx(
+        {"tau_init": 2.0, "tau_final": 0.5, "gain": 0.25, "seconds": 4.0, "seed": ticket.seed}
+    )
+    assert not set(found) & set(ticket.parameters or {})
+    assert all(isinstance(number, int | float) for number in found.values())
+
+
+def test_the_temperature_is_that_of_the_plan_in_the_geometric_mean_over_the_layers(
+    begun: MakeTicket,
+) -> None:
+    parameters = {
+        "schedule": "warmup_anneal",
+        "warmup_start": 0.75,
+        "temperature_init": 3.0,
+        "temperature_final": 0.5,
+        "layer_pattern": "exp",
+        "layer_ratio": 4.0,
+    }
+    plan = TemperatureParameters.from_mapping(parameters).plan(5)
+    found = trial_attributes(begun(**parameters), 1.0, None, [])
+    for name, progress in (("tau_init", 0.0), ("tau_final", 1.0)):
+        assert found[name] == pytest.approx(math.prod(plan.temperatures(progress)) ** (1 / 5))
+
+
+def test_what_is_not_known_is_left_out(begun: MakeTicket) -> None:
+    assert set(trial_attributes(begun(), 1.0, None, [])) == {"tau_init", "tau_final", "seconds", "seed"}
+    assert "gain" not in trial_attributes(begun(), 1.0, math.nan, [])
+
+
+def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun: MakeTicket) -> None:
+    values = {"entropy/0/0": (0.9, 0.5), "entropy/0/1": (0.8, 0.3), "entropy/1/0": (0.1, 0.1)}
+    measured = [
+        Measurement(ticket_id=1, step=step, name=name, value=value)
+        for name, pair in values.items()
+        for step, value in zip((0, 100), pair, strict=True)
+    ]
+    measured.append(Measurement(ticket_id=1, step=200, name="entropy/1/0", value=math.nan))
+    measured.append(Measurement(ticket_id=1, step=100, name="validate", value=77.0))
+    found = trial_attributes(begun(), 1.0, None, measured)
+    assert found["entropy_final"] == pytest.approx((0.5 + 0.3 + 0.1) / 3)
+
+
+def test_a_run_without_a_trial_has_none(make_ticket: MakeTicket) -> None:
+    assert trial_attributes(make_ticket("unit", 0, 0.5, trial_number=None), 1.0, 0.5, []) == {}

@@ -1,0 +1,353 @@
+"""Runs that do not fit beside others get a card to themselves, with workers that only say what they would.
+
+On a card there is room for 1. What is alive on it may hold, by its cap or for want of one, never more.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tempopt.agent import worker_pool
+from tempopt.agent.agent import Agent
+from tempopt.agent.observer import Unobserved
+from tempopt.agent.run_requests import Requests
+from tempopt.errors import StudyFailed
+from tempopt.records.rows import NewTicket, TicketRow
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tempopt.workers.messages import (
+    Failed,
+    Finished,
+    Message,
+    Ready,
+    RunRequest,
+    Started,
+    Stop,
+    decode,
+    encode,
+)
+from tempopt.workers.placement import Placement
+
+NAMES = itertools.count()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run needs of a card, how long it takes, and how many times its process dies over it."""
+
+    memory: float = 0.1
+    length: int = 5
+    deaths: int = 0
+
+
+class World(Unobserved):
+    """Workers and the time that passes for them: one message for each look that the agent takes."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.trials = trials
+        self.numbers: dict[int, int] = {}
+        self.workers: list[Talker] = []
+        self.notes: list[str] = []
+        self.runs: list[tuple[int, int, float | None]] = []
+        self.now = 0
+        self._count = itertools.count()
+        self._coming: list[tuple[int, int, Talker, Message | None]] = []
+
+    def start(self, *, slot: int, place: Placement) -> Talker:
+        worker = Talker(slot, place, self)
+        self.workers.append(worker)
+        self.say(worker, 2, Ready())
+        return worker
+
+    def say(self, worker: Talker, after: int, message: Message | None) -> None:
+        heapq.heappush(self._coming, (self.now + after, next(self._count), worker, message))
+
+    def update(self, snapshot: Any) -> None:
+        while self._coming:
+            self.now, _, worker, message = heapq.heappop(self._coming)
+            if worker.alive:
+                worker.told(message)
+                return
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def begin(self, worker: Talker, request: RunRequest) -> None:
+        number = self.numbers[request.ticket]
+        trial = self.trials[number]
+        self.runs.append((number, request.attempt, request.memory_share))
+        allowed = request.memory_share or 1.0
+        assert allowed < 1 or not worker.used or worker.place.share == 1, "not a fresh process"
+        worker.used, worker.training = True, True
+        worker.holds = max(worker.holds, allowed)
+        for card in worker.place.gpus or ():
+            held = [each.holds for each in self.workers if each.alive and card in (each.place.gpus or ())]
+            assert sum(held) <= 1 + 1e-9, "more is held of a card than there is"
+        run = {"ticket": request.ticket, "attempt": request.attempt}
+        layers: dict[str, Any] = {"layers": ["layer"], "code": "code", "reports": []}
+        where = {"device": "NVIDIA Toy", "precision": "bf16-mixed"}
+        self.say(worker, 1, Started(**run, step=0, total_steps=10, **where, **layers))
+        if request.attempt <= trial.deaths:
+            self.say(worker, trial.length, None)
+        elif trial.memory > allowed:
+            self.say(worker, trial.length, Failed(**run, kind="gpu_memory", message="CUDA out of memory"))
+        else:
+            ended: dict[str, Any] = {"state": "complete", "step": 10, "metrics": {}, "reports": []}
+            measured = {"validate": 0.5, "validate_current": 0.5}
+            peak = int(100 * trial.memory)
+            end = Finished(**run, **ended, measurements=measured, seconds=1000.0, peak_memory=peak)
+            self.say(worker, trial.length, end)
+
+
+class Talker:
+    """What an agent takes for a worker process."""
+
+    def __init__(self, slot: int, place: Placement, world: World) -> None:
+        self.slot, self.place = slot, place
+        self.ready, self.alive, self.used, self.training = False, True, False, False
+        # a process that is capped may hold its share, whatever it has trained
+        self.holds = place.share if place.share < 1 else 0.0
+        self._world = world
+        self.connection, self._theirs = Pipe()
+
+    def told(self, message: Message | None) -> None:
+        if message is None:
+            self.alive = False
+            self._theirs.close()
+            return
+        self.training = self.training and not isinstance(message, Finished | Failed)
+        self._theirs.send_bytes(encode(message))
+
+    def send(self, message: Message) -> None:
+        if isinstance(message, RunRequest):
+            assert self.alive and self.ready and not self.training, "a run was given to whom it cannot be"
+            self._world.begin(self, message)
+        else:
+            assert isinstance(message, Stop)
+
+    def receive(self) -> Message | None:
+        try:
+            message = decode(self.connection.recv_bytes())
+        except EOFError:
+            return None
+        self.ready = self.ready or isinstance(message, Ready)
+        return message
+
+    def obituary(self) -> str:
+        return "the worker was killed by SIGKILL"
+
+    def kill(self) -> None:
+        assert not self.training or not self.alive, "a run in work was ended for another's sake"
+        self.alive = False
+        self.connection.close()
+        self._theirs.close()
+
+
+Work = Callable[..., list[TicketRow]]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('crew') / 'x.db'}") as opened:
+        optuna.storages.RDBStorage(opened.url).engine.dispose()
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: Any) -> Any:
+    """Return what writes a study of so many runs and returns what makes agents for it."""
+    folder: Path = tmp_path_factory.mktemp("runs")
+
+    def begun(world: World, **study: Any) -> Any:
+        options = {"parallel": 99, "name": f"study-{next(NAMES)}", **study}
+        spec = make_spec(**options)
+        row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
+        new = [NewTicket(kind="unit", arm="unit", number=n, seed=n) for n in range(len(world.trials))]
+        store.add_tickets(row.id, new)
+        world.numbers = {ticket.id: ticket.number for ticket in store.tickets(row.id)}
+
+        def agent(places: Sequence[Placement]) -> Agent:
+            return Agent(
+                spec=spec,
+                program=spec.program(),
+                study=row,
+                store=store,
+                workers=[world.start(slot=n, place=place) for n, place in enumerate(places)],  # type: ignore[misc]
+                folder=folder,
+                checkpoints=f"file://{folder}",
+                observer=world,
+            )
+
+        return agent, lambda: store.tickets(row.id)
+
+    return begun
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """Have workers that are started anew be of a world's."""
+
+    def of(world: World) -> None:
+        monkeypatch.setattr(worker_pool, "WorkerProcess", world.start)
+
+    return of
+
+
+def packed(cards: int, parts: int) -> list[Placement]:
+    return [Placement(gpus=(f"GPU-{card}",), share=1 / parts) for card in range(cards) for _ in range(parts)]
+
+
+TRIALS = st.builds(Trial, st.sampled_from([0.1, 0.2, 0.4, 0.9, 1.5]), st.integers(2, 30), st.integers(0, 1))
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(trials=st.lists(TRIALS, min_size=1, max_size=8), cards=st.integers(1, 2), parts=st.integers(1, 4))
+def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
+    begin: Any, started: Any, trials: list[Trial], cards: int, parts: int
+) -> None:
+    world = World(trials)
+    started(world)
+    agent, rows = begin(world, max_attempts=50)
+    agent(packed(cards, parts)).run()
+    for ticket, trial in zip(rows(), trials, strict=True):
+        needed = trial.memory > 1 / parts
+        assert ticket.alone == (needed or trial.memory > 1)
+        assert ticket.outcome == ("failed" if trial.memory > 1 else "complete")
+        assert ticket.failures == trial.deaths + ticket.alone + (trial.memory > 1)
+        assert ticket.attempt == trial.deaths + 1 + ticket.alone
+        if ticket.outcome == "complete":
+            assert ticket.peak_memory == int(100 * trial.memory)
+            share = 1.0 if ticket.alone else 1 / parts
+            assert ticket.gpu_seconds == pytest.approx(1000.0 * share, abs=100)
+            assert ticket.seconds == pytest.approx(1000.0, abs=100)
+
+
+def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
+    begin: Any, started: Any
+) -> None:
+    trials = [Trial(memory=0.9, length=2), Trial(length=50), *[Trial(length=5)] * 4]
+    world = World(trials)
+    started(world)
+    agent, rows = begin(world)
+    working = agent(packed(1, 2))
+    working.run()
+    order = [number for number, _, _ in world.runs]
+    # nobody begins while the long one is waited for, and then the run that waited is the first
+    assert order[:3] == [0, 1, 0]
+    assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
+    assert {share for number, _, share in world.runs if number > 1} == {0.5}
+    assert [ticket.failures for ticket in rows()] == [1, 0, 0, 0, 0, 0]
+    assert len(working.workers) == 2
+    assert any("unit 0 is tried once more, with a card to itself" in note for note in world.notes)
+    assert world.notes.count("Trains on NVIDIA Toy at bf16-mixed precision.") == 1
+
+
+def test_other_cards_go_on_meanwhile(begin: Any, started: Any) -> None:
+    world = World([Trial(memory=0.9, length=2), *[Trial(length=20)] * 9])
+    started(world)
+    agent, rows = begin(world)
+    agent(packed(2, 2)).run()
+    assert all(ticket.outcome == "complete" for ticket in rows())
+    killed = {worker.place.gpus for worker in world.workers if not worker.alive}
+    assert killed == {("GPU-0",)}
+
+
+def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process(
+    begin: Any, started: Any
+) -> None:
+    world = World([Trial(memory=1.5), Trial()])
+    started(world)
+    agent, rows = begin(world, max_attempts=9)
+    agent([Placement(gpus=("GPU-0",))]).run()
+    first, second = rows()
+    assert (first.outcome, first.attempt, first.alone) == ("failed", 2, True)
+    assert "CUDA out of memory (with a card to itself)" in (first.error or "")
+    assert second.outcome == "complete"
+    trained = [worker for worker in world.workers if worker.used]
+    assert len(trained) == 3
+
+
+class Died(BaseException):
+    """The agent's process ends here."""
+
+
+def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
+    begin: Any, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World([Trial(memory=0.9, length=2), Trial(length=9)])
+    started(world)
+    agent, rows = begin(world)
+    dead: set[str] = set()
+    with monkeypatch.context() as patch:
+        patch.setattr(Agent, "_leave", lambda self: dead.add(self._client._name))
+
+        request = Requests.of
+
+        def dying(self: Requests, work: Any) -> RunRequest:
+            if work.alone:
+                raise Died
+            return request(self, work)
+
+        patch.setattr(Requests, "of", dying)
+        with pytest.raises(Died):
+            agent(packed(1, 2)).run()
+    before = rows()[0]
+    assert (before.state, before.alone, before.attempt) == ("running", True, 2)
+    for worker in world.workers:
+        worker.alive = False
+    monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda name: name in dead)
+    agent(packed(1, 2)).run()
+    after = rows()[0]
+    assert (after.outcome, after.attempt, after.failures) == ("complete", 3, 2)
+    assert [share for number, _, share in world.runs if number == 0] == [0.5, None]
+
+
+def test_a_study_whose_runs_all_run_out_of_memory_ends_with_the_reason(begin: Any, started: Any) -> None:
+    world = World([Trial(memory=1.5)] * 9)
+    started(world)
+    agent, _ = begin(world)
+    with pytest.raises(StudyFailed, match="CUDA out of memory"):
+        agent([Placement(gpus=("GPU-0",))]).run()
+
+
+def test_whoever_waits_for_a_card_gives_its_ticket_back_at_once_when_told_to_leave(
+    begin: Any, started: Any
+) -> None:
+    class Leaving(World):
+        def note(self, text: str) -> None:
+            super().note(text)
+            self.leaving = "tried once more" in text
+
+        def update(self, snapshot: Any) -> None:
+            waits = [view for view in snapshot.workers if view.number == 0 and not view.step]
+            if getattr(self, "leaving", False) and waits:
+                raise KeyboardInterrupt
+            super().update(snapshot)
+
+    world = Leaving([Trial(memory=0.9, length=2), Trial(length=99)])
+    started(world)
+    agent, rows = begin(world, lease=30)
+    working = agent(packed(1, 2))
+    # what the neighbour trains is given back when the grace is over
+    working._spec = working._spec.with_overrides(["resources.grace=0"])
+    with pytest.raises(KeyboardInterrupt):
+        working.run()
+    first, second = rows()
+    assert [first.state, second.state] == ["waiting", "waiting"]
+    assert (first.alone, first.attempt, first.failures) == (True, 2, 1)

@@ -1,0 +1,292 @@
+"""What is told arrives once, whole and in order, however often the store goes away."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt.agent import write_queue
+from tempopt.agent.store_connection import StoreAway, StoreConnection, StoreLost
+from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
+from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
+from tempopt.records.changes import (
+    Began,
+    Change,
+    Ended,
+    Kept,
+    Lost,
+    Outcomes,
+    Reported,
+    Returned,
+    Wanted,
+    Written,
+)
+from tempopt.records.liveness import agent_name
+from tempopt.records.rows import Checkpoint, Measurement
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        patch.setattr(write_queue.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Records:
+    """A store that notes down what it is told, or is away."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.renewed: list[tuple[dict[int, int], float]] = []
+        self.steps: list[dict[int, int]] = []
+        self.away: StorageError | None = None
+
+    def write(
+        self,
+        study_id: int,
+        changes: Sequence[Change],
+        *,
+        agent: str,
+        renew: Mapping[int, int],
+        steps: Mapping[int, int],
+        lease: float,
+        take: Wanted | None,
+        version: int | None,
+    ) -> Written:
+        assert (agent, take, version) == ("me", None, None)
+        if self.away is not None:
+            raise self.away
+        self.changes += changes
+        self.renewed.append((dict(renew), lease))
+        self.steps.append(dict(steps))
+        return Written(refused={}, state="running", version=0)
+
+
+@pytest.fixture
+def records() -> Records:
+    return Records()
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def box(records: Records, clock: Clock, notes: list[str], tmp_path: Path) -> Outbox:
+    line = StoreConnection(timeout=60.0, note=notes.append)
+    path = tmp_path / "box"
+    return Outbox(store=records, agent="me", connection=line, study_id=1, lease=300.0, path=path)  # type: ignore[arg-type]
+
+
+def reported(step: int) -> Reported:
+    return Reported(ticket_id=7, attempt=1, step=step, value=step / 10)
+
+
+END = Ended(
+    ticket_id=7,
+    attempt=1,
+    outcomes=Outcomes(
+        outcome="complete",
+        value=0.1 + 0.2,
+        steps=9,
+        seconds=1.5,
+        measurements=[Measurement(ticket_id=7, step=9, name="validate", value=0.1 + 0.2)],
+    ),
+    log="a line\nand ünother\n",
+)
+KEPT = Checkpoint(step=3, url="file:///a b", digest="d", size=4, shared=True)
+EVERYTHING: list[Change] = [
+    Began(ticket_id=7, attempt=1, total_steps=9, code="abc"),
+    reported(3),
+    Began(ticket_id=7, attempt=2, total_steps=9, code="abc", forked_from=3, forked_at=2, resumed=False),
+    Kept(ticket_id=7, attempt=1, checkpoint=KEPT),
+    END,
+    dataclasses.replace(END, checkpoints=(KEPT,)),
+    Lost(ticket_id=8, attempt=2, error="killed", max_attempts=3, seconds=1.0, log="x"),
+    Returned(ticket_id=9, attempt=1, seconds=0.5),
+]
+
+
+def test_reports_wait_for_each_other_and_an_end_does_not_wait(box: Outbox, clock: Clock) -> None:
+    box.add(reported(1))
+    assert not box.due()
+    clock.now += write_queue.SOONEST_SECONDS
+    assert box.due()
+    box.deliver()
+    assert not box.due()
+    box.add(reported(2))
+    box.add(END)
+    assert box.due()
+
+
+def test_the_reports_of_a_long_run_wait_longer_but_not_for_ever(box: Outbox, clock: Clock) -> None:
+    box.add(reported(1), age=40.0)
+    clock.now += 7.9
+    assert not box.due()
+    clock.now += 0.2
+    assert box.due()
+    box.deliver()
+    box.add(reported(2), age=1e6)
+    clock.now += write_queue.LATEST_SECONDS
+    assert box.due()
+
+
+def test_steps_go_with_the_leases_that_they_have_earned(box: Outbox, records: Records) -> None:
+    box.renew(7, 1, 300.0, step=4)
+    box.renew(7, 1, 300.0, step=9)
+    box.renew(8, 2, 300.0)
+    box.renew(9, 1, 300.0, step=1)
+    box.drop(9)
+    box.deliver()
+    box.deliver()
+    assert records.steps == [{7: 9}, {}]
+
+
+def test_leases_are_renewed_for_progress_only(box: Outbox, records: Records) -> None:
+    box.renew(7, 1, 300.0)
+    box.deliver()
+    box.deliver()
+    box.renew(7, 1, 300.0)
+    box.renew(8, 2, 300.0)
+    box.drop(7)
+    box.deliver()
+    assert records.renewed == [({7: 1}, 300.0), ({}, 300.0), ({8: 2}, 300.0)]
+
+
+def test_a_run_that_has_more_time_for_its_first_step_gets_it(box: Outbox, records: Records) -> None:
+    box.renew(7, 1, 300.0)
+    box.renew(8, 1, 900.0)
+    box.deliver()
+    assert records.renewed == [({7: 1, 8: 1}, 900.0)]
+
+
+def test_what_could_not_be_delivered_is_on_disk_and_delivered_in_order_once(
+    box: Outbox, records: Records, clock: Clock, notes: list[str], tmp_path: Path
+) -> None:
+    records.away = StoreUnreachable("The database failed: refused.")
+    box.add(EVERYTHING[0])
+    box.add(EVERYTHING[1])
+    with pytest.raises(StoreAway):
+        box.deliver()
+    for change in EVERYTHING[2:]:
+        box.add(change)
+        with pytest.raises(StoreAway):
+            box.deliver()
+    lines = (tmp_path / "box").read_text().splitlines()
+    assert [write_queue._change(line) for line in lines] == EVERYTHING
+    records.away = None
+    clock.now += 30.0
+    box.deliver()
+    assert records.changes == EVERYTHING
+    assert not (tmp_path / "box").exists() and not len(box)
+    assert len(notes) == 2 and "Training goes on" in notes[0] and "back after 30 s" in notes[1]
+
+
+def test_a_broken_line_is_not_tried_at_every_turn(clock: Clock, notes: list[str]) -> None:
+    line, tried = StoreConnection(timeout=1e6, note=notes.append), []
+
+    def fail() -> None:
+        tried.append(clock.now)
+        raise StoreUnreachable("away")
+
+    for _ in range(600):
+        with pytest.raises(StoreAway):
+            line.attempt(fail)
+        clock.now += 0.1
+    assert 4 <= len(tried) <= 20
+    assert len(notes) == 1
+
+
+def test_an_agent_gives_up_when_the_store_was_away_for_too_long(clock: Clock) -> None:
+    line = StoreConnection(timeout=60.0, note=lambda text: None)
+
+    def fail() -> None:
+        raise StoreUnreachable("The database failed: refused.")
+
+    with pytest.raises(StoreAway):
+        line.attempt(fail)
+    clock.now += 59.0
+    with pytest.raises(StoreAway):
+        line.attempt(fail)
+    clock.now += 30.0
+    with pytest.raises(StoreLost, match=r"study.store_timeout allows 60 s"):
+        line.attempt(fail)
+
+
+def test_what_the_store_refuses_for_good_is_not_tried_for_ever(clock: Clock, notes: list[str]) -> None:
+    line = StoreConnection(timeout=60.0, note=notes.append)
+
+    def fail() -> None:
+        raise StorageError("The database failed: permission denied.")
+
+    with pytest.raises(StudyFailed, match="permission denied"):
+        line.attempt(fail)
+    assert notes == []
+
+
+def test_after_an_outage_others_are_given_time_to_come_back(clock: Clock) -> None:
+    line = StoreConnection(timeout=60.0, note=lambda text: None)
+    assert line.settled
+
+    def fail() -> None:
+        raise StoreUnreachable("away")
+
+    with pytest.raises(StoreAway):
+        line.attempt(fail)
+    clock.now += 20.0
+    line.attempt(lambda: None)
+    assert not line.settled
+    clock.now += 31.0
+    assert line.settled
+
+
+def test_a_study_that_was_deleted_is_not_waited_for(clock: Clock) -> None:
+    line = StoreConnection(timeout=60.0, note=lambda text: None)
+
+    def fail() -> None:
+        raise StudyNotFound("gone")
+
+    with pytest.raises(StudyNotFound):
+        line.attempt(fail)
+
+
+def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
+    here = "from tempopt.records.liveness import agent_name; print(agent_name())"
+    ran = subprocess.run([sys.executable, "-c", here], capture_output=True, text=True, check=True)
+    dead = ran.stdout.strip()
+    for agent in (dead, agent_name(), "elsewhere:12:abcdef01:99"):
+        text = "".join(write_queue._line(change) for change in EVERYTHING)
+        outbox_path(tmp_path, agent).write_text(text + '{"type": "Repor')
+    assert list(left_behind(tmp_path)) == [(outbox_path(tmp_path, dead), dead, EVERYTHING)]
+
+
+@given(st.text(max_size=80))
+def test_a_line_that_is_no_change_is_passed_over(text: str) -> None:
+    assert write_queue._change(text) is None
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 2**53))
+def test_numbers_come_back_from_disk_bit_for_bit(value: float, step: int) -> None:
+    change = Reported(ticket_id=1, attempt=1, step=step, value=value)
+    assert write_queue._change(write_queue._line(change)) == change
+
+
+def test_a_line_of_a_newer_kind_is_passed_over() -> None:
+    fields: dict[str, Any] = {"type": "Unheard", "ticket_id": 1}
+    assert write_queue._change(json.dumps(fields)) is None

@@ -1,0 +1,139 @@
+"""Families of transformers that were once tempered in part, refused for nothing, or could not run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip(
+    "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
+)
+
+from benchmarks.attach_families import RIGHT, Outcome, row, table
+from benchmarks.attach_known import FAMILIES
+from tempopt import AttachError, attach
+from tempopt.attention.attach.query_rows import query_rows
+
+BY_NAME = {family.name: family for family in FAMILIES}
+HOT = {"temperature_init": 2.0}
+
+
+def found(name: str) -> dict[str, Outcome]:
+    return row(BY_NAME[name])[1]
+
+
+def built(name: str) -> Any:
+    return BY_NAME[name].make().eval()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Longformer global",
+        "LED global",
+        "Wav2Vec2Conformer relative",
+        "Parakeet",
+        "DebertaV2 unshared",
+        "SiglipVision",
+        "VitDet",
+        "MiniMax",
+        "Jamba",
+        "Bamba",
+        "FalconH1",
+        "DeepseekV2 q_lora",
+        "DeepseekV3",
+    ],
+)
+def test_query_rows_are_all_that_makes_queries_and_nothing_else(name) -> None:
+    outcomes = found(name)
+    for way in ("query_rows", "auto"):
+        assert outcomes[way].said == "right"
+        assert outcomes[way].error < RIGHT
+    assert outcomes["auto"].way == "query_rows"
+    assert not outcomes["attention_interface"].wrong
+
+
+@pytest.mark.parametrize("name", ["Phi3", "GPTNeoX", "GPTBigCode MQA", "GPTBigCode MHA"])
+def test_auto_takes_the_interface_where_query_rows_are_refused(name) -> None:
+    outcomes = found(name)
+    assert (outcomes["auto"].said, outcomes["auto"].way) == ("right", "attention_interface")
+    with pytest.raises(AttachError, match=r'Or attach with way="attention_interface"'):
+        model = built(name)
+        attach(model, HOT, way="query_rows", example=lambda: BY_NAME[name].run(model))
+
+
+@pytest.mark.parametrize("name", ["Parakeet", "Wav2Vec2Conformer relative"])
+def test_an_attention_that_calls_the_interface_by_keyword_runs_and_what_it_misses_is_found(name) -> None:
+    model, run = built(name), BY_NAME[name].run
+    before = run(model)
+    attachment = attach(model, {}, way="attention_interface", example=None)
+    torch.testing.assert_close(run(model), before)
+    # The scores of positions are added as a mask, past the function.
+    with pytest.raises(AttachError):
+        attachment.self_test(lambda: run(model))
+
+
+def test_a_pooling_head_past_the_interface_is_refused_by_its_name() -> None:
+    model = built("SiglipVision")
+    with pytest.raises(AttachError, match=r'"head.attention" is an nn.MultiheadAttention.*way="query_rows"'):
+        attach(model, HOT, way="attention_interface")
+    attachment = attach(model, HOT, layers=["encoder.*"], way="attention_interface")
+    assert len(attachment.layers) == 2
+
+
+def test_longformers_global_queries_share_the_temperature_of_their_layer() -> None:
+    (first, second) = query_rows(built("Longformer"))
+    assert [each.name for each in first.every] == [first.name, f"{first.name}_global"]
+    model = built("Longformer")
+    attachment = attach(model, HOT | {"layer_pattern": "linear", "layer_ratio": 4.0})
+    assert attachment.layers == [first.name, second.name]
+    attachment.detach()
+    assert {type(module) for module in model.modules()} == {
+        type(module) for module in built("Longformer").modules()
+    }
+
+
+def test_a_state_space_is_refused_for_what_it_is() -> None:
+    with pytest.raises(AttachError, match=r"MambaMixer\) mix tokens without a softmax"):
+        attach(built("Mamba"), HOT)
+
+
+def test_the_first_half_of_a_query_of_low_rank_is_refused_and_the_second_named() -> None:
+    with pytest.raises(AttachError, match=r'first half of a query of low rank.*layers=\["[\w.]*q_b_proj"\]'):
+        attach(built("DeepseekV2 q_lora"), HOT, layers=["*q_a_proj"], way="query_rows")
+
+
+@pytest.mark.parametrize("name", ["ConvBert", "Swinv2", "CodeGen", "Bloom", "Hiera"])
+def test_what_cannot_be_tempered_is_refused_by_every_way(name) -> None:
+    outcomes = found(name)
+    assert all("refused" in each.said for each in outcomes.values())
+
+
+@pytest.mark.parametrize("name", ["Llama", "Bert", "T5", "ViT", "Qwen3", "DebertaV2 unshared"])
+def test_a_model_that_names_inputs_of_its_own_is_tested_without_an_example(name) -> None:
+    model = built(name).train()
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    attachment = attach(model, HOT)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training
+    assert (attachment.tested, attachment.not_tested) == (True, "")
+
+
+def test_what_query_rows_cannot_do_is_found_without_an_example() -> None:
+    assert attach(built("GPTBigCode MHA"), HOT).way == "attention_interface"
+    with pytest.raises(AttachError, match="does not act as it should"):
+        attach(built("GPTBigCode MHA"), HOT, way="query_rows")
+
+
+@pytest.mark.long
+def test_the_table_in_the_documents_is_what_the_families_come_to() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| .* \|$", page, flags=re.MULTILINE)
+    lines, outcomes = table()
+    assert not any(each.wrong for several in outcomes for each in several.values())
+    assert [line for line in lines if line not in told] == []

@@ -1,0 +1,198 @@
+"""Worlds in closed form: what is said to be true of them is, and temperature is worth what it is said to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.recorded.tasks import at
+from benchmarks.simulated.worlds import NAMES, OWN, PAIR, SHARED, Collapse, Made, world_of
+from tempopt.temperature import TEMPERATURE_PARAMETERS
+from tempopt.workers.messages import Evaluation
+
+_SEEDS = 2000
+_FEWER = 500
+_COOL = {"temperature_init": 0.5, "schedule": "constant"}
+_ONE = {"temperature_init": 1.0, "schedule": "constant"}
+_DOWN = {"temperature_init": 2.0, "temperature_final": 0.5, "schedule": "linear"}
+
+
+def drawn(world: Made, count: int) -> list[dict[str, Any]]:
+    """Return parameter sets from everywhere in a world's space."""
+    rng = np.random.default_rng(5)
+    space = world.spec.space()
+    values = ({name: at(each, rng.random()) for name, each in space.items()} for _ in range(count))
+    return [world.spec.parameters("search", each) for each in values]
+
+
+def others(world: Made, **changed: Any) -> dict[str, Any]:
+    """Return other parameters that are not the best ones."""
+    return {name: 2e-3 if name == "lr" else 0.5 for name in world.other_names} | changed
+
+
+def without_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name not in TEMPERATURE_PARAMETERS}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_truth_is_the_mean_over_seeds(name: str) -> None:
+    world = world_of(name)
+    for each in drawn(world, 2):
+        trained = [world.train(each, seed) for seed in range(_FEWER)]
+        for values in ([one.test for one in trained], [one.final[-1] for one in trained]):
+            error = np.std(values, ddof=1) / math.sqrt(_FEWER)
+            assert abs(np.mean(values) - world.worth(each)) < 4 * error
+
+
+def test_runs_of_a_seed_differ_by_what_is_their_own() -> None:
+    world = world_of("null-3")
+    one, other = drawn(world, 2)
+    pairs = np.array([[world.train(each, seed).test for each in (one, other)] for seed in range(_SEEDS)])
+    assert np.std(pairs[:, 0], ddof=1) == pytest.approx(math.hypot(SHARED, OWN), rel=0.08)
+    assert np.std(pairs[:, 0] - pairs[:, 1], ddof=1) == pytest.approx(PAIR, rel=0.08)
+
+
+def test_a_training_is_the_same_whoever_asks() -> None:
+    world, again = world_of("level-3"), dataclasses.replace(world_of("level-3"))
+    parameters = drawn(world, 1)[0]
+    np.testing.assert_array_equal(world.train(parameters, 7).final, again.train(parameters, 7).final)
+    assert world.train(parameters, 7).test == again.train(parameters, 7).test
+    assert world.train(parameters, 8).test != world.train(parameters, 7).test
+
+
+def test_parameters_that_have_no_effect_change_nothing() -> None:
+    world = world_of("null-1")
+    bare, wordy = {**_ONE, "lr": 1e-3}, {**_ONE, "temperature_final": 1.0, "schedule": "cosine", "lr": 1e-3}
+    assert world.train(bare, 3).test == world.train(wordy, 3).test
+    # only the weights that a run begins with are others
+    assert world.train(bare, 3).test != world.train(bare, 3, baked=True).test
+
+
+@pytest.mark.parametrize("name", ["null-0", "null-1", "null-3", "null-6", "weak-3", "collapse-3"])
+def test_where_temperature_does_nothing_every_plan_is_worth_the_same(name: str) -> None:
+    world = world_of(name)
+    for each in drawn(world, 50):
+        assert world.worth(each) == world.worth({**_ONE, **without_temperature(each)})
+        assert world.worth(each, _COOL) == world.worth(each)
+
+
+def test_a_random_place_costs_several_times_the_noise() -> None:
+    for name, least, most in (("null-1", 3, 12), ("null-3", 12, 30), ("weak-3", 2, 5)):
+        world = world_of(name)
+        lost = [world.worth({**_ONE, "lr": 1e-4 * 100**0.4, "x1": 0.62, "x2": 0.45})]
+        lost -= world.truth(drawn(world, 500)).mean()
+        assert least * PAIR < lost[0] < most * PAIR
+
+
+@pytest.mark.parametrize("by", ["ridge", "ridge-last"])
+@pytest.mark.parametrize("plan", [_COOL, _DOWN, {"temperature_init": 4.0, "schedule": "constant"}])
+def test_on_a_ridge_the_learning_rate_makes_up_for_any_temperature(by: str, plan: dict[str, Any]) -> None:
+    world = world_of(by)
+    end = {_COOL["temperature_init"]: 0.5, 2.0: 0.5, 4.0: 4.0}[plan["temperature_init"]]
+    # a straight line from 2 to 0.5 has this mean of log τ, by its integral
+    straight = (2 * math.log(2) - 0.5 * math.log(0.5) - 1.5) / 1.5
+    mean = straight if plan is _DOWN else math.log(end)
+    by_place = 0.02 if plan is _DOWN and by == "ridge" else 1e-9
+    factor = end if by == "ridge-last" else math.exp(mean)
+    for lr in (3e-4, 1e-3):
+        tempered = world.worth({**plan, **others(world, lr=lr)})
+        assert tempered == pytest.approx(world.worth({**_ONE, **others(world, lr=lr * factor)}), abs=by_place)
+
+
+@pytest.mark.parametrize("name", ["ridge", "ridge-last", "moving", "flatter"])
+def test_where_others_hang_on_temperature_the_best_is_the_same_for_each(name: str) -> None:
+    world = world_of(name)
+    places = np.linspace(0.0, 1.0, 201)
+
+    def best(plan: dict[str, Any]) -> float:
+        """Return the best value along the line on which all others move as one, from where they are best."""
+        base = {"lr": 0.4, "x1": 0.62, "x2": 0.45}
+        found = []
+        for place in places:
+            moved = {n: base[n] + (place - 0.5) * (n == "lr" or name == "moving") for n in world.other_names}
+            moved["lr"] = 1e-4 * 100 ** moved["lr"]
+            found.append(world.worth({**plan, **moved}))
+        return max(found)
+
+    values = [best(plan) for plan in (_ONE, _COOL, {**_COOL, "temperature_init": 4.0})]
+    assert np.ptp(values) < 1e-4
+    # and with the others left alone it is not
+    left = [world.worth({**plan, **others(world)}) for plan in (_ONE, _COOL)]
+    assert abs(left[0] - left[1]) > 1e-3
+
+
+def test_a_gain_is_as_large_as_it_was_asked() -> None:
+    for name, plan in (("level-3", _COOL), ("inference-80", _COOL), ("length-3", None), ("schedule-3", None)):
+        for size in (0.5, 2.0):
+            world = world_of(f"{name}@{size}")
+            best = plan or {
+                "temperature_init": 2.0 if name == "schedule-3" else 1.0,
+                "temperature_final": 0.5 if name == "schedule-3" else 1.0,
+                "schedule": "linear",
+                "length_scaling": "log_n" if name == "length-3" else "none",
+            }
+            gain = world.worth({**best, **others(world)}) - world.worth({**_ONE, **others(world)})
+            assert gain == pytest.approx(size * PAIR)
+
+
+def test_no_other_plan_gains_more() -> None:
+    for name in ("level-0", "schedule-0", "length-0"):
+        world = world_of(name)
+        assert world.truth(drawn(world, 2000)).max() <= world.worth(_ONE) + 2.0 * PAIR + 1e-12
+
+
+def test_what_a_schedule_gains_no_constant_does() -> None:
+    world = world_of("schedule-0")
+    for tau in (0.25, 0.5, 4.0):
+        assert world.worth({**_ONE, "temperature_init": tau}) == pytest.approx(world.worth(_ONE))
+
+
+@pytest.mark.parametrize(("name", "share"), [("level-3", 0.0), ("inference-50", 0.5), ("inference-100", 1.0)])
+def test_evaluation_alone_reaches_its_share_of_the_gain(name: str, share: float) -> None:
+    world = world_of(name)
+    unit, winner = ({**plan, **others(world)} for plan in (_ONE, _COOL))
+    total = world.worth(winner) - world.worth(unit)
+    assert world.worth(unit, _COOL) - world.worth(unit) == pytest.approx(share * total, abs=1e-12)
+    asked = Evaluation(name="test:winner", on="test", temperature=dict(_COOL))
+    own = Evaluation(name="test", on="test")
+    gains = [world.measure(unit, s, asked) - world.measure(unit, s, own) for s in range(_SEEDS)]
+    assert np.mean(gains) == pytest.approx(share * total, abs=4 * np.std(gains) / math.sqrt(_SEEDS))
+
+
+def test_measured_under_its_own_temperature_a_run_is_worth_what_it_came_to() -> None:
+    world = world_of("level-3")
+    for seed, each in enumerate(drawn(world, 5)):
+        training = world.train(each, seed)
+        for at_ in ("final", "current"):
+            for on, value in (("test", training.test), ("validate", training.final[-1])):
+                asked = Evaluation(name="own", on=on, at=at_)  # type: ignore[arg-type]
+                assert world.measure(each, seed, asked) == pytest.approx(value, abs=1e-12)
+
+
+@pytest.mark.parametrize(("tau", "expected"), [(1.0, 0.25), (0.5, 0.05)])
+def test_runs_collapse_as_often_as_their_parameters_say(tau: float, expected: float) -> None:
+    world = world_of("rescued")
+    parameters = {**_ONE, "temperature_init": tau}
+    fell = [world.train(parameters, seed).test < 0.65 for seed in range(_SEEDS)]
+    assert np.mean(fell) == pytest.approx(expected, abs=4 * math.sqrt(expected / _SEEDS))
+    assert world.worth(parameters) == pytest.approx(0.8 - 0.3 * expected)
+
+
+def test_nothing_is_to_be_gained_where_collapses_cost_more_than_temperature_gains() -> None:
+    world = world_of("risky")
+    assert world.truth(drawn(world, 2000)).max() <= world.worth(_ONE) + 1e-12
+    # though those that live do gain
+    assert np.median([world.train({**_ONE, "temperature_init": 0.5}, s).test for s in range(200)]) > 0.81
+
+
+def test_a_run_that_collapsed_in_training_has_so_for_every_evaluation() -> None:
+    world = Made(name="half", collapse=Collapse(at_one=0.5, at_best=0.5))
+    for seed in range(50):
+        fell = world.train(_ONE, seed).test < 0.65
+        for plan in (None, dict(_COOL)):
+            asked = Evaluation(name="any", on="test", temperature=plan)
+            assert (world.measure(_ONE, seed, asked) < 0.65) == fell

@@ -1,0 +1,171 @@
+"""What is measured at the end of a run, and under which temperatures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tempopt.confirmation.evaluations import (
+    INFERENCE_ARMS,
+    counted,
+    evaluations,
+    inference_constants,
+    inference_plans,
+)
+from tempopt.temperature import TemperatureParameters
+
+TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
+WINNER = {"temperature_init": 2.0, "lr": 0.1}
+
+
+def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
+    spec = make_spec()
+    for kind, arm, on in (
+        ("search", "search", "validate"),
+        ("rematch", "unit", "validate"),
+        ("choose", "search", "validate"),
+        ("confirm", "constant", "test"),
+        ("confirm", "constant_twin", "test"),
+        ("init_only", "init_only", "test"),
+        ("ablation", "without_level", "test"),
+    ):
+        measured = evaluations(kind, (arm,), spec, WINNER, WINNER)  # type: ignore[arg-type]
+        assert [(e.name, e.on, e.at, e.temperature) for e in measured] == [
+            (on, on, "final", None),
+            (f"{on}_current", on, "current", None),
+        ]
+        assert counted(kind, spec) == on  # type: ignore[arg-type]
+    assert counted("ablation", make_spec(validate_at="current")) == "test_current"
+    assert counted("confirm", make_spec(confirm_on="validate")) == "validate"
+    assert counted("rematch", make_spec(validate_at="current")) == "validate_current"
+
+
+@pytest.mark.parametrize(
+    "arms", [("search",), ("unit",), ("twin",), ("unit", "twin"), ("constant", "search")]
+)
+@pytest.mark.parametrize(
+    ("confirm_on", "loaders"), [("test", ["validate", "test"]), ("validate", ["validate"])]
+)
+def test_winner_baseline_and_twin_are_measured_under_the_same_plans(
+    make_spec: Any, confirm_on: str, loaders: list[str], arms: tuple[str, ...]
+) -> None:
+    spec = make_spec(confirm_on=confirm_on)
+    measured = evaluations("confirm", arms, spec, WINNER, WINNER)
+    found = {e.name: e for e in measured}
+    assert len(found) == len(measured)
+    assert found[f"{confirm_on}:winner"].temperature == {"temperature_init": 2.0}
+    plans = inference_plans(spec, WINNER)
+    assert set(found) == {
+        *loaders,
+        f"{confirm_on}_current",
+        *(f"{loader}:{plan}" for loader in loaders for plan in plans),
+    }
+    for loader in loaders:
+        assert found[loader].temperature is None
+        for tau in inference_constants(spec):
+            constant = found[f"{loader}:constant={tau:.4g}"]
+            assert (constant.on, constant.at, constant.temperature) == (
+                loader,
+                "final",
+                {"temperature_init": tau},
+            )
+    assert {e.on for e in measured} == set(loaders)
+    assert INFERENCE_ARMS == ("search", "unit", "twin")
+    # a model that was trained at 1 is measured there as trained, and not once more
+    at_one = evaluations("confirm", arms, spec, WINNER, {"temperature_init": 1.0})
+    assert {e.name for e in at_one} == set(found) - {f"{loader}:constant=1" for loader in loaders}
+
+
+def test_the_default_constants_are_half_octaves_from_half_the_lowest_to_twice_the_highest(
+    make_spec: Any,
+) -> None:
+    expected = [2 ** (power / 2) for power in range(-6, 7) if power]
+    assert inference_constants(make_spec()) == pytest.approx(expected)
+    # where no temperature itself is searched there is a range of the house
+    space = {"search": {"length_scaling": ["none", "log_n"]}}
+    assert inference_constants(make_spec(space)) == pytest.approx(expected)
+
+
+@given(
+    low=st.floats(1e-3, 20.0),
+    ratio=st.floats(1.1, 2.0**13),
+    names=st.sampled_from([("temperature_init",), ("temperature_init", "temperature_final")]),
+)
+def test_the_constants_are_as_wide_as_the_search_and_wider(
+    make_spec: Any, low: float, ratio: float, names: tuple[str, ...]
+) -> None:
+    # a range of five decades has them farther apart than half octaves, and one beyond that than octaves
+    assume(max(1.0, 2 * low * ratio) / min(1.0, low / 2) < 2**16)
+    search: dict[str, Any] = {name: {"low": low, "high": low * ratio} for name in names}
+    if len(names) > 1:
+        search |= {"schedule": ["linear"], "temperature_init": {"low": low, "high": low * 1.05}}
+    found = inference_constants(make_spec({"search": search}))
+    assert found == sorted(set(found)) and 1.0 not in found and 0 < len(found) <= 17
+    assert len({f"{tau:.4g}" for tau in found}) == len(found)
+    assert found[0] >= min(1.0, low / 2) * (1 - 1e-6) and found[-1] <= max(1.0, low * ratio * 2) * (1 + 1e-6)
+    # temperature one is measured anyway, as the models were trained
+    grid = sorted([*found, 1.0])
+    assert grid[0] <= low * (1 + 1e-6) and grid[-1] >= low * ratio * (1 - 1e-6)
+    assert grid[0] <= 1 <= grid[-1]
+    assert all(b / a <= 2 + 1e-9 for a, b in itertools.pairwise(grid))
+
+
+def test_temperatures_that_are_choices_span_the_constants_too(make_spec: Any) -> None:
+    found = inference_constants(make_spec({"search": {"temperature_init": [8.0, 16.0]}}))
+    assert found[-1] == 32 and found[0] == pytest.approx(2**0.5)
+
+
+def test_the_winners_length_scaling_is_tried_at_inference_with_every_constant(make_spec: Any) -> None:
+    spec = make_spec({"search": {**TAU, "length_scaling": ["none", "log_n", "yarn"]}})
+    winner = {"temperature_init": 2.0, "length_scaling": "yarn", "length_slope": 0.2, "lr": 0.3}
+    plans = inference_plans(spec, winner)
+    plain = {name for name in plans if "length_scaling" not in name} - {"winner"}
+    scaled = {name for name in plans if name.endswith(",length_scaling=yarn")}
+    assert plans.keys() == {"winner"} | plain | scaled
+    # without the scaling temperature one is what the baseline was trained at, with it it is not
+    grid = sorted([1.0, *inference_constants(spec)])
+    tried = [plans[name]["temperature_init"] for name in scaled]
+    assert 1.0 in tried and sorted(tried) in (grid[::2], grid[1::2])
+    assert plans["constant=2,length_scaling=yarn"] == {
+        "temperature_init": 2.0,
+        "length_scaling": "yarn",
+        "length_slope": 0.2,
+    }
+    assert plans["winner"] == {name: value for name, value in winner.items() if name != "lr"}
+
+
+def test_where_the_winner_has_none_a_plain_length_scaling_that_was_searched_is_tried(make_spec: Any) -> None:
+    spec = make_spec({"search": {**TAU, "length_scaling": ["none", "clipped_log_n", "log_n", "yarn"]}})
+    names = inference_plans(spec, {"temperature_init": 2.0, "length_scaling": "none"})
+    labels = {name.partition(",")[2] for name in names}
+    assert labels == {"", "length_scaling=log_n"}
+    assert {name.partition(",")[2] for name in inference_plans(make_spec(), WINNER)} == {""}
+
+
+@pytest.mark.parametrize("normaliser", [{}, {"normaliser": "softmax"}, {"normaliser": "top_k", "top_k": 3}])
+def test_the_normaliser_of_a_run_stays_at_inference(make_spec: Any, normaliser: dict[str, Any]) -> None:
+    own = {"temperature_init": 1.0, "lr": 0.1, **normaliser}
+    winner = {"temperature_init": 2.0, "normaliser": "sparsemax"}
+    for each in evaluations("confirm", ("unit",), make_spec(), winner, own):
+        if each.temperature is not None:
+            kept = {n: v for n, v in each.temperature.items() if n in ("normaliser", "top_k")}
+            assert kept == normaliser
+            assert "lr" not in each.temperature
+
+
+def test_under_every_normaliser_the_plans_of_inference_are_plans(make_spec: Any) -> None:
+    # linear attention has no temperature, and refuses one
+    spec = make_spec({"search": {**TAU, "normaliser": ["softmax", "linear"]}})
+    for own in ({"normaliser": "linear"}, {"temperature_init": 1.0, "normaliser": "softmax"}):
+        for winner in ({"normaliser": "linear"}, {"temperature_init": 2.0, "normaliser": "softmax"}):
+            measured = evaluations("confirm", ("search", "unit"), spec, winner, own)
+            plans = [TemperatureParameters.from_mapping(e.temperature) for e in measured if e.temperature]
+            assert {plan.normaliser for plan in plans} == {own["normaliser"]}
+            assert json.dumps([e.temperature for e in measured])
+    assert math.isclose(plans[-1].temperature_init, inference_constants(spec)[-1])

@@ -1,0 +1,368 @@
+"""Which candidates are taken on, on which seeds, and which arms are confirmed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tempopt.confirmation.pairs import choices, confirm_tickets, more_pairs, winner_of
+from tempopt.confirmation.selection import candidates
+from tempopt.confirmation.stages import next_tickets, to_come
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.temperature import neutral
+from tests.simulated import Simulated
+
+
+@pytest.fixture
+def searched(make_ticket: Any) -> list[TicketRow]:
+    """Three runs of tau = 1, two constants, four search trials of which the third is the best."""
+    return [
+        *(make_ticket("unit", i, 0.5, parameters={"temperature_init": 1.0}) for i in range(3)),
+        *(
+            make_ticket("constant", i, 0.5 + i / 10, parameters={"temperature_init": 2.0 + i})
+            for i in range(2)
+        ),
+        *(
+            make_ticket("search", i, value, parameters={"temperature_init": 0.5 + i})
+            for i, value in enumerate([0.6, 0.7, 0.9, 0.8])
+        ),
+    ]
+
+
+def test_candidates_are_the_best_distinct_complete_trials(make_ticket: Any) -> None:
+    def trial(number: int, value: float | None, **fields: Any) -> TicketRow:
+        return make_ticket("search", number, value, **fields)
+
+    flat = {"schedule": "constant", "temperature_init": 2.0}
+    tickets = [
+        trial(0, 0.6, parameters=flat),
+        trial(1, 0.9, parameters={**flat, "temperature_init": 3.0}),
+        trial(2, 0.95, parameters=flat | {"temperature_init": 4.0}, outcome="pruned"),
+        trial(3, None, parameters=flat | {"temperature_init": 5.0}, outcome="diverged"),
+        trial(4, None, parameters=None, state="running"),
+        trial(5, 0.7, parameters=flat | {"temperature_init": 6.0}),
+        trial(6, 0.8, parameters={**flat, "temperature_final": 2.0}),
+    ]
+    found = candidates(tickets, 3, "maximize")
+    assert [parameters["temperature_init"] for parameters in found] == [3.0, 2.0, 6.0]
+    assert [p["temperature_init"] for p in candidates(tickets, 1, "minimize")] == [2.0]
+
+
+def test_of_equal_candidates_the_earlier_goes_first(make_ticket: Any) -> None:
+    tickets = [make_ticket("search", i, 0.5, parameters={"temperature_init": 9.0 - i}) for i in range(3)]
+    for direction in ("maximize", "minimize"):
+        assert candidates(tickets, 1, direction) == [{"temperature_init": 9.0}]
+
+
+def test_choosing_pairs_every_candidate_on_seeds_of_its_own(
+    make_spec: Any, searched: list[TicketRow]
+) -> None:
+    spec = make_spec(candidates=3, seeds={"choose": 2})
+    tickets = next_tickets(searched, spec)
+    assert [(t.pair, t.arm, t.candidate) for t in tickets] == [
+        (pair, *who)
+        for pair in range(2)
+        for who in [("constant", 0), ("constant", 1), ("search", 0), ("search", 1), ("search", 2)]
+    ]
+    assert [t.number for t in tickets] == list(range(10))
+    assert [t.parameters for t in tickets[2:5]] == [{"temperature_init": tau} for tau in (2.5, 3.5, 1.5)]
+    assert len({t.seed for t in tickets}) == 2
+    assert {t.seed for t in tickets}.isdisjoint(t.seed for t in searched)
+
+
+def test_what_is_chosen_on_is_never_estimated_on(
+    make_spec: Any, run_ticket: Any, searched: list[TicketRow]
+) -> None:
+    spec = make_spec(seeds={"choose": 4, "confirm": 8})
+    chosen: list[TicketRow] = []
+    while (new := next_tickets([*searched, *chosen], spec))[0].kind == "choose":
+        chosen += [run_ticket(t, 0.5) for t in new]
+    assert {t.pair for t in chosen} == {0, 1, 2, 3}
+    seeds = {t.pair: t.seed for t in new}
+    assert len(set(seeds.values())) == 8
+    assert all(t.seed == seeds[t.pair] for t in new)
+    assert set(seeds.values()).isdisjoint(t.seed for t in [*searched, *chosen])
+    other = confirm_tickets([*searched, *chosen], make_spec(seed=1))
+    assert len(other) == len(new) and set(seeds.values()).isdisjoint(t.seed for t in other)
+
+
+def test_the_best_mean_over_the_choosing_seeds_wins(
+    make_spec: Any, run_ticket: Any, searched: list[TicketRow]
+) -> None:
+    for direction, best in (("maximize", {"temperature_init": 3.5}), ("minimize", {"temperature_init": 1.5})):
+        spec = make_spec(direction=direction, candidates=4)
+        tickets = next_tickets(searched, spec)
+        value = {2.5: 0.7, 3.5: 0.8, 1.5: 0.3, 0.5: 0.5, 2.0: 0.6, 3.0: 0.4}
+        runs = [run_ticket(t, value[t.parameters["temperature_init"]] + t.pair) for t in tickets]
+        assert choices([*searched, *runs], spec)["search"] == best
+
+
+@pytest.mark.parametrize("loss", [{"outcome": "diverged"}, {"state": "failed", "outcome": "failed"}])
+def test_a_candidate_that_is_lost_on_a_seed_ranks_below_those_that_are_not(
+    make_spec: Any, run_ticket: Any, searched: list[TicketRow], loss: dict[str, Any]
+) -> None:
+    spec = make_spec()
+    runs = [
+        run_ticket(t, None, **loss)
+        if (t.candidate, t.pair) == (0, 1)
+        else run_ticket(t, 0.9 - t.candidate / 10)
+        for t in next_tickets(searched, spec)
+    ]
+    assert choices([*searched, *runs], spec)["search"] == {"temperature_init": 3.5}
+
+
+def test_an_arm_is_not_decided_before_its_choosing_is_over(
+    make_spec: Any, run_ticket: Any, searched: list[TicketRow]
+) -> None:
+    spec = make_spec(seeds={"choose": 2})
+    tickets = next_tickets(searched, spec)
+    runs = [run_ticket(t, None, state="running") if t is tickets[0] else run_ticket(t, 0.5) for t in tickets]
+    assert tickets[0].arm == "constant" != tickets[-1].arm == "search"
+    assert choices(searched, spec) == {}
+    assert choices([*searched, *runs], spec).keys() == {"search", "unit", "twin"}
+    runs[-1] = run_ticket(tickets[-1], None, state="running")
+    assert choices([*searched, *runs], spec) == {}
+    assert confirm_tickets([*searched, *runs], spec) == []
+    assert winner_of([*searched, *runs], spec) is None
+
+
+def test_one_candidate_is_not_chosen_among(make_spec: Any, searched: list[TicketRow]) -> None:
+    spec = make_spec(candidates=1)
+    assert {t.kind for t in next_tickets(searched, spec)} == {"confirm", "init_only"}
+    assert [t.arm for t in confirm_tickets(searched, spec)[:3]] == ["search", "unit+twin", "constant"]
+
+
+def test_what_initialisation_gives_is_trained_only_if_it_is_wanted(
+    make_spec: Any, searched: list[TicketRow]
+) -> None:
+    with_it, without = (
+        confirm_tickets(searched, make_spec(candidates=1, init_only=wanted)) for wanted in (True, False)
+    )
+    assert [t for t in with_it if t.kind == "confirm"] == without
+    assert without and len(with_it) == len(without) + 8
+    # from the last answers before choosing to the confirmation, every ticket to come is told
+    told = [to_come(searched, make_spec(candidates=1, init_only=wanted)) for wanted in (True, False)]
+    assert told[0] - told[1] == 8
+
+
+LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
+SCHEDULED = {
+    "search": {
+        "temperature_init": {"low": 2.0, "high": 4.0},
+        "temperature_final": {"low": 0.25, "high": 0.5},
+        "schedule": ["linear"],
+        "lr": {"low": 0.1, "high": 1.0},
+    }
+}
+
+
+def confirmed(spec: Any, worth: Any) -> Simulated:
+    study = Simulated(spec, worth)
+    study.search()
+    assert study.until("confirm")
+    return study
+
+
+def test_every_arm_is_confirmed_on_the_same_seeds(make_spec: Any) -> None:
+    study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
+    batch = study.batches[-1]
+    arms = [arms_of(t) for t in batch if t.pair == 0]
+    assert arms == [("search",), ("unit",), ("twin",), ("constant",), ("constant_twin",), ("init_only",)]
+    assert [t.kind for t in batch] == ["confirm"] * 40 + ["init_only"] * 8
+    assert [t.number for t in batch] == [*range(40), *range(8)]
+    assert all(len({t.seed for t in batch if t.pair == pair}) == 1 for pair in range(8))
+    by_arm = {t.arm: t.parameters for t in batch}
+    winner, twin = by_arm["search"], by_arm["twin"]
+    assert winner is not None and winner["schedule"] == "linear"
+    assert (
+        twin == by_arm["init_only"] == {"temperature_init": 1.0, "schedule": "constant", "lr": winner["lr"]}
+    )
+    level = by_arm["constant_twin"]
+    assert level is not None and level == {
+        "temperature_init": level["temperature_init"],
+        "schedule": "constant",
+        "lr": winner["lr"],
+    }
+    tried = [t.parameters for t in study.of("choose", "constant_twin")]
+    assert level in tried and len({str(each) for each in tried}) == 5
+    assert by_arm["unit"] in [t.parameters for t in (*study.of("unit"), *study.of("rematch"))]
+    assert by_arm["constant"] in [t.parameters for t in study.of("constant")]
+    assert winner_of(study.rows, study.spec) == winner
+
+
+def test_arms_that_come_to_the_same_parameters_share_their_runs(make_spec: Any) -> None:
+    # what the winner has besides its temperature is the best at one as well: its own first try in the rematch
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        own = t.kind == "rematch" and t.number == 0
+        return 1.0 * own + (t.kind == "choose" and t.arm == "unit" and t.candidate == 0) + t.seed % 997 / 1e6
+
+    study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), worth)
+    assert [t.arm for t in study.batches[-1] if t.pair == 0][:2] == ["search", "unit+twin"]
+    twin = neutral(winner_of(study.rows, study.spec) or {})
+    assert {str(t.parameters) for t in study.of("confirm", "unit")} == {str(twin)}
+
+
+def test_a_constant_winner_shares_its_runs_with_the_constant_of_its_own(make_spec: Any) -> None:
+    study = confirmed(make_spec(LR, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
+    arms = [t.arm for t in study.batches[-1] if t.pair == 0]
+    assert arms == ["search+constant_twin", "unit", "twin", "constant", "init_only"]
+
+
+def test_where_only_temperature_is_searched_a_study_takes_no_run_more_than_it_ever_did(
+    make_spec: Any, searched: list[TicketRow]
+) -> None:
+    plan = dict(SCHEDULED["search"])
+    del plan["lr"]
+    spec = make_spec({"search": plan}, trials=6, candidates=3, seeds={"choose": 4}, ablation="none")
+    study = Simulated(spec, lambda t: t.seed % 997 / 997).run()
+    assert study.kinds() == ["unit", "constant", "search", "choose", "confirm", "init_only"]
+    assert {t.arm for t in study.of("choose")} == {"constant", "search"}
+    assert [t.arm for t in study.of("confirm") if t.pair == 0] == ["search", "unit+twin", "constant"]
+    assert len(study.of("confirm")) + len(study.of("init_only")) == 4 * 8
+
+
+def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_ticket: Any) -> None:
+    spec = make_spec(LR, candidates=1)
+    tickets = [
+        make_ticket(
+            arm, i, 0.5 + i / 10 + (arm == "search"), parameters={"temperature_init": 1.0, "lr": 0.2 + i}
+        )
+        for arm in ("unit", "constant", "search")
+        for i in range(2)
+    ]
+    new = next_tickets(tickets, spec)
+    assert [(t.kind, t.arm) for t in new] == [("confirm", "search+unit+twin")] * 8
+    assert {str(t.parameters) for t in new} == {str({"temperature_init": 1.0, "lr": 1.2})}
+
+
+def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train(
+    make_spec: Any, make_ticket: Any
+) -> None:
+    spec = make_spec(LR, candidates=1)
+    found = {"temperature_init": 3.0, "lr": 0.15}
+    tickets = [
+        *(
+            make_ticket("unit", i, None, outcome="diverged", parameters={"temperature_init": 1.0, "lr": 0.9})
+            for i in range(4)
+        ),
+        make_ticket("search", 0, 0.9, parameters=found),
+    ]
+    rematch = next_tickets(tickets, spec)
+    assert {t.kind for t in rematch} == {"rematch"}
+    over = [
+        make_ticket(
+            "rematch", t.number, None, outcome="diverged", parameters={"temperature_init": 1.0, "lr": 0.8}
+        )
+        for t in rematch
+    ]
+    arms = choices([*tickets, *over], spec)
+    assert arms["unit"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
+    assert [t.arm for t in next_tickets([*tickets, *over], spec) if t.pair == 0] == [
+        "search+constant_twin",
+        "unit+twin",
+        "init_only",
+    ]
+
+
+def test_a_baseline_that_trains_only_with_the_winners_other_parameters_has_them(
+    make_spec: Any, make_ticket: Any
+) -> None:
+    # seen in a real study: all rates that tau = 1 had tried diverged, and its runs were confirmed nonetheless
+    spec = make_spec(LR, trials=4, candidates=2)
+
+    def worth(t: TicketRow) -> float | None:
+        assert t.parameters is not None
+        if t.parameters["temperature_init"] == 1.0 and t.parameters["lr"] != rate.get("lr"):
+            return None
+        return 0.5 + t.seed % 997 / 1e5
+
+    rate: dict[str, float] = {}
+    study = Simulated(spec, worth)
+    study.search()
+    while not study.of("rematch"):
+        found = winner_of(study.rows, spec)
+        rate |= {"lr": found["lr"]} if found else {}
+        assert study.step()
+    study.run()
+    assert study.of("unit") and all(t.outcome == "diverged" for t in study.of("unit"))
+    assert {t.outcome for t in study.of("confirm", "unit")} == {"complete"}
+    assert {t.arm for t in study.of("confirm", "unit")} == {"unit+twin"}
+
+
+def test_unit_is_confirmed_even_if_no_run_of_it_came_through(
+    make_spec: Any, searched: list[TicketRow]
+) -> None:
+    spec = make_spec(candidates=1)
+    broken = [dataclasses.replace(t, outcome="diverged", value=None) for t in searched[:3]]
+    new = confirm_tickets([*broken, *searched[3:]], spec)
+    assert {str(t.parameters) for t in new if "unit" in arms_of(t)} == {str({"temperature_init": 1.0})}
+
+
+def test_without_a_complete_search_trial_there_is_nothing_to_confirm(
+    make_spec: Any, searched: list[TicketRow]
+) -> None:
+    spec = make_spec()
+    assert next_tickets(searched[:5], spec) == confirm_tickets(searched[:5], spec) == []
+    assert confirm_tickets([], spec) == next_tickets([], spec) == []
+
+
+def test_a_trained_model_that_is_only_evaluated_is_not_confirmed(
+    make_spec: Any, searched: list[TicketRow]
+) -> None:
+    assert next_tickets(searched, make_spec(evaluate_only="model.ckpt")) == []
+
+
+def test_what_has_no_temperature_at_its_beginning_is_not_baked(make_spec: Any, make_ticket: Any) -> None:
+    # another normaliser is the model's own affair: there is nothing of it in an initial weight
+    spec = make_spec(
+        {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "normaliser": ["softmax", "sparsemax"]}},
+        candidates=1,
+    )
+    found = {"temperature_init": 1.0, "normaliser": "sparsemax"}
+    tickets = [
+        make_ticket("unit", 0, 0.5, parameters={"temperature_init": 1.0, "normaliser": "softmax"}),
+        make_ticket("search", 0, 0.9, parameters=found),
+    ]
+    assert [(t.kind, t.arm) for t in next_tickets(tickets, spec)] == [("confirm", "search+unit+twin")] * 8
+
+
+# ---- more pairs
+
+
+def over(study: Simulated) -> tuple[list[TicketRow], Any]:
+    return study.rows, study.spec
+
+
+def test_pairs_that_are_added_train_the_same_arms_on_fresh_seeds(make_spec: Any) -> None:
+    study = Simulated(make_spec(SCHEDULED, trials=6, ablation="none"), lambda t: t.seed % 997 / 997).run()
+    first = study.batches[-1]
+    new = study.do(more_pairs(*over(study), 3))
+    assert {t.round for t in new} == {1}
+    assert [t.pair for t in new if t.arm == "search"] == [0, 1, 2]
+    assert {(t.kind, t.arm, str(t.parameters)) for t in new} == {
+        (t.kind, t.arm, str(t.parameters)) for t in first
+    }
+    assert {t.seed for t in new}.isdisjoint(t.seed for t in study.rows if t not in new)
+    for kind in ("confirm", "init_only"):
+        assert [t.number for t in study.of(kind)] == list(range(len(study.of(kind))))
+    assert study.step() == []
+    assert {t.round for t in study.do(more_pairs(*over(study), 1))} == {2}
+
+
+def test_pairs_are_added_to_nothing_but_a_verdict(make_spec: Any, run_ticket: Any) -> None:
+    study = Simulated(make_spec(SCHEDULED, trials=6), lambda t: t.seed % 997 / 997)
+    assert more_pairs([], study.spec, 4) == []
+    study.search()
+    while not study.of("confirm"):
+        assert more_pairs(*over(study), 4) == []
+        before = list(study.rows)
+        assert study.step()
+    last = dataclasses.replace(study.rows[-9], state="running", outcome=None, value=None)
+    assert last.kind == "confirm"
+    running = [*study.rows[:-9], last, *study.rows[-8:]]
+    assert more_pairs(running, study.spec, 4) == more_pairs(before, study.spec, 4) == []
+    assert more_pairs(*over(study), 4)

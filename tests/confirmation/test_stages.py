@@ -1,0 +1,382 @@
+"""Which tickets a study gets from its first to its last, in every round of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tempopt.confirmation.pairs import winner_of
+from tempopt.confirmation.stages import (
+    current_round,
+    first_tickets,
+    more_tickets,
+    next_tickets,
+    reserve,
+    to_come,
+)
+from tempopt.records.rows import NewTicket, TicketRow
+from tempopt.records.tickets import finished
+from tests.simulated import Simulated, Worth
+
+PROVING = ("choose", "confirm", "init_only")
+LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
+PLAN = {
+    "temperature_init": {"low": 0.25, "high": 4.0},
+    "temperature_final": {"low": 0.25, "high": 4.0},
+    "schedule": ["constant", "cosine"],
+    "length_scaling": ["none", "log_n"],
+    "lr": {"low": 0.1, "high": 1.0, "log": True},
+}
+Run = Callable[[NewTicket], TicketRow]
+
+
+@pytest.fixture
+def run(run_ticket: Any) -> Run:
+    """Return what trains a ticket: hotter is better, and every run takes 2 s."""
+
+    def trained(ticket: NewTicket, **fields: Any) -> TicketRow:
+        tau = {"constant": 2.0, "search": 3.0}.get(ticket.arm, 1.0)
+        if tau != 1.0:
+            tau += ticket.number / 100
+        parameters = ticket.parameters or {"temperature_init": tau}
+        row: TicketRow = run_ticket(
+            ticket, parameters["temperature_init"], parameters=parameters, round=ticket.round, **fields
+        )
+        return row
+
+    return trained
+
+
+def carried_through(tickets: list[TicketRow], spec: Any, run: Run) -> list[TicketRow]:
+    """Return the tickets of a study that goes on until nothing follows."""
+    while new := next_tickets(tickets, spec):
+        tickets = [*tickets, *map(run, new)]
+    return tickets
+
+
+def ended(ticket: NewTicket, run_ticket: Any, state: str) -> TicketRow:
+    row: TicketRow = run_ticket(ticket, None, state=state, round=ticket.round)
+    return row
+
+
+def test_a_study_begins_with_the_runs_of_its_three_arms(make_spec: Any) -> None:
+    tickets = first_tickets(make_spec(trials=6))
+    assert [(t.kind, t.number) for t in tickets] == [
+        *(("unit", n) for n in range(3)),
+        *(("constant", n) for n in range(3)),
+        *(("search", n) for n in range(6)),
+    ]
+    # the trials of the search share two by turns
+    assert len({t.seed for t in tickets}) == 3 + 3 + 2
+    assert [t.seed for t in tickets][6:8] * 3 == [t.seed for t in tickets][6:]
+    assert {(t.round, t.sampled) for t in tickets} == {(0, None)}
+    frozen = first_tickets(make_spec(trials=6, evaluate_only="m.ckpt"))
+    assert {t.kind for t in frozen} == {"search"}
+
+
+def test_the_seeds_of_the_first_round_are_the_ones_they_have_always_been(make_spec: Any, run: Run) -> None:
+    # From a study that an earlier version has begun: it must be able to go on.
+    tickets = carried_through([run(t) for t in first_tickets(make_spec())], make_spec(), run)
+    firsts = {t.kind: t.seed for t in reversed(tickets)}
+    assert firsts == {
+        "unit": 4797198654560859574,
+        "constant": 1776894181857862516,
+        "search": 7490143876721514577,
+        "choose": 1118836708800866042,
+        "confirm": 8539310396652297572,
+        "init_only": 8539310396652297572,
+    }
+
+
+def test_what_a_person_wants_tried_comes_first(make_spec: Any, run: Run) -> None:
+    wanted = [{"temperature_init": 2.0}, {"temperature_init": 0.5}]
+    spec = make_spec(trials=4, enqueue=wanted)
+    search = [t for t in first_tickets(spec) if t.kind == "search"]
+    assert [t.sampled for t in search] == [*wanted, None, None]
+    more = more_tickets([run(t) for t in search], spec, 3, [{"temperature_init": 4.0}])
+    assert [(t.number, t.sampled) for t in more] == [(4, {"temperature_init": 4.0}), (5, None), (6, None)]
+
+
+def test_choosing_follows_the_search_and_confirming_the_choice(make_spec: Any, run: Run) -> None:
+    spec = make_spec(trials=6)
+    searched = [run(t) for t in first_tickets(spec)]
+    choosing = next_tickets(searched, spec)
+    assert {t.kind for t in choosing} == {"choose"}
+    chosen = [*searched, *map(run, choosing)]
+    confirming = next_tickets(chosen, spec)
+    assert {t.kind for t in confirming} == {"confirm", "init_only"}
+    assert next_tickets([*chosen, *map(run, confirming)], spec) == []
+
+
+def test_more_trials_before_the_choice_belong_to_the_same_round(make_spec: Any, run: Run) -> None:
+    spec = make_spec(trials=4)
+    searched = [run(t) for t in first_tickets(spec)]
+    more = more_tickets(searched, spec, 2)
+    assert [(t.kind, t.number, t.round) for t in more] == [("search", 4, 0), ("search", 5, 0)]
+    at_once = [t.seed for t in first_tickets(make_spec(trials=6)) if t.kind == "search"]
+    assert [t.seed for t in more] == at_once[4:]
+
+
+def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any, run: Run) -> None:
+    spec = make_spec(trials=4, candidates=2)
+    first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
+    more = more_tickets(first, spec, 3)
+    assert [(t.number, t.round) for t in more] == [(4, 1), (5, 1), (6, 1)]
+    assert current_round([*first, *map(run, more)]) == 1
+    second = carried_through([*first, *map(run, more)], spec, run)
+    third = carried_through([*second, *map(run, more_tickets(second, spec, 1))], spec, run)
+    assert current_round(third) == 2
+    for kind in PROVING:
+        numbers = [t.number for t in third if t.kind == kind]
+        assert sorted(numbers) == list(range(len(numbers)))
+        seeds = [{t.seed for t in third if (t.kind, t.round) == (kind, r)} for r in range(3)]
+        assert len(set.union(*seeds)) == sum(map(len, seeds))
+    others = {t.seed for t in third if t.kind != "init_only"}
+    pairs = {(t.kind, t.round, t.pair) for t in third if t.kind in ("choose", "confirm")}
+    arms = sum(t.kind in ("unit", "constant") for t in third)
+    assert len(others) == len(pairs) + arms + 2  # the seeds that the search shares
+
+
+def test_a_later_round_chooses_among_the_trials_of_all_rounds(make_spec: Any, run: Run) -> None:
+    spec = make_spec(trials=4, candidates=2)
+    first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
+    more = [dataclasses.replace(run(t), value=9.0 - t.number) for t in more_tickets(first, spec, 2)]
+    choosing = next_tickets([*first, *more], spec)
+    assert {t.round for t in choosing} == {1}
+    assert [t.parameters for t in choosing if (t.arm, t.pair) == ("search", 0)] == [
+        more[0].parameters,
+        more[1].parameters,
+    ]
+    worse = [dataclasses.replace(t, value=-1.0) for t in more]
+    kept = [t.parameters for t in next_tickets([*first, *worse], spec) if (t.arm, t.pair) == ("search", 0)]
+    assert kept == [{"temperature_init": 3.03}, {"temperature_init": 3.02}]
+
+
+def test_the_winner_of_a_round_stays_what_it_was(make_spec: Any, run: Run) -> None:
+    spec = make_spec(trials=4, candidates=2)
+    first = carried_through([run(t) for t in first_tickets(spec)], spec, run)
+    before = winner_of(first, spec)
+    more = [dataclasses.replace(run(t), value=9.0) for t in more_tickets(first, spec, 1)]
+    assert winner_of([*first, *more], spec) is None
+    second = carried_through([*first, *more], spec, run)
+    assert winner_of(second, spec) == more[0].parameters != before
+    assert winner_of(second, spec, of_round=0) == before
+
+
+def test_trials_added_while_a_round_is_being_confirmed_wait_for_the_next(
+    make_spec: Any, run: Run, run_ticket: Any
+) -> None:
+    spec = make_spec(trials=4)
+    searched = [run(t) for t in first_tickets(spec)]
+    waiting = [ended(t, run_ticket, "waiting") for t in next_tickets(searched, spec)]
+    assert {t.round for t in more_tickets([*searched, *waiting], spec, 1)} == {1}
+
+
+@pytest.mark.parametrize("begun", range(13))
+def test_a_study_that_was_stopped_comes_to_an_end(
+    make_spec: Any, run: Run, run_ticket: Any, result_of: Any, begun: int
+) -> None:
+    spec = make_spec(trials=6, candidates=2)
+    first = first_tickets(spec)
+    tickets = [run(t) for t in first[:begun]] + [ended(t, run_ticket, "withdrawn") for t in first[begun:]]
+    tickets = [dataclasses.replace(t, parameters=None) if t.state == "withdrawn" else t for t in tickets]
+    assert finished(tickets)
+    over = carried_through(tickets, spec, run)
+    searched = max(0, begun - 6)
+    kinds = {t.kind for t in over}
+    assert ("confirm" in kinds) == (searched > 0)
+    assert ("choose" in kinds) == (searched > 0)
+    assert {t.arm for t in over if t.kind == "choose"} <= {"constant", "search"}
+    result = result_of(spec, over, state="done")
+    assert (result.verdict is not None) == (searched > 0)
+
+
+def test_a_search_without_any_run_at_one_is_compared_with_it_all_the_same(
+    make_spec: Any, run: Run, run_ticket: Any
+) -> None:
+    spec = make_spec(trials=4, candidates=1)
+    tickets = [
+        dataclasses.replace(ended(t, run_ticket, "withdrawn"), parameters=None)
+        if t.kind == "unit"
+        else run(t)
+        for t in first_tickets(spec)
+    ]
+    unit = next(t for t in next_tickets(tickets, spec) if t.arm == "unit+twin")
+    assert unit.parameters == {"temperature_init": 1.0}
+    # which learning rate tau = 1 would have had the rematch finds out
+    tickets = [
+        dataclasses.replace(t, parameters={**t.parameters, "lr": 0.2}) if t.kind == "search" else t
+        for t in tickets
+        if t.kind != "constant"
+    ]
+    rematch = next_tickets(tickets, make_spec(LR, trials=4, candidates=1))
+    assert {(t.kind, t.arm) for t in rematch} == {("rematch", "unit")}
+    assert [t.sampled for t in rematch] == [{"lr": 0.2}] + [None] * 9
+
+
+def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticket: Any) -> None:
+    spec = make_spec(trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
+    first = first_tickets(spec)
+    waiting = [ended(t, run_ticket, "waiting") for t in first]
+    assert reserve(waiting, spec) == 0.0
+    begun = [dataclasses.replace(run(t), seconds=5.0 + t.number) for t in first[:3]]
+    # 3 candidates of two arms on 4 seeds, then three arms and init-only on 8 seeds, of 6 s on average
+    assert reserve([*begun, *waiting[3:]], spec) == pytest.approx(6.0 * (2 * 3 * 4 + 4 * 8))
+    tickets = [run(t) for t in first]
+    expected = to_come(tickets, spec)
+    while new := next_tickets(tickets, spec):
+        # who leaves the race takes less with it than was set aside, and nothing takes more
+        assert len(new) <= to_come(tickets, spec) <= expected
+        asked = [ended(t, run_ticket, "waiting") for t in new]
+        expected = to_come(tickets, spec)
+        assert reserve([*tickets, *asked], spec) == pytest.approx(2.0 * expected)
+        tickets = [*tickets, *map(run, new)]
+        expected -= len(new)
+    assert expected == reserve(tickets, spec) == 0
+
+
+def by_chance(name: str) -> Worth:
+    """Return a world of noise, another for each name."""
+    return lambda t: random.Random(f"{name} {t.parameters} {t.seed}").gauss(0.5, 0.1)
+
+
+def helped(gain: float, name: str = "") -> Worth:
+    """Return a world in which any temperature but 1 is worth as much."""
+
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        noise = by_chance(name)(t) / 10
+        tau = t.parameters.get("temperature_init", 1.0)
+        return noise + gain * (tau != 1.0 or "temperature_final" in t.parameters)
+
+    return worth
+
+
+@pytest.mark.parametrize("search", [LR["search"], PLAN])
+@pytest.mark.parametrize("ablation", ["auto", "full", "none"])
+@pytest.mark.parametrize("confirm", [8, {"min": 3, "max": 8}])
+def test_what_proving_will_take_is_set_aside_where_more_is_searched(
+    make_spec: Any, search: dict[str, Any], ablation: str, confirm: Any
+) -> None:
+    spec = make_spec({"search": search}, trials=12, ablation=ablation, seeds={"confirm": confirm})
+    for name in "abc":
+        study = Simulated(spec, by_chance(name))
+        study.search()
+        expected = to_come(study.rows, spec)
+        while batch := study.step():
+            # the winner taken apart is in nobody's plan before its gain is shown
+            if study.of("ablation") or (study.of("confirm") and batch[0].kind == "choose"):
+                break
+            assert len(batch) + to_come(study.rows, spec) <= expected
+            expected = to_come(study.rows, spec)
+        if not batch:
+            assert to_come(study.rows, spec) == 0
+
+
+def test_the_stages_of_a_study_in_their_order(make_spec: Any) -> None:
+    spec = make_spec({"search": PLAN}, trials=8, ablation="full")
+    study = Simulated(spec, helped(1.0)).run()
+    arms = [(batch[0].kind, {t.arm for t in batch if t.kind == "choose"}) for batch in study.batches]
+    kinds = list(dict.fromkeys((kind, *sorted(of)) for kind, of in arms))
+    assert kinds[0] == ("unit",)
+    assert kinds[1] == ("choose", "constant", "search")
+    place = kinds.index(("rematch",))
+    assert all(kind[0] == "choose" and "unit" not in kind for kind in kinds[1:place])
+    assert "unit" in kinds[place + 1] and not {"search", "constant"} & set(kinds[place + 1])
+    after = kinds.index(("confirm",))
+    assert kinds[after + 1 :] in ([("choose", "simpler"), ("ablation",)], [("ablation",)])
+
+
+@pytest.mark.parametrize(
+    ("gain", "ablation", "taken"),
+    [
+        (1.0, "auto", True),
+        (1.0, "none", False),
+        (0.0, "auto", False),
+        (0.0, "full", True),
+    ],
+)
+def test_a_winner_is_taken_apart_where_it_gains_or_where_that_is_asked_in_any_case(
+    make_spec: Any, gain: float, ablation: str, taken: bool
+) -> None:
+    plan = {**PLAN, "schedule": ["cosine"], "length_scaling": ["log_n"]}
+    spec = make_spec({"search": plan}, trials=8, ablation=ablation)
+    study = Simulated(spec, helped(gain)).run()
+    assert bool(study.of("ablation")) == taken
+    assert ("simpler" in {t.arm for t in study.of("choose")}) == taken
+
+
+def test_what_follows_does_not_hang_on_the_order_in_which_a_store_gives_its_rows(make_spec: Any) -> None:
+    spec = make_spec({"search": PLAN}, trials=8, ablation="full", seeds={"confirm": {"min": 4, "max": 8}})
+    for name in "abcd":
+        study, shuffle = Simulated(spec, by_chance(name)), random.Random(name)
+        study.search()
+        while True:
+            mixed = shuffle.sample(study.rows, len(study.rows))
+            assert next_tickets(mixed, spec) == next_tickets(study.rows, spec)
+            assert to_come(mixed, spec) == to_come(study.rows, spec)
+            if not study.step():
+                break
+        assert study.of("confirm")
+
+
+# ---- looks on the way
+
+
+def looked_at(make_spec: Any, values: Callable[[int], float], confirm: Any, **study: Any) -> Simulated:
+    """Return a study with the gain of each confirming pair as given."""
+
+    def worth(t: TicketRow) -> float:
+        if t.kind != "confirm":
+            return t.parameters["temperature_init"] if t.parameters else 0.0
+        return 0.5 + values(t.pair or 0) * (t.arm == "search")
+
+    return Simulated(make_spec(trials=4, seeds={"confirm": confirm}, **study), worth).run()
+
+
+def pairs_by_batch(study: Simulated) -> list[list[int]]:
+    return [
+        sorted({t.pair for t in batch if t.pair is not None})
+        for batch in study.batches
+        if batch[0].kind == "confirm"
+    ]
+
+
+def test_a_confirmation_ends_at_the_first_look_that_shows_a_gain(make_spec: Any) -> None:
+    clear = looked_at(make_spec, lambda pair: 1.0 + pair % 2 / 1e3, {"min": 4, "max": 16})
+    assert pairs_by_batch(clear) == [[0, 1, 2, 3]]
+    rising = [0.3, -0.2, 0.3, 0.1, 1.0, 1.1, 1.0, 1.2, 1.0, 1.1, 1.0, 1.1, 1.0, 1.1, 1.0, 1.1]
+    study = looked_at(make_spec, rising.__getitem__, {"min": 4, "max": 16})
+    assert pairs_by_batch(study)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert 2 <= len(pairs_by_batch(study)) < 4
+    assert [t.number for t in study.of("confirm")] == list(range(len(study.of("confirm"))))
+
+
+def test_a_confirmation_goes_on_to_its_last_look_while_it_is_open(make_spec: Any) -> None:
+    study = looked_at(make_spec, [0.3, -0.2, 0.3, -0.25].__mul__(4).__getitem__, {"min": 4, "max": 14})
+    assert pairs_by_batch(study) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]
+    assert {t.pair for t in study.of("init_only")} == set(range(14))
+
+
+def test_a_winner_that_is_behind_at_a_look_gets_no_more_pairs(make_spec: Any) -> None:
+    study = looked_at(make_spec, [-0.3, 0.2, -0.3, 0.25].__mul__(4).__getitem__, {"min": 4, "max": 16})
+    assert pairs_by_batch(study) == [[0, 1, 2, 3]]
+
+
+def test_a_fixed_number_of_pairs_is_trained_at_once_whatever_they_show(make_spec: Any) -> None:
+    for sign in (1, -1):
+        study = looked_at(make_spec, lambda pair, sign=sign: sign + pair % 2 / 1e3, 12)
+        assert pairs_by_batch(study) == [list(range(12))]
+    assert pairs_by_batch(looked_at(make_spec, lambda _: 1.0, {"min": 12, "max": 12})) == [list(range(12))]
+
+
+def test_a_trained_model_that_is_only_evaluated_needs_no_proof(make_spec: Any, run: Run) -> None:
+    spec = make_spec(trials=3, evaluate_only="m.ckpt")
+    tickets = [run(t) for t in first_tickets(spec)]
+    assert next_tickets(tickets, spec) == []
+    assert reserve(tickets, spec) == 0.0
+    assert {t.round for t in more_tickets(tickets, spec, 2)} == {0}

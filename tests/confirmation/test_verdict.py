@@ -1,0 +1,462 @@
+"""The answers of a verdict, and whether they can be trusted: simulated studies in which nothing helps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tempopt.confirmation.verdict import conclude
+from tempopt.records.rows import TicketRow
+
+UNIT = [0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48]
+GAINS = [0.10, 0.12, 0.08, 0.11, 0.09, 0.13, 0.07, 0.10]
+NOISY = [0.10, 0.12, -0.05, 0.11, 0.09, 0.13, -0.04, 0.10]
+FIRST = 0.04
+"""What the first verdict of a study may spend of its 5 %."""
+
+PARAMETERS = {
+    "search": {"temperature_init": 4.0, "temperature_final": 2.0, "schedule": "linear", "lr": 0.1},
+    "unit": {"temperature_init": 1.0, "lr": 0.3},
+    "twin": {"temperature_init": 1.0, "lr": 0.1},
+    "constant": {"temperature_init": 2.0, "lr": 0.2},
+    "constant_twin": {"temperature_init": 3.0, "lr": 0.1},
+    "init_only": {"temperature_init": 1.0, "lr": 0.1},
+}
+
+
+@pytest.fixture
+def runs(make_ticket: Any) -> Callable[..., list[TicketRow]]:
+    """Return a maker of an arm's confirm runs by pair; None diverged, "lost" was lost."""
+
+    def make(arm: str, values: list[Any], kind: str = "confirm", **more: Any) -> list[TicketRow]:
+        first = arm.split("+")[0]
+        number = 100 * list(PARAMETERS).index(first) if kind == "confirm" else 0
+        tickets = []
+        for pair, value in enumerate(values):
+            fields: dict[str, Any] = {"arm": arm, "pair": pair, "parameters": PARAMETERS[first], **more}
+            if value == "lost":
+                fields |= {"state": "failed", "outcome": "failed"}
+            elif value is None:
+                fields |= {"outcome": "diverged"}
+            given = value if isinstance(value, float) else None
+            tickets.append(make_ticket(kind, number + pair, given, **fields))
+        return tickets
+
+    return make
+
+
+def plus(values: list[Any], gains: list[float]) -> list[float]:
+    return [value + gain for value, gain in zip(values, gains, strict=True)]
+
+
+def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
+    make_spec: Any, runs: Any
+) -> None:
+    verdict = conclude([*runs("unit+twin", UNIT), *runs("search", plus(UNIT, NOISY))], [], make_spec())
+    assert verdict is not None
+    expected = stats.ttest_rel(plus(UNIT, NOISY), UNIT)
+    interval = expected.confidence_interval(1 - FIRST)
+    total = verdict.total.paired
+    # p is given so that 0.05 is the limit all the same
+    assert total.p_value == pytest.approx(expected.pvalue * 0.05 / FIRST)
+    assert (total.ci_low, total.ci_high) == pytest.approx((interval.low, interval.high))
+    assert (total.gain, total.confidence, verdict.alpha) == (pytest.approx(np.mean(NOISY)), 0.96, FIRST)
+    assert verdict.total.significant and verdict.total.each == ()
+    assert (verdict.round, verdict.looks) == (0, 1)
+    assert (verdict.params, verdict.baseline_params) == (PARAMETERS["search"], PARAMETERS["unit"])
+    assert (verdict.test, verdict.confirmed_on) == ("t", "test")
+    assert verdict.over_baseline == verdict.over_twin == verdict.total
+    assert verdict.against_constant is verdict.constant_params is verdict.failures is None
+    assert not verdict.interacts and not verdict.at_one and not verdict.schedule_shown
+
+
+def test_between_four_and_five_percent_no_first_verdict_shows_a_gain(make_spec: Any, runs: Any) -> None:
+    noisy = [0.10, 0.12, -0.06, 0.11, 0.09, 0.13, -0.053, 0.10]
+    assert FIRST < stats.ttest_rel(plus(UNIT, noisy), UNIT).pvalue < 0.05
+    verdict = conclude([*runs("unit+twin", UNIT), *runs("search", plus(UNIT, noisy))], [], make_spec())
+    assert verdict is not None and not verdict.total.significant
+    assert verdict.total.paired.ci_low < 0
+
+
+# ---- what a gain has to hold against
+
+
+def test_a_gain_is_the_more_cautious_of_baseline_and_twin(make_spec: Any, runs: Any) -> None:
+    search = plus(UNIT, GAINS)
+    twin = plus(UNIT, [0.06, 0.05, 0.01, 0.04, 0.07, 0.02, 0.03, 0.02])
+    verdict = conclude([*runs("unit", UNIT), *runs("twin", twin), *runs("search", search)], [], make_spec())
+    assert verdict is not None and verdict.over_twin is not None
+    tests = [stats.ttest_rel(search, reference) for reference in (UNIT, twin)]
+    intervals = [each.confidence_interval(1 - FIRST) for each in tests]
+    total = verdict.total.paired
+    assert total.gain == pytest.approx(np.mean(np.subtract(search, twin)))
+    assert total.ci_low == pytest.approx(min(each.low for each in intervals))
+    assert total.ci_high == pytest.approx(max(each.high for each in intervals))
+    assert total.p_value == pytest.approx(max(each.pvalue for each in tests) * 0.05 / FIRST)
+    assert verdict.total.significant and len(verdict.total.each) == 2
+    assert verdict.over_baseline.paired.gain == pytest.approx(0.1)
+    assert verdict.over_twin.paired.gain == total.gain
+    assert not verdict.interacts
+    assert verdict.twin_params == PARAMETERS["twin"]
+
+
+@pytest.mark.parametrize("beaten", ["unit", "twin"])
+def test_who_beats_only_one_of_the_two_has_shown_no_gain_and_the_two_interact(
+    make_spec: Any, runs: Any, beaten: str
+) -> None:
+    search = plus(UNIT, GAINS)
+    equal = plus(search, [0.01, -0.02, 0.02, -0.01, 0.01, 0.0, -0.01, 0.01])
+    values = {"unit": equal, "twin": equal, beaten: UNIT}
+    tickets = [t for arm, of_arm in values.items() for t in runs(arm, of_arm)]
+    verdict = conclude([*tickets, *runs("search", search)], [], make_spec())
+    assert verdict is not None and verdict.over_twin is not None
+    assert (verdict.over_baseline.significant, verdict.over_twin.significant) == (
+        beaten == "unit",
+        beaten == "twin",
+    )
+    assert not verdict.total.significant and verdict.interacts
+    # one has a gain and one a loss: nothing is claimed for either side
+    assert verdict.total.paired.gain < 0 and verdict.total.paired.p_value == 1.0
+    assert not verdict.total.worse
+    assert verdict.total.paired.ci_low < 0 < verdict.total.paired.ci_high
+
+
+def test_a_winner_is_worse_only_if_it_is_worse_than_both(make_spec: Any, runs: Any) -> None:
+    loss = [-gain for gain in GAINS]
+    tickets = [*runs("unit", UNIT), *runs("search", plus(UNIT, loss))]
+    both = conclude([*tickets, *runs("twin", plus(UNIT, [0.01, -0.01] * 4))], [], make_spec())
+    assert both is not None and both.total.worse and both.total.paired.p_value < 0.05
+    one = conclude([*tickets, *runs("twin", plus(UNIT, loss))], [], make_spec())
+    assert one is not None and not one.total.worse
+
+
+def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say_and_nothing_is_shown(
+    make_spec: Any, runs: Any
+) -> None:
+    tickets = [*runs("unit", UNIT), *runs("twin", ["lost"] * 8), *runs("search", plus(UNIT, GAINS))]
+    verdict = conclude(tickets, [], make_spec())
+    assert verdict is not None and verdict.over_twin is None and verdict.over_baseline is not None
+    assert verdict.total.paired == verdict.over_baseline.paired and verdict.over_baseline.significant
+    assert verdict.total.lost == 1 and not verdict.total.significant
+    other = [*runs("unit", ["lost"] * 8), *runs("twin", UNIT), *runs("search", plus(UNIT, GAINS))]
+    verdict = conclude(other, [], make_spec())
+    assert verdict is not None and verdict.over_baseline is None and not verdict.total.significant
+
+
+def test_a_winner_at_one_gains_nothing_for_certain(make_spec: Any, runs: Any, make_ticket: Any) -> None:
+    one = PARAMETERS["unit"]
+    tickets = runs("search+unit+twin", UNIT, parameters=one)
+    verdict = conclude(tickets, [], make_spec())
+    assert verdict is not None and verdict.at_one
+    total = verdict.total.paired
+    assert (total.gain, total.ci_low, total.ci_high, total.p_value) == (0.0, 0.0, 0.0, 1.0)
+    assert not verdict.total.significant and not verdict.total.worse
+    assert verdict.against_constant is verdict.init_only is None
+    assert verdict.params == verdict.baseline_params == verdict.twin_params == one
+
+
+def test_a_schedule_has_to_beat_the_best_constant_and_the_constant_of_its_own(
+    make_spec: Any, runs: Any
+) -> None:
+    search = plus(UNIT, GAINS)
+    tickets = [*runs("unit+twin", UNIT), *runs("search", search)]
+    constant = runs("constant", plus(UNIT, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
+    own = plus(search, [-0.02, -0.01, -0.015, -0.02, -0.01, -0.02, -0.015, -0.01])
+    verdict = conclude([*tickets, *constant, *runs("constant_twin", own)], [], make_spec())
+    assert verdict is not None and verdict.against_constant is not None
+    assert verdict.against_constant.paired.gain == pytest.approx(0.015)
+    assert len(verdict.against_constant.each) == 2 and verdict.schedule_shown
+    assert verdict.constant_params == PARAMETERS["constant"]
+    assert verdict.constant_twin_params == PARAMETERS["constant_twin"]
+    alone = conclude([*tickets, *constant], [], make_spec())
+    assert alone is not None and alone.against_constant is not None and alone.schedule_shown
+    assert alone.against_constant.each == () and alone.constant_twin_params is None
+    equal = conclude([*tickets, *constant, *runs("constant_twin", plus(search, [0.0] * 8))], [], make_spec())
+    assert equal is not None and equal.total.significant and not equal.schedule_shown
+
+
+def test_a_winner_that_is_a_constant_is_not_worth_more_than_itself(make_spec: Any, runs: Any) -> None:
+    constant = runs("constant", plus(UNIT, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
+    own: dict[str, Any] = {"parameters": PARAMETERS["constant_twin"]}
+    winner = plus(UNIT, GAINS)
+    tickets = [*runs("unit+twin", UNIT), *runs("search+constant_twin", winner, **own), *constant]
+    verdict = conclude(tickets, [], make_spec())
+    assert verdict is not None and verdict.total.significant
+    assert verdict.against_constant is not None and verdict.constant_twin_params == verdict.params
+    assert verdict.against_constant.paired.gain == 0.0 and not verdict.schedule_shown
+    # where only temperature is searched it may be better than the constants that were tuned, and is one
+    alone = conclude([*runs("unit+twin", UNIT), *runs("search", winner, **own), *constant], [], make_spec())
+    assert alone is not None and alone.against_constant is not None and alone.against_constant.significant
+    assert alone.is_constant and not alone.schedule_shown
+
+
+def test_no_schedule_is_shown_where_no_gain_is(make_spec: Any, runs: Any) -> None:
+    # one answer is primary, and declared so in advance
+    tickets = [*runs("unit+twin", UNIT), *runs("search", plus(UNIT, [0.01, -0.01] * 4))]
+    verdict = conclude([*tickets, *runs("constant", plus(UNIT, [-g for g in GAINS]))], [], make_spec())
+    assert verdict is not None and verdict.against_constant is not None
+    assert verdict.against_constant.significant and not verdict.schedule_shown
+
+
+# ---- rounds
+
+
+@pytest.fixture
+def rounds(runs: Any, make_ticket: Any) -> Callable[..., list[TicketRow]]:
+    """Return a maker of rounds, given the gains of the search; ``added``: those that added pairs alone."""
+
+    def make(*gains: list[float], added: tuple[int, ...] = ()) -> list[TicketRow]:
+        found = []
+        for number, of_round in enumerate(gains):
+            unit = UNIT[: len(of_round)]
+            tickets = [*runs("unit+twin", unit), *runs("search", plus(unit, of_round))]
+            if number not in added:
+                tickets.append(make_ticket("search", number, 0.5))
+            found += [
+                dataclasses.replace(t, round=number, number=t.number + 10 * number, id=t.id + 10 * number)
+                for t in tickets
+            ]
+        return found
+
+    return make
+
+
+def test_a_round_that_was_never_confirmed_was_no_look(make_spec: Any, rounds: Any) -> None:
+    first = [dataclasses.replace(t, round=1) for t in rounds(NOISY)]
+    withdrawn = dataclasses.replace(first[0], round=0, state="withdrawn", attempt=0, value=None, outcome=None)
+    for tickets in (first, [dataclasses.replace(withdrawn, number=999, id=9999), *first]):
+        verdict = conclude(tickets, [], make_spec())
+        assert verdict is not None and (verdict.round, verdict.looks, verdict.alpha) == (1, 1, FIRST)
+        expected = stats.ttest_rel(plus(UNIT, NOISY), UNIT)
+        assert verdict.total.paired.p_value == pytest.approx(expected.pvalue * 0.05 / FIRST)
+
+
+@pytest.mark.parametrize("verdicts", [2, 3, 4])
+def test_later_verdicts_spend_halves_of_what_the_first_has_left(
+    make_spec: Any, rounds: Any, verdicts: int
+) -> None:
+    smaller = [gain / 3 for gain in NOISY]
+    verdict = conclude(rounds(*[GAINS] * (verdicts - 1), smaller), [], make_spec())
+    assert verdict is not None and (verdict.round, verdict.looks) == (verdicts - 1, verdicts)
+    level = 0.01 / 2 ** (verdicts - 1)
+    expected = stats.ttest_rel(plus(UNIT, smaller), UNIT)
+    interval = expected.confidence_interval(1 - level)
+    total = verdict.total.paired
+    assert verdict.alpha == pytest.approx(level)
+    assert total.p_value == pytest.approx(min(1.0, expected.pvalue * 0.05 / level))
+    assert (total.ci_low, total.ci_high) == pytest.approx((interval.low, interval.high))
+
+
+def test_what_one_look_calls_significant_three_may_not(make_spec: Any, rounds: Any) -> None:
+    pvalue = stats.ttest_rel(plus(UNIT, NOISY), UNIT).pvalue
+    assert 0.0025 < pvalue < FIRST
+    first = conclude(rounds(NOISY), [], make_spec())
+    third = conclude(rounds(GAINS, GAINS, NOISY), [], make_spec())
+    assert first is not None and first.total.significant
+    assert third is not None and not third.total.significant
+    assert third.total.paired.ci_low < 0 < first.total.paired.ci_low
+
+
+def test_until_a_later_round_is_confirmed_the_verdict_before_it_stands(make_spec: Any, rounds: Any) -> None:
+    tickets = rounds(GAINS, [-gain for gain in GAINS])
+    before = conclude(rounds(GAINS), [], make_spec())
+    last = next(place for place, t in reversed(list(enumerate(tickets))) if t.kind == "confirm")
+    for state in ("waiting", "running"):
+        open_one = dataclasses.replace(tickets[last], state=state, outcome=None, value=None)
+        assert conclude([*tickets[:last], open_one, *tickets[last + 1 :]], [], make_spec()) == before
+    after = conclude(tickets, [], make_spec())
+    assert after is not None and after.total.paired.gain < 0 and after.round == 1
+
+
+def one_sided(gains: list[float]) -> float:
+    return float(stats.ttest_1samp(gains, 0, alternative="greater").pvalue)
+
+
+def test_pairs_that_are_added_count_with_those_before_them(make_spec: Any, rounds: Any) -> None:
+    more = [0.12, 0.08, 0.11, -0.02]
+    verdict = conclude(rounds(NOISY, more, added=(1,)), [], make_spec())
+    assert verdict is not None and (verdict.round, verdict.looks) == (1, 2)
+    total = verdict.total.paired
+    assert (total.n_pairs, total.gain) == (12, pytest.approx(np.mean([*NOISY, *more])))
+    # the inverse normal method with equal weights, at what a second verdict may spend
+    score = sum(stats.norm.isf(one_sided(each)) for each in (NOISY, more)) / 2**0.5
+    assert total.p_value == pytest.approx(min(1.0, 2 * stats.norm.sf(score) * 0.05 / 0.005), rel=1e-6)
+    third = conclude(rounds(NOISY, more, GAINS, added=(1, 2)), [], make_spec())
+    assert third is not None and third.total.paired.n_pairs == 20
+    score = sum(stats.norm.isf(one_sided(each)) for each in (NOISY, more, GAINS)) / 3**0.5
+    assert third.total.paired.p_value == pytest.approx(2 * stats.norm.sf(score) * 0.05 / 0.0025, rel=1e-6)
+
+
+def test_pairs_are_added_to_the_last_search_and_to_none_before_it(make_spec: Any, rounds: Any) -> None:
+    more = [0.12, 0.08, 0.11, -0.02]
+    verdict = conclude(rounds(GAINS, NOISY, more, added=(2,)), [], make_spec())
+    assert verdict is not None and (verdict.round, verdict.looks) == (2, 3)
+    assert verdict.total.paired.gain == pytest.approx(np.mean([*NOISY, *more]))
+
+
+def test_added_pairs_give_no_verdict_before_all_of_them_are_over(make_spec: Any, rounds: Any) -> None:
+    tickets = rounds(NOISY, [0.12, 0.08, 0.11, -0.02], added=(1,))
+    waiting = dataclasses.replace(tickets[-1], state="waiting", outcome=None, value=None)
+    assert conclude([*tickets[:-1], waiting], [], make_spec()) == conclude(rounds(NOISY), [], make_spec())
+
+
+# ---- looks on the way
+
+
+SEQUENTIAL = {"confirm": {"min": 4, "max": 16}}
+
+
+def test_there_is_no_verdict_between_two_looks(make_spec: Any, runs: Any) -> None:
+    spec = make_spec(seeds=SEQUENTIAL)
+    for pairs in (4, 8):
+        unit = UNIT[:pairs]
+        even = [0.10, -0.05, 0.05, -0.02, 0.06, -0.05, 0.02, 0.04][:pairs]
+        open_yet = [*runs("unit+twin", unit), *runs("search", plus(unit, even))]
+        assert conclude(open_yet, [], spec) is None
+        clear = [*runs("unit+twin", unit), *runs("search", plus(unit, GAINS[:pairs]))]
+        verdict = conclude(clear, [], spec)
+        assert verdict is not None and verdict.total.significant and verdict.total.paired.n_pairs == pairs
+        behind = [
+            *runs("unit+twin", unit),
+            *runs("search", plus(unit, [-0.5, 0.4, 0.01, 0.0] * (pairs // 4))),
+        ]
+        verdict = conclude(behind, [], spec)
+        assert verdict is not None and not verdict.total.significant and not verdict.total.worse
+
+
+def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(make_spec: Any, runs: Any) -> None:
+    # of the level 4 of 16 pairs have spent an eighth
+    gains = [0.10, 0.16, 0.07, 0.12]
+    pvalue = stats.ttest_1samp(gains, 0).pvalue
+    assert FIRST / 8 < pvalue < FIRST
+    tickets = [*runs("unit+twin", UNIT[:4]), *runs("search", plus(UNIT[:4], gains))]
+    assert conclude(tickets, [], make_spec(seeds=SEQUENTIAL)) is None
+    fixed = conclude(tickets, [], make_spec(seeds={"confirm": 4}))
+    assert fixed is not None and fixed.total.significant
+    clearer = [0.10, 0.11, 0.10, 0.12]
+    assert stats.ttest_1samp(clearer, 0).pvalue < FIRST / 8
+    tickets = [*runs("unit+twin", UNIT[:4]), *runs("search", plus(UNIT[:4], clearer))]
+    verdict = conclude(tickets, [], make_spec(seeds=SEQUENTIAL))
+    assert verdict is not None and verdict.total.significant
+    total, alone = verdict.total.paired, conclude(tickets, [], make_spec(seeds={"confirm": 4}))
+    assert alone is not None
+    assert total.p_value > alone.total.paired.p_value
+    assert total.ci_low < alone.total.paired.ci_low
+
+
+# ---- runs that end badly
+
+
+def test_a_falling_loss_is_a_gain(make_spec: Any, runs: Any) -> None:
+    tickets = [*runs("unit+twin", plus(UNIT, GAINS)), *runs("search", UNIT)]
+    verdict = conclude(tickets, [], make_spec(direction="minimize"))
+    assert verdict is not None and verdict.total.significant
+    assert verdict.total.paired.gain == pytest.approx(0.1)
+
+
+def test_there_is_no_verdict_from_half_of_the_pairs(make_spec: Any, runs: Any, make_ticket: Any) -> None:
+    tickets = [*runs("unit+twin", UNIT), *runs("search", plus(UNIT, GAINS))]
+    running = make_ticket("confirm", 999, None, arm="constant", pair=7, state="running")
+    assert conclude([*tickets, running], [], make_spec()) is None
+    assert conclude([], [], make_spec()) is None
+
+
+def test_a_lost_run_drops_its_pair_and_is_counted(make_spec: Any, runs: Any) -> None:
+    tickets = [*runs("unit+twin", ["lost", *UNIT[1:]]), *runs("search", plus(UNIT, GAINS))]
+    verdict = conclude(tickets, [], make_spec())
+    assert verdict is not None
+    assert (verdict.total.paired.n_pairs, verdict.total.dropped) == (7, 1)
+    assert verdict.total.paired.gain == pytest.approx(np.mean(GAINS[1:]))
+
+
+def test_a_winner_that_diverges_is_counted_with_the_worst_value_and_not_significant(
+    make_spec: Any, runs: Any
+) -> None:
+    better = [value + 1.0 for value in plus(UNIT, GAINS)]
+    tickets = [*runs("unit+twin", UNIT), *runs("search", [None, *better[1:]])]
+    verdict = conclude(tickets, [], make_spec())
+    assert verdict is not None
+    total = verdict.total
+    differences = [min(UNIT) - UNIT[0], *(b - a for a, b in zip(UNIT[1:], better[1:], strict=True))]
+    assert total.paired.gain == pytest.approx(np.mean(differences))
+    assert (total.paired.n_pairs, total.dropped, total.diverged, total.reference_diverged) == (8, 0, 1, 0)
+    assert total.paired.significant and not total.significant
+
+
+def test_a_gain_over_runs_that_diverge_is_a_lower_bound(make_spec: Any, runs: Any) -> None:
+    tickets = [*runs("unit+twin", [None, None, *UNIT[2:]]), *runs("search", plus(UNIT, GAINS))]
+    verdict = conclude(tickets, [], make_spec())
+    assert verdict is not None
+    assert verdict.total.reference_diverged == 2
+    assert verdict.total.significant
+    assert verdict.total.paired.gain < 0.2
+
+
+def test_arms_that_always_diverge_are_equally_bad(make_spec: Any, runs: Any) -> None:
+    verdict = conclude([*runs("unit+twin", [None] * 8), *runs("search", [None] * 8)], [], make_spec())
+    assert verdict is not None
+    assert (verdict.total.paired.gain, verdict.total.paired.p_value) == (0, 1)
+
+
+def test_pairs_on_which_both_diverge_say_nothing(make_spec: Any, runs: Any) -> None:
+    unit, search = [None, *UNIT[1:]], [None, *plus(UNIT[1:], GAINS[1:])]
+    verdict = conclude([*runs("unit+twin", unit), *runs("search", search)], [], make_spec())
+    assert verdict is not None
+    total = verdict.total
+    assert (total.paired.n_pairs, total.diverged, total.reference_diverged) == (8, 1, 1)
+    assert total.paired.gain == pytest.approx(sum(GAINS[1:]) / 8)
+
+
+def test_failures_are_counted_beside_the_mean_where_the_spec_says_what_fails(
+    make_spec: Any, runs: Any
+) -> None:
+    unit = [0.5, 0.1, None, 0.1, 0.1, 0.1, 0.1, "lost"]
+    search = [0.8, 0.8, 0.8, 0.8, 0.2, 0.9, 0.8, 0.8]
+    tickets = [*runs("unit+twin", unit), *runs("search", search)]
+    assert (conclude(tickets, [], make_spec()) or tickets).failures is None  # type: ignore[union-attr]
+    verdict = conclude(tickets, [], make_spec(failure=0.3))
+    assert verdict is not None and verdict.failures is not None
+    rates = verdict.failures
+    assert (rates.arm.failed, rates.arm.runs) == (1, 7)
+    assert (rates.reference.failed, rates.reference.runs) == (6, 7)
+    # of five pairs on which one of them failed it was the baseline each time
+    assert rates.p_value == pytest.approx(stats.binomtest(0, 5).pvalue)
+    exact = stats.binomtest(6, 7).proportion_ci(1 - FIRST, method="exact")
+    assert (rates.reference.low, rates.reference.high) == pytest.approx((exact.low, exact.high))
+    loss = make_spec(direction="minimize", failure=0.3)
+    verdict = conclude(tickets, [], loss)
+    assert verdict is not None and verdict.failures is not None
+    assert (verdict.failures.arm.failed, verdict.failures.reference.failed) == (6, 2)
+
+
+def test_the_initialisation_has_its_share_of_the_gain_over_the_twin(make_spec: Any, runs: Any) -> None:
+    search = plus(UNIT, GAINS)
+    twin = plus(UNIT, [0.02] * 8)
+    baked = runs("init_only", plus(twin, [gain / 4 for gain in GAINS]), kind="init_only")
+    tickets = [*runs("unit", UNIT), *runs("twin", twin), *runs("search", search)]
+    verdict = conclude([*tickets, *baked], [], make_spec())
+    assert verdict is not None and verdict.init_only is not None and verdict.init_only.share is not None
+    assert verdict.init_only.answer.paired.gain == pytest.approx(0.025)
+    share = verdict.init_only.share
+    assert share.ratio == pytest.approx(0.025 / 0.08)
+    # Fieller's interval holds what a t test of baked - share * winner (over the twin) does not reject
+    for ratio, inside in ((share.low, True), (share.high, True), (share.low - 0.01, False)):
+        rest = [g / 4 - ratio * (g - 0.02) for g in GAINS]
+        assert (stats.ttest_1samp(rest, 0).pvalue >= FIRST - 1e-6) == inside
+
+
+def test_there_is_no_share_of_a_gain_that_is_not_shown(make_spec: Any, runs: Any) -> None:
+    search = runs("search", plus(UNIT, [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.05]))
+    baked = runs("init_only", plus(UNIT, GAINS), kind="init_only")
+    verdict = conclude([*runs("unit+twin", UNIT), *search, *baked], [], make_spec())
+    assert verdict is not None and not verdict.total.significant
+    assert verdict.init_only is not None and verdict.init_only.answer.significant
+    assert verdict.init_only.share is None
+    waiting = dataclasses.replace(baked[0], state="waiting", outcome=None, value=None)
+    early = conclude([*runs("unit+twin", UNIT), *search, waiting, *baked[1:]], [], make_spec())
+    assert early is not None and early.init_only is None

@@ -1,0 +1,193 @@
+"""Can the answers of a verdict be trusted? Whole confirmations simulated, in worlds whose truth is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tempopt.confirmation.pairs import winner_of
+from tempopt.confirmation.stages import next_tickets
+from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.spec.study_spec import StudySpec
+from tests.simulated import Simulated, Worth
+from tests.tiers import long_but
+
+FIRST = 0.04
+
+Noise = Callable[[np.random.Generator, int], Any]
+NOISES: dict[str, Noise] = {
+    "normal": lambda rng, size: rng.normal(0, 1, size),
+    "heavy": lambda rng, size: rng.standard_t(3, size),
+    "skewed": lambda rng, size: rng.exponential(1, size),
+    "bimodal": lambda rng, size: rng.normal(0, 0.1, size) - 3 * (rng.random(size) < 0.25),
+    "discrete": lambda rng, size: rng.binomial(50, 0.9, size) / 50,
+}
+Tally = tuple[int, int, int]
+
+
+def simulated(
+    run_ticket: Any, make_ticket: Any, spec: StudySpec, draws: Iterator[float], gain: float, naive: bool
+) -> list[TicketRow]:
+    """Return a whole study in which every parameter set has the same noise, the search's plus ``gain``.
+
+    ``naive``: the winner is estimated by the very runs that made it the winner.
+    """
+
+    def value(arm: str) -> float:
+        return next(draws) + (gain if arm == "search" else 0.0)
+
+    tickets = [make_ticket("unit", number, value("unit")) for number in range(3)]
+    tickets += [
+        make_ticket(arm, number, value(arm), parameters={"temperature_init": tau + number})
+        for arm, tau in (("constant", 2.0), ("search", 2.5))
+        for number in range(10)
+    ]
+    while new := next_tickets(tickets, spec):
+        winner = winner_of(tickets, spec)
+        chosen = {
+            t.pair: t.value for t in tickets if (t.kind, t.arm, t.parameters) == ("choose", "search", winner)
+        }
+        confirms = new[0].kind == "confirm"
+        tickets += [
+            run_ticket(
+                t, chosen[t.pair] if naive and confirms and "search" in arms_of(t) else value(arms_of(t)[0])
+            )
+            for t in new
+        ]
+    return tickets
+
+
+def tally(specs: dict[str, StudySpec], studies: Iterator[list[TicketRow]], truth: float) -> dict[str, Tally]:
+    """Return by test how often a gain is claimed, and how often each of the two intervals covers."""
+    counts: dict[str, Tally] = dict.fromkeys(specs, (0, 0, 0))
+    for tickets in studies:
+        for test, spec in specs.items():
+            verdict = conclude(tickets, [], spec)
+            assert verdict is not None and verdict.against_constant is not None
+            intervals = [verdict.total.paired, verdict.against_constant.paired]
+            # A mean of accuracies that are multiples of 1/50 is off by rounding.
+            covers = [p.ci_low - 1e-9 <= truth <= p.ci_high + 1e-9 for p in intervals]
+            claims, total, constant = counts[test]
+            counts[test] = (claims + verdict.total.significant, total + covers[0], constant + covers[1])
+    return counts
+
+
+def within(misses: int, studies: int, level: float = FIRST) -> bool:
+    """Whether so many misses are no more than chance makes of a level (p > 0.001)."""
+    return bool(stats.binom.sf(misses - 1, studies, level) > 1e-3)
+
+
+@pytest.fixture
+def simulation(make_spec: Any, make_ticket: Any, run_ticket: Any) -> Callable[..., dict[str, Tally]]:
+    def simulate(
+        noise: str, studies: int, *, gain: float = 0.0, naive: bool = False, candidates: int = 5
+    ) -> dict[str, Tally]:
+        seeds = {"choose": 8 if naive else 4, "confirm": 8}
+        specs = {
+            test: make_spec(test=test, candidates=candidates, seeds=seeds, ablation="none")
+            for test in ("t", "sign_flip", "wilcoxon")
+        }
+        rng = np.random.default_rng(20250101)
+        drawn = NOISES[noise](rng, 256 * studies).reshape(studies, 256).tolist()
+        runs = (simulated(run_ticket, make_ticket, specs["t"], iter(draws), gain, naive) for draws in drawn)
+        return tally(specs, runs, gain)
+
+    return simulate
+
+
+@pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
+def test_where_nothing_helps_two_studies_in_a_hundred_claim_a_gain_at_most(
+    simulation: Any, noise: str
+) -> None:
+    for test, (claims, covered, covered_constant) in simulation(noise, 300).items():
+        assert within(claims, 300, FIRST / 2), (test, claims)
+        assert within(300 - covered, 300), (test, covered)
+        assert within(300 - covered_constant, 300), (test, covered_constant)
+
+
+@pytest.mark.parametrize("noise", [long_but(name, {"normal"}, name) for name in NOISES])
+def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -> None:
+    for test, (_, covered, covered_constant) in simulation(noise, 200, gain=0.5).items():
+        assert within(200 - covered, 200), (test, covered)
+        assert within(200 - covered_constant, 200), (test, covered_constant)
+
+
+def test_estimating_on_the_seeds_that_chose_would_be_caught(
+    simulation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # nobody leaves the race, so that the winner has a run on each of them
+    monkeypatch.setattr("tempopt.confirmation.racing.ALPHA", 0.0)
+    for claims, covered, covered_constant in simulation("normal", 300, naive=True, candidates=10).values():
+        assert not within(claims, 300, FIRST / 2)
+        assert not within(300 - covered, 300)
+        assert not within(300 - covered_constant, 300)
+
+
+def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any) -> None:
+    for claims, _, _ in simulation("normal", 100, gain=3.0).values():
+        assert claims > 90
+
+
+# ---- worlds in which other parameters matter
+
+RATE = {"lr": {"low": 1e-4, "high": 1e-1, "log": True}}
+OTHERS = {"b": {"low": 0.0, "high": 1.0}, "c": {"low": 0.0, "high": 1.0}}
+
+
+def matters(world: random.Random, ridge: float = 0.0) -> Worth:
+    """Return a world in which other parameters matter, and tau only by where the best rate lies.
+
+    ``ridge``: by how many decades the best rate moves with each doubling of tau; no best is better.
+    """
+    best = {name: world.random() for name in ("lr", "b", "c")}
+    noise: dict[Any, float] = {}
+
+    def worth(t: TicketRow) -> float:
+        p = t.parameters
+        assert p is not None
+        where = (np.log10(p["lr"]) + 4) / 3 + ridge * np.log2(p["temperature_init"]) / 3
+        away = sum((at - best[name]) ** 2 for name, at in ({**p, "lr": where}).items() if name in best)
+        shared = noise.setdefault(t.seed, world.gauss(0, 0.01))
+        own = noise.setdefault((t.seed, str(p)), world.gauss(0, 0.01))
+        return float(-0.2 * away + shared + own)
+
+    return worth
+
+
+def verdicts(
+    make_spec: Any, others: dict[str, Any], ridge: float, studies: int
+) -> Iterator[tuple[Verdict, Simulated]]:
+    """Return verdicts of worlds in which temperature does nothing but move the best rate."""
+    space = {"temperature_init": {"low": 0.25, "high": 4.0}, **RATE, **others}
+    for number in range(studies):
+        spec = make_spec({"search": space}, trials=20, ablation="none", seed=number)
+        study = Simulated(spec, matters(random.Random(number), ridge)).run()
+        verdict = conclude(study.rows, [], spec)
+        assert verdict is not None
+        yield verdict, study
+
+
+def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spec: Any) -> None:
+    found = [verdict for verdict, _ in verdicts(make_spec, OTHERS, 0.0, 100)]
+    assert within(sum(v.total.significant for v in found), 100, FIRST / 2)
+    assert within(sum(v.schedule_shown for v in found), 100, FIRST / 2)
+    assert within(sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in found), 100)
+    # the best of the arm at one as it was before there was a rematch would not have been enough
+    assert sum(v.over_baseline.significant for v in found) > sum(v.total.significant for v in found)
+
+
+def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown_where_the_twin_alone_shows_one(
+    make_spec: Any,
+) -> None:
+    found = [verdict for verdict, _ in verdicts(make_spec, {}, 1.0, 100)]
+    assert within(sum(v.total.significant for v in found), 100, FIRST / 2)
+    alone = sum(v.over_twin is not None and v.over_twin.significant for v in found)
+    assert not within(alone, 100, FIRST / 2)
+    assert sum(v.interacts for v in found) > 10

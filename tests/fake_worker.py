@@ -1,0 +1,199 @@
+"""A worker that trains nothing: what agents and stores are tested with when training is not what is tested.
+
+It says what a worker of one process says of a training of the toy module, value by value a function of the
+parameters, the seed and the step, keeps checkpoints as files, and goes on from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import queue
+import threading
+import time
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.agent import dry_run, worker_pool
+from tempopt.workers.messages import (
+    Failed,
+    Finished,
+    Kept,
+    Message,
+    Progress,
+    Ready,
+    Report,
+    RunRequest,
+    Saved,
+    Started,
+    Stop,
+    decode,
+    encode,
+)
+from tempopt.workers.placement import Placement
+
+STEPS = 24
+EVERY = 4
+
+
+def value_at(request: RunRequest, step: int, salt: str = "") -> float:
+    """Return a validation loss: falls over training, is lowest near temperature 0.7, differs by seed."""
+    drawn = json.dumps([salt, request.seed, sorted(request.parameters.items())], default=str)
+    noise = int.from_bytes(hashlib.sha256(drawn.encode()).digest()[:4], "big") / 2**32
+    temperature = request.parameters.get("temperature_final") or request.parameters.get(
+        "temperature_init", 1.0
+    )
+    return 1.0 + 0.3 * math.log(temperature / 0.7) ** 2 + 0.6 * noise + 2.0 * math.exp(-step / 6)
+
+
+class FakeWorker:
+    """What an agent takes for a worker process.
+
+    Args:
+        slot: Which of the agent's workers it is.
+        place: Where it would train.
+    """
+
+    pace = 0.0002
+    """Seconds a step."""
+
+    def __init__(self, *, slot: int, place: Placement) -> None:
+        self.slot = slot
+        self.place = place
+        self.ready = False
+        self.pid = os.getpid()
+        self.connection, self._theirs = Pipe()
+        self._requests: queue.Queue[RunRequest | None] = queue.Queue()
+        self._stops: dict[tuple[int, int], Stop] = {}
+        self._gone = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def send(self, message: Message) -> None:
+        """Take a request, or the wish that a run end."""
+        if isinstance(message, Stop):
+            self._stops[message.ticket, message.attempt] = message
+        elif isinstance(message, RunRequest):
+            # by way of text, as over the real connection
+            self._requests.put(decode(encode(message)))  # type: ignore[arg-type]
+
+    def receive(self) -> Message | None:
+        """Return the next message, None if the worker is gone."""
+        try:
+            message = decode(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            return None
+        self.ready = self.ready or isinstance(message, Ready)
+        return message
+
+    def obituary(self) -> str:
+        """Return how the worker ended."""
+        self._thread.join()
+        return "the worker was killed by SIGKILL"
+
+    def end(self) -> None:
+        """End at the next step."""
+        self._gone.set()
+        self._requests.put(None)
+
+    def kill(self) -> None:
+        """End, and wait for it."""
+        self.end()
+        self.connection.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            self._say(Ready())
+            while (request := self._requests.get()) is not None:
+                self._answer(request)
+        except (BrokenPipeError, ConnectionResetError, EOFError, OSError):
+            pass
+        finally:
+            self._theirs.close()
+
+    def _say(self, message: Message) -> None:
+        if self._gone.is_set():
+            raise EOFError
+        self._theirs.send_bytes(encode(message))
+
+    def _answer(self, request: RunRequest) -> None:
+        try:
+            self._train(request)
+        except ValueError as error:
+            run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
+            self._say(Failed(**run, kind="error", message=str(error)))
+
+    def _train(self, request: RunRequest) -> None:
+        run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
+        begun, reports = time.monotonic(), []
+        step, notes = self._found(request)
+        steps = STEPS if request.task == "train" else 2
+        reports = [[float(at), value_at(request, at)] for at in range(EVERY, step + 1, EVERY)]
+        about = {"device": "cpu", "precision": "32-true", "layers": ["layer 0"], "code": "code"}
+        self._say(Started(**run, step=step, total_steps=steps, reports=reports, notes=notes, **about))
+        state: Any = "complete"
+        while step < steps:
+            time.sleep(self.pace)
+            step += 1
+            self._say(Progress(**run, step=step))
+            if step % EVERY == 0 and request.task == "train":
+                value = value_at(request, step)
+                reports.append([float(step), value])
+                self._say(Report(**run, step=step, value=value, metrics={request.program.metric: value}))
+                self._keep(request, step)
+            if stop := self._stops.get((request.ticket, request.attempt)):
+                if stop.keep:
+                    self._keep(request, step)
+                state = "stopped"
+                break
+        measured = {}
+        if state == "complete":
+            names = ["validate", "validate_current", *(each.name for each in request.evaluations)]
+            measured = {name: value_at(request, steps, "" if "validate" in name else name) for name in names}
+        logged = {name: {request.program.metric: value} for name, value in measured.items()}
+        seconds = time.monotonic() - begun
+        self._say(
+            Finished(
+                **run,
+                state=state,
+                step=step,
+                measurements=measured,
+                metrics=logged,
+                seconds=seconds,
+                reports=reports,
+            )
+        )
+
+    def _keep(self, request: RunRequest, step: int) -> None:
+        if request.checkpoints is None:
+            return
+        folder = Path(request.checkpoints.removeprefix("file://"))
+        folder.mkdir(parents=True, exist_ok=True)
+        path, data = folder / f"step-{step}.ckpt", f"{step}".encode()
+        path.write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        saved = Saved(step=step, url=f"file://{path}", digest=digest, size=len(data))
+        self._say(Kept(ticket=request.ticket, attempt=request.attempt, saved=saved))
+
+    def _found(self, request: RunRequest) -> tuple[int, list[str]]:
+        notes = []
+        for saved in request.resume:
+            path = Path(saved.url.removeprefix("file://"))
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == saved.digest:
+                return saved.step, notes
+            notes.append(f"The checkpoint {saved.url} is damaged or missing.")
+        return 0, notes
+
+
+def install(patch: pytest.MonkeyPatch | None = None, *, pace: float = FakeWorker.pace) -> None:
+    """Have agents of this process work with such workers; for good, unless it is patched for a test."""
+    patch = patch or pytest.MonkeyPatch()
+    patch.setattr(FakeWorker, "pace", pace)
+    for module in (dry_run, worker_pool):
+        patch.setattr(module, "WorkerProcess", FakeWorker)

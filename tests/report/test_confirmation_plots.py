@@ -1,0 +1,234 @@
+"""What the confirmation's plots show: the winner beside what it is compared with, and other temperatures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
+
+import pytest
+from scipy import stats
+
+from tempopt.records.tickets import arms_of
+from tempopt.report import plots
+from tempopt.results.study_result import StudyResult
+from tests.report.made_study import Made, World, finish, make, runs_of
+
+
+def _values(made: Made, arm: str) -> dict[int | None, float | None]:
+    return {t.pair: t.value for t in made.tickets if t.kind == "confirm" and arm in arms_of(t)}
+
+
+def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
+    data = plots.differences_data(confirmed)
+    winner = {run.pair: run.value for run in runs_of(confirmed, "confirm", "search")}
+    unit = {run.pair: run.value for run in runs_of(confirmed, "confirm", "unit")}
+    expected = {pair: winner[pair] - unit[pair] for pair in unit}  # type: ignore[operator]
+    assert dict(data.pairs) == pytest.approx(expected)
+    assert data.mean.gain == pytest.approx(fmean(expected.values()))
+    assert data.mean.confidence == pytest.approx(0.96)
+    interval = stats.ttest_1samp(list(expected.values()), 0).confidence_interval(0.96)
+    assert (data.mean.ci_low, data.mean.ci_high) == pytest.approx(interval)
+    assert [each.name for each in data.others] == [
+        "against constants",
+        "inference only",
+        "winner over inference only",
+        "initialisation only",
+        "without schedule",
+        "without level",
+    ]
+    assert data.twin == ()
+    assert "Bars are 96 % intervals: wholly" in data.caption()
+    assert '"without ..." is by how much the winner is better than itself' in data.caption()
+
+
+@pytest.fixture(scope="module")
+def tuned() -> StudyResult:
+    """A study that searched a learning rate and a length scaling, too."""
+    search = {"lr": {"low": 0.001, "high": 0.1, "log": True}, "length_scaling": ["none", "log_n"]}
+    return make(World(search=search, study={"failure": 0.6})).result()
+
+
+def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned: StudyResult) -> None:
+    data = plots.differences_data(tuned)
+    winner, unit, twin = (
+        {run.pair: run.value for run in runs_of(tuned, "confirm", arm)} for arm in ("search", "unit", "twin")
+    )
+    assert dict(data.pairs) == pytest.approx({p: winner[p] - unit[p] for p in unit})  # type: ignore[operator]
+    assert dict(data.twin) == pytest.approx({p: winner[p] - twin[p] for p in twin})  # type: ignore[operator]
+    assert unit != twin
+    named = {each.name: each for each in data.others}
+    baseline, own = named["against τ = 1, tuned again"], named["against its twin at τ = 1"]
+    assert baseline.gain == pytest.approx(fmean(gain for _, gain in data.pairs))
+    assert own.gain == pytest.approx(fmean(gain for _, gain in data.twin))
+    assert data.mean.name == "against τ = 1, both"
+    assert data.mean.gain == min(baseline.gain, own.gain)
+    assert data.mean.ci_low == min(baseline.ci_low, own.ci_low)
+    assert data.mean.ci_high == max(baseline.ci_high, own.ci_high)
+    assert "each stroke the winner minus its twin" in data.caption()
+    assert "A gain has to hold against both." in data.caption()
+    drawn = plots.plot_differences(data)
+    strokes = next(trace for trace in drawn.data if trace.name == "minus its twin")
+    assert list(strokes.x) == [gain for _, gain in data.twin]
+    assert drawn.layout.showlegend
+
+
+def test_what_is_a_share_of_the_gain_has_its_interval_in_the_table(tuned: StudyResult) -> None:
+    data = plots.differences_data(tuned)
+    assert tuned.verdict is not None and tuned.verdict.inference_only is not None
+    share = tuned.verdict.inference_only.share
+    assert share is not None
+    expected = f"{100 * share.ratio:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
+    rows = {row[0]: row for row in data.table().rows}
+    assert rows["inference only"][-1] == expected
+    assert rows["winner over inference only"][-1] is None
+    assert f"reaches {expected} of the total gain" in data.caption()
+
+
+def test_parts_of_the_winner_and_the_simplest_plan_stand_below(tuned: StudyResult) -> None:
+    assert tuned.verdict is not None and tuned.verdict.simplest is not None
+    named = {each.name: each.gain for each in plots.differences_data(tuned).others}
+    gains = {part.name: part.answer.paired.gain for part in tuned.verdict.parts}
+    assert {"schedule", "level"} <= gains.keys()
+    assert named["without schedule"] == gains["schedule"]
+    assert named["over the simplest plan"] == tuned.verdict.simplest.lost.paired.gain
+
+
+def test_many_seeds_lie_closer_and_every_comparison_keeps_its_name() -> None:
+    data = plots.differences_data(make(World(study={"seeds": {"confirm": 40}})).result())
+    drawn = plots.plot_differences(data)
+    names = list(drawn.layout.yaxis.ticktext)
+    assert names[-len(data.others) - 1 :] == [data.mean.name, *(each.name for each in data.others)]
+    assert sum(name.startswith("seed ") for name in names) == 12
+    assert len(drawn.data[0].x) == 40
+    assert max(drawn.data[0].y) < drawn.data[1].y[0]
+    assert drawn.layout.height < 800
+
+
+def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
+    result = make(World(more_pairs=4)).result()
+    data = plots.differences_data(result)
+    assert [seed for seed, _ in data.pairs] == list(range(12))
+    first = plots.differences_data(make(World()).result())
+    assert data.pairs[:8] == first.pairs
+    assert data.mean.confidence == pytest.approx(0.995)
+    parts = {each.confidence for each in data.others if each.name.startswith("without")}
+    assert list(parts) == pytest.approx([0.96])
+    assert (
+        "99.5 % intervals, those of the winner's parts 96 %, from before pairs were added" in data.caption()
+    )
+    assert plots.entropy_data(result).runs == {"search": 12, "unit": 12}
+    assert [run.pair for run in plots.pruning_check_data(result).runs] == list(range(12))
+
+
+def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> None:
+    fixed = {"temperature_init": 1.0, "schedule": "constant", "layer_pattern": "uniform"}
+    made = make(World(trials=6, confirmed=False))
+    for place, ticket in enumerate(made.tickets):
+        if ticket.kind == "search":
+            made.tickets[place] = replace(ticket, parameters=fixed, outcome="complete", value=0.7)
+    result = finish(World(trials=6), made).result()
+    assert result.verdict is not None and result.verdict.at_one
+    data = plots.differences_data(result)
+    assert data.at_one and {gain for _, gain in data.pairs} == {0.0}
+    assert "has chosen τ = 1 itself" in data.caption()
+    assert (data.mean.ci_low, data.mean.ci_high) == (0.0, 0.0)
+    assert list(plots.inference_data(result).arms) == ["unit"]
+    entropies = plots.entropy_data(result)
+    assert entropies.heads["search"] == entropies.heads["unit"]
+
+
+def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
+    data = plots.inference_data(tuned)
+    assert tuned.verdict is not None and tuned.verdict.inference_only is not None
+    for arm, found in (
+        ("unit", tuned.verdict.inference_only.baseline),
+        ("search", tuned.verdict.inference_only.winner),
+    ):
+        assert found is not None
+        models, runs = data.arms[arm], runs_of(tuned, "confirm", arm)
+        for scaling, points in models.curves.items():
+            label = "" if scaling == "none" else f",length_scaling={scaling}"
+            for tau, value in points:
+                if (arm, scaling, tau) == ("unit", "none", 1.0):
+                    assert value == models.as_trained
+                    continue
+                name = f"validate:constant={tau:.4g}{label}"
+                assert value == pytest.approx(fmean(tuned.measured[run.id][name][0][1] for run in runs))
+        own = fmean(tuned.measured[run.id]["validate"][0][1] for run in runs)
+        assert models.as_trained == pytest.approx(own)
+        best = max(
+            models.as_trained, models.winners or 0.0, *(v for p in models.curves.values() for _, v in p)
+        )
+        assert models.picked[2] == best == found.curve[found.plan]
+    assert data.arms["search"].winners is None and data.arms["unit"].winners is not None
+    taus = [tau for tau, _ in data.arms["unit"].curves["none"]]
+    assert 1.0 in taus and taus == sorted(taus)
+    assert set(data.arms["unit"].curves) == {"none", "log_n"}
+    assert "What that gains is counted on the test data." in data.caption()
+    assert "Dotted lines have length scaling as well (log_n)." in data.caption()
+
+
+def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned: StudyResult) -> None:
+    data = plots.inference_data(tuned)
+    drawn = plots.plot_inference(data)
+    assert drawn.layout.xaxis.type == "log"
+    stars = [trace for trace in drawn.data if trace.mode == "markers" and trace.marker.symbol == "star"]
+    assert [(trace.x[0], trace.y[0]) for trace in stars] == [each.picked[1:] for each in data.arms.values()]
+    dashed = [trace for trace in drawn.data if trace.mode == "lines"]
+    assert [trace.y[0] for trace in dashed] == [each.as_trained for each in data.arms.values()]
+
+
+def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult) -> None:
+    data = plots.inference_data(tuned)
+    models = data.arms["search"]
+    stays = replace(models, picked=("as trained", models.own, models.as_trained))
+    caption = replace(data, arms={**data.arms, "search": stays}).caption()
+    assert "The winner's models do best at the temperature of their training." in caption
+    assert "Models trained at τ = 1 do best at τ = 0.5" in caption
+
+
+def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
+    made = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
+    data = plots.differences_data(made.result())
+    winner, unit = _values(made, "search"), _values(made, "unit")
+    assert dict(data.pairs) == pytest.approx({p: unit[p] - winner[p] for p in unit})  # type: ignore[operator]
+    best = plots.history_data(made.result()).best
+    assert all(earlier[1] > later[1] for earlier, later in pairwise(best))
+    curves = plots.schedules_data(made.result()).curves
+    assert [value for _, value, _ in curves] == sorted((v for _, v, _ in curves), reverse=True)
+
+
+def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
+    made = make(World())
+    place = next(i for i, t in enumerate(made.tickets) if (t.kind, t.arm) == ("confirm", "search"))
+    made.tickets[place] = replace(made.tickets[place], outcome="diverged", value=None)
+    data = plots.differences_data(made.result())
+    pair = made.tickets[place].pair
+    assert data.diverged == {pair}
+    unit = _values(made, "unit")
+    reached = [value for value in (*unit.values(), *_values(made, "search").values()) if value is not None]
+    assert dict(data.pairs)[pair] == pytest.approx(min(reached) - unit[pair])  # type: ignore[operator]
+
+
+def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> None:
+    made = make(World(gain=0.3))
+    data = plots.differences_data(made.result())
+    assert data.forbidden == ()
+    assert "wholly right of zero is a gain, wholly left of it a loss." in data.caption()
+    assert "diverged" not in data.caption()
+    for place, ticket in enumerate(made.tickets):
+        if (ticket.kind, ticket.arm) == ("confirm", "search"):
+            made.tickets[place] = replace(ticket, value=(ticket.value or 0.0) + 1.0)
+            last = place
+    made.tickets[last] = replace(made.tickets[last], outcome="diverged", value=None)
+    # the worst value that was reached is still a gain on this seed
+    pair = made.tickets[last].pair
+    for place, ticket in enumerate(made.tickets):
+        if ticket.kind == "confirm" and "unit" in arms_of(ticket) and ticket.pair == pair:
+            made.tickets[place] = replace(ticket, value=-0.5)
+    data = plots.differences_data(made.result())
+    assert data.mean.ci_low > 0
+    assert data.forbidden[0] == data.mean.name
+    assert f"Not so for {data.mean.name}" in data.caption()
+    assert "so the gain does not count" in data.caption()

@@ -1,0 +1,270 @@
+"""The winner as YAML and as Python: valid, complete, and honest about what is not confirmed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tempopt.errors import StudyFailed, TempoptError
+from tempopt.records.rows import TicketRow
+from tempopt.results.export import to_python, to_yaml
+
+SEARCHED = {
+    "schedule": {"choices": ["constant", "linear"]},
+    "temperature_init": {"low": 0.5, "high": 4.0},
+    "temperature_final": {"low": 0.5, "high": 4.0},
+    "lr": {"low": 0.001, "high": 0.1},
+    "data.batch_size": {"choices": [4, 8]},
+    "trainer.gradient_clip_val": {"choices": [0.5, 1.0]},
+}
+FOUND = {
+    "schedule": "linear",
+    "temperature_init": 2.5,
+    "temperature_final": 1.0,
+    "lr": 1e-05,
+    "data.batch_size": 8,
+    "trainer.gradient_clip_val": 0.5,
+}
+
+
+@pytest.fixture
+def best_of(make_spec: Any, make_ticket: Any, result_of: Any) -> Any:
+    """Return a maker of a study whose one complete trial has the parameters FOUND."""
+
+    def make(sections: dict[str, Any], found: dict[str, Any] = FOUND, **study: Any) -> Any:
+        spec = make_spec({"search": SEARCHED, **sections}, **study)
+        return result_of(spec, [make_ticket("search", 0, 0.5, parameters=found)])
+
+    return make
+
+
+def test_the_winners_parameters_stand_where_lightning_cli_reads_them(best_of: Any) -> None:
+    config = yaml.safe_load(to_yaml(best_of({})))
+    arguments = {"d_model": 8, "schedule": "linear", "temperature_init": 2.5, "temperature_final": 1.0}
+    assert config == {
+        "model": {"class_path": "package.module.Model", "init_args": {**arguments, "lr": 1e-05}},
+        "data": {"class_path": "package.module.Data", "init_args": {"batch_size": 8}},
+        "trainer": {"max_steps": 10, "gradient_clip_val": 0.5},
+    }
+
+
+def test_a_fixed_temperature_that_the_winner_does_not_read_is_taken_out(best_of: Any) -> None:
+    model = {"class_path": "package.module.Model", "init_args": {"d_model": 8, "temperature_final": 0.5}}
+    space = {name: domain for name, domain in SEARCHED.items() if name != "temperature_final"}
+    found = {"schedule": "constant", "temperature_init": 2.0}
+    result = best_of({"model": model, "search": space}, found)
+    assert "temperature_final" not in to_yaml(result) + to_python(result)
+    assert result.spec.model["init_args"]["temperature_final"] == 0.5
+
+
+def test_python_is_the_call_that_trains_the_winner(best_of: Any) -> None:
+    code = to_python(best_of({}))
+    compile(code, "export", "exec")
+    assert "from package.module import Data, Model\n" in code
+    assert "temperature_init=2.5" in code and "lr=1e-05" in code
+    assert "trainer = Trainer(max_steps=10, gradient_clip_val=0.5)\n" in code
+    assert code.endswith("data = Data(batch_size=8)\ntrainer.fit(model, datamodule=data)\n")
+
+
+def test_classes_within_classes_and_names_that_clash_become_calls(best_of: Any) -> None:
+    sections = {
+        "model": {"class_path": "one.Net", "init_args": {"head": {"class_path": "two.Net", "init_args": {}}}},
+        "data": None,
+        "trainer": {
+            "max_steps": 10,
+            "callbacks": {"class_path": "three.Callback", "init_args": {"limits": [1, {"a-b": None}]}},
+        },
+        "search": {"temperature_init": {"low": 0.5, "high": 4.0}},
+    }
+    code = to_python(best_of(sections, {"temperature_init": 2.0}))
+    compile(code, "export", "exec")
+    assert "from one import Net\n" in code and "from two import Net as Net2\n" in code
+    assert "model = Net(head=Net2(), temperature_init=2.0)\n" in code
+    assert "callbacks=[Callback(limits=[1, {'a-b': None}])]" in code
+    assert code.endswith("trainer.fit(model)\n")
+
+
+def test_loggers_are_left_out_and_one_that_is_switched_off_stays_so(best_of: Any) -> None:
+    given = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}, "dict_kwargs": {"flush": 1}}
+    for logger in (given, [given], "CSVLogger", True):
+        result = best_of({"trainer": {"max_steps": 10, "logger": logger}})
+        code, config = to_python(result), to_yaml(result)
+        compile(code, "export", "exec")
+        assert "logger" not in yaml.safe_load(config)["trainer"]
+        for text in (code, config):
+            assert "CSVLogger" not in text and "# The study's loggers (trainer.logger) are left out" in text
+    off = best_of({"trainer": {"max_steps": 10, "logger": False}})
+    assert yaml.safe_load(to_yaml(off))["trainer"]["logger"] is False
+    assert "logger=False" in to_python(off) and "left out" not in to_python(off)
+
+
+def test_what_a_class_hands_on_unseen_is_among_its_arguments(best_of: Any) -> None:
+    callback = {"class_path": "three.Callback", "init_args": {"a": 1}, "dict_kwargs": {"b": 2}}
+    code = to_python(best_of({"trainer": {"max_steps": 10, "callbacks": [callback]}}))
+    compile(code, "export", "exec")
+    assert "callbacks=[Callback(a=1, b=2)]" in code
+
+
+def test_the_header_says_what_was_shown(
+    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+) -> None:
+    done = result_of(make_spec(), whole_study, measure_unit(whole_study))
+    for text in (to_yaml(done), to_python(done)):
+        assert "\n# Gain shown: val_accuracy is higher by 0.1035" in text
+        assert "temperature_init" in text and "UNCONFIRMED" not in text
+    assert yaml.safe_load(to_yaml(done))["model"]["init_args"]["temperature_init"] == 4.0
+
+
+def test_what_was_confirmed_is_exported_until_later_trials_are(
+    make_spec: Any, whole_study: list[TicketRow], make_ticket: Any, result_of: Any
+) -> None:
+    later = make_ticket("search", 99, 9.0, round=1, parameters={"temperature_init": 0.3})
+    text = to_yaml(result_of(make_spec(), [*whole_study, later]))
+    assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 4.0
+    assert "Gain shown" in text and "# this is from before the newest search trials were added" in text
+
+
+def test_a_winner_without_a_gain_is_exported_as_one_without(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    worse = result_of(make_spec(direction="minimize"), whole_study)
+    assert "\n# No gain shown: " in to_yaml(worse)
+
+
+def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirmed(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    searched = [t for t in whole_study if t.kind in ("unit", "constant", "search")]
+    text = to_yaml(result_of(make_spec(), searched))
+    assert "# The best trial of the search, but UNCONFIRMED" in text
+    assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 6.0
+    chosen = [t for t in whole_study if t.kind not in ("confirm", "init_only")]
+    text = to_python(result_of(make_spec(), chosen))
+    assert "# Chosen on fresh seeds, but UNCONFIRMED" in text
+    assert "temperature_init=4.0" in text
+
+
+@pytest.mark.parametrize("export", [to_yaml, to_python])
+def test_without_a_complete_trial_there_is_nothing_to_export(
+    make_spec: Any, result_of: Any, export: Any
+) -> None:
+    with pytest.raises(StudyFailed, match=r'"pairs" has no winner.*tempopt resume pairs') as caught:
+        export(result_of(make_spec(), []))
+    assert isinstance(caught.value, TempoptError)
+
+
+MODULE = """
+import lightning as L, torch
+from torch import nn
+
+class Attends(L.LightningModule):
+    def __init__(self, d_model: int = 8, lr: float = 0.1) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.attention = nn.MultiheadAttention(d_model, 2, batch_first=True)
+        self.lr = lr
+
+    def training_step(self, batch, index):
+        return self.attention(batch, batch, batch, need_weights=False)[0].square().mean()
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", self.training_step(batch, index))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(torch.ones(4, 3, 8), batch_size=2)
+
+    val_dataloader = train_dataloader
+
+class Tempered(Attends):
+    def __init__(self, d_model: int = 8, lr: float = 0.1, schedule: str = "constant",
+                 temperature_init: float = 1.0, temperature_final: float = 1.0) -> None:
+        super().__init__(d_model, lr)
+        self.save_hyperparameters()
+"""
+QUIET = {
+    "max_steps": 2,
+    "logger": False,
+    "accelerator": "cpu",
+    "log_every_n_steps": 1,
+}
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_module", raising=False)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_python_of_an_attached_module_runs_and_ends_at_the_final_temperature(
+    best_of: Any, own_module: None
+) -> None:
+    sections = {
+        "model": {"class_path": "own_module.Attends", "init_args": {}},
+        "data": None,
+        "trainer": QUIET,
+        "attach": {"layers": "auto"},
+    }
+    found = {name: value for name, value in FOUND.items() if not name.startswith("data.")}
+    result = best_of(sections, found)
+    space: dict[str, Any] = {}
+    exec(compile(to_python(result), "export", "exec"), space)
+    assert space["trainer"].global_step == 2
+    assert space["trainer"].gradient_clip_val == 0.5
+    assert space["model"].hparams["lr"] == 1e-05
+    attachment = space["attachment"]
+    assert attachment.plan.temperatures(attachment.progress) == (1.0,)
+    config = to_yaml(result)
+    assert yaml.safe_load(config)["model"]["init_args"] == {"lr": 1e-05}
+    assert "#   schedule=linear, temperature_init=2.5, temperature_final=1\n" in config
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_cli_reads_the_yaml(best_of: Any, own_module: None, tmp_path: Path) -> None:
+    from lightning.pytorch.cli import LightningCLI
+
+    sections = {
+        "model": {"class_path": "own_module.Tempered", "init_args": {"d_model": 8}},
+        "data": None,
+        "trainer": QUIET,
+    }
+    found = {name: value for name, value in FOUND.items() if not name.startswith("data.")}
+    (tmp_path / "winner.yaml").write_text(to_yaml(best_of(sections, found)))
+    cli = LightningCLI(run=False, args=["--config", "winner.yaml"], save_config_callback=None)
+    hparams = cli.model.hparams
+    assert (hparams["schedule"], hparams["temperature_init"], hparams["lr"]) == ("linear", 2.5, 1e-05)
+    assert cli.trainer.gradient_clip_val == 0.5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_export_of_an_evaluation_loads_the_weights_and_validates(
+    best_of: Any, own_module: None, tmp_path: Path
+) -> None:
+    import torch
+
+    space: dict[str, Any] = {}
+    exec(compile(MODULE, "module", "exec"), space)
+    weights = space["Attends"]().state_dict()
+    torch.save({"state_dict": weights}, tmp_path / "model.ckpt")
+    sections = {
+        "model": {"class_path": "own_module.Attends", "init_args": {}},
+        "data": None,
+        "trainer": {"logger": False, "accelerator": "cpu"},
+        "attach": {"layers": "auto"},
+        "search": {"temperature_init": {"low": 0.5, "high": 4.0}},
+    }
+    result = best_of(sections, {"temperature_init": 2.0}, evaluate_only="model.ckpt")
+    assert "nothing was trained" in to_yaml(result)
+    exec(compile(to_python(result), "export", "exec"), space)
+    name = "attention.in_proj_weight"
+    assert torch.equal(space["model"].state_dict()[name], weights[name])
+    assert "val_loss" in space["trainer"].callback_metrics

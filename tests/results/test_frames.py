@@ -1,0 +1,85 @@
+"""A study as pandas frames and as HTML in a notebook."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tempopt
+from tempopt.records.rows import KINDS
+from tempopt.results.study_result import StudyResult, load
+from tempopt.store.store import Store
+from tests.report.made_study import Made, World, make, write
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    return make(World(trials=8, reports=4, layers=1, heads=2))
+
+
+@pytest.fixture(scope="module")
+def result(made: Made) -> StudyResult:
+    return made.result()
+
+
+def test_the_runs_are_a_row_each_with_their_parameters(made: Made, result: StudyResult) -> None:
+    frame = result.runs_frame()
+    assert list(frame.index) == [ticket.id for ticket in made.tickets]
+    assert list(frame["kind"]) == [ticket.kind for ticket in made.tickets]
+    best = frame[frame.kind == "search"].dropna(subset="value").sort_values("value").iloc[-1]
+    ticket = next(t for t in made.tickets if t.name == best["name"])
+    assert ticket.parameters is not None
+    assert best["param.temperature_init"] == ticket.parameters["temperature_init"]
+    assert best["value"] == ticket.value
+
+
+def test_curves_and_measurements_are_a_row_each(made: Made, result: StudyResult) -> None:
+    reports = [each for each in made.measurements if each.name == "report"]
+    frame = result.curves_frame()
+    assert len(frame) == len(reports)
+    assert frame["value"].sum() == pytest.approx(sum(each.value for each in reports))
+    others = result.measurements_frame()
+    assert len(others) == len(made.measurements) - len(reports)
+    assert "entropy/0/1" in set(others["measurement"])
+    assert list(others.columns) == ["id", "name", "kind", "arm", "number", "measurement", "step", "value"]
+
+
+def test_frames_of_a_study_that_has_measured_nothing_are_empty(result: StudyResult) -> None:
+    nothing = replace(result, runs=(), curves={}, measured={})
+    assert len(nothing.runs_frame()) == len(nothing.curves_frame()) == len(nothing.measurements_frame()) == 0
+    assert "value" in nothing.runs_frame().columns
+
+
+def test_a_notebook_shows_the_verdict_and_escapes_what_people_wrote(result: StudyResult) -> None:
+    section = result.spec.study.model_copy(update={"name": "<i>pairs</i>", "metric": "$x_1$"})
+    shown = replace(result, spec=result.spec.model_copy(update={"study": section}))._repr_html_()
+    assert "&lt;i&gt;pairs&lt;/i&gt;" in shown
+    assert "<i>" not in shown and "$" not in shown
+    assert "fresh seeds" in shown
+    assert shown.count("<tr>") == 1 + len(KINDS)
+
+
+def test_a_study_is_loaded_as_a_whole_only_where_that_is_asked_for(
+    made: Made, result: StudyResult, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'tempopt.db'}"
+    write(url, made)
+    whole = tempopt.load_study(url, "pairs")
+    assert whole.curves == result.curves
+    assert whole.measured == result.measured
+    assert sorted(run.id for run in whole.runs) == sorted(run.id for run in result.runs)
+    with Store.open(url, create=False) as store:
+        light = load(store, "pairs")
+    assert light.curves == {} and light.measured == {}
+    assert light.verdict == whole.verdict
+    assert len(light.runs) == len(whole.runs)
+
+
+def test_what_was_no_number_comes_back_as_none(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'tempopt.db'}"
+    write(url, make(World(trials=3, reports=2, confirmed=False, nan=True)))
+    values = [value for curve in tempopt.load_study(url, "pairs").curves.values() for _, value in curve]
+    assert any(math.isnan(value) for value in values)

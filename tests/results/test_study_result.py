@@ -1,0 +1,292 @@
+"""StudyResult at every stage of a study, and the data of ``tempopt show --json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tempopt.errors import StudyNotFound
+from tempopt.records.changes import Ended, Outcomes, Wanted
+from tempopt.records.rows import KINDS, NewTicket, TicketRow
+from tempopt.results.study_result import load
+from tempopt.store.store import Store
+from tests.simulated import Simulated
+
+TEST = ("gain", "ci_low", "ci_high", "p_value")
+ANSWER = (*TEST, "significant")
+RATIO = ("ratio", "low", "high")
+TUNED = {"plan": None, **dict.fromkeys(ANSWER), "curve": None}
+RATE = ("failed", "runs", "low", "high")
+DOCUMENTED: dict[str, Any] = {
+    "study": None,
+    "metric": None,
+    "direction": None,
+    "state": None,
+    "agents": None,
+    "tickets": {kind: ("requested", "done", "running", "waiting", "failed", "withdrawn") for kind in KINDS},
+    "trials": ("complete", "pruned", "diverged", "failed", "running"),
+    "baseline": ("mean", "sd", "n"),
+    "best": ("number", "value", "params"),
+    "verdict": {
+        **dict.fromkeys(ANSWER),
+        **dict.fromkeys(
+            ("confidence", "n_pairs", "params", "test", "confirmed_on", "round", "looks", "alpha")
+        ),
+        "over_baseline": ANSWER,
+        "baseline_params": None,
+        "over_twin": ANSWER,
+        "twin_params": None,
+        "interacts": None,
+        "against_constant": ANSWER,
+        "over_constant": ANSWER,
+        "over_constant_twin": ANSWER,
+        "constant_params": None,
+        "constant_twin_params": None,
+        "inference_only": {
+            **TUNED,
+            "share": RATIO,
+            "twin": TUNED,
+            "winner": TUNED,
+            "difference": ANSWER,
+        },
+        "init_only": {**dict.fromkeys(ANSWER), "share": RATIO},
+        "parts": None,
+        "simplest": {"parts": None, "params": None, "holds": None, "lost": ANSWER, "kept": TEST},
+        "failures": {"arm": RATE, "reference": RATE, "p_value": None},
+    },
+    "cost": (
+        *("train_seconds", "pruned_saving", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
+        "forked_steps",
+    ),
+    "alone": None,
+    "forks": None,
+}
+
+
+def keys_match(data: Any, documented: Any) -> bool:
+    if data is None or documented is None:
+        return True
+    if isinstance(documented, tuple):
+        return tuple(data) == documented
+    return tuple(data) == tuple(documented) and all(keys_match(data[k], documented[k]) for k in documented)
+
+
+def test_a_study_that_has_done_nothing_knows_nothing(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    waiting = [make_ticket(kind, 0, state="waiting") for kind in ("unit", "constant", "search")]
+    data = result_of(make_spec(), waiting).to_json()
+    assert keys_match(data, DOCUMENTED)
+    assert data["baseline"] is data["best"] is data["verdict"] is None
+    none = {"done": 0, "running": 0, "failed": 0, "withdrawn": 0}
+    assert data["tickets"]["search"] == {"requested": 1, "waiting": 1, **none}
+    assert data["tickets"]["choose"]["requested"] is None
+    assert data["trials"] == {"complete": 0, "pruned": 0, "diverged": 0, "failed": 0, "running": 0}
+    spent = {"train_seconds": 6.0, "pruned_saving": 0.0, "checkpoint_seconds": 0.0}
+    assert data["cost"] == {**spent, "gpu_seconds": None, "peak_memory": None, "forked_steps": 0}
+    assert data["alone"] == data["forks"] == []
+    assert (data["state"], data["agents"]) == ("paused", 0)
+
+
+def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    search = [
+        make_ticket("search", 0, 0.7),
+        make_ticket("search", 1, 0.9, trial_number=5),
+        make_ticket("search", 2, 0.95, outcome="pruned", seconds=2.0, steps=4, total_steps=10),
+        make_ticket("search", 3, None, outcome="diverged"),
+        make_ticket("search", 4, None, state="failed", outcome="failed"),
+        make_ticket("search", 5, None, state="running"),
+        make_ticket("search", 6, None, state="waiting"),
+        make_ticket("search", 7, 0.1, outcome="pruned", steps=None),
+    ]
+    result = result_of(make_spec(), search)
+    assert result.trials == {"complete": 2, "pruned": 2, "diverged": 1, "failed": 1, "running": 1}
+    assert result.best is not None and (result.best.number, result.best.value) == (5, 0.9)
+    assert result.tickets["search"].requested == 8
+    assert result.cost.pruned_saving == pytest.approx(2.0 * 6 / 4)
+    loss = result_of(make_spec(direction="minimize"), search).best
+    assert loss is not None and loss.value == 0.7
+
+
+def test_what_was_trained_by_others_is_no_cost_and_no_saving_of_pruning(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    pruned = {"outcome": "pruned", "total_steps": 20, "seconds": 2.0}
+    tickets = [
+        make_ticket("search", 0, **pruned, steps=12),
+        # four steps in two seconds, eight were not done
+        make_ticket("search", 1, **pruned, steps=12, forked_from=2000, forked_at=8, value=0.5),
+        make_ticket("search", 2, **pruned, steps=12, forked_from=2000, forked_at=12),
+    ]
+    result = result_of(make_spec(), tickets)
+    assert [t.steps_trained for t in tickets] == [12, 4, 0]
+    assert result.cost.forked_steps == 20
+    assert result.cost.pruned_saving == pytest.approx(2.0 * 8 / 12 + 2.0 * 8 / 4)
+    assert result.to_json()["forks"] == [
+        {"run": "search-1", "from": "search-0", "step": 8},
+        {"run": "search-2", "from": "search-0", "step": 12},
+    ]
+
+
+def test_what_runs_took_of_cards_is_counted_and_who_needed_one_alone_is_named(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    rows = [
+        make_ticket("search", 0, 0.7, gpu_seconds=1.5, peak_memory=2**33),
+        make_ticket("search", 12, 0.7, gpu_seconds=3.0, peak_memory=2**35, alone=True, failures=1),
+        make_ticket("unit", 0, 0.7),
+    ]
+    data = result_of(make_spec(), rows).to_json()
+    assert (data["cost"]["gpu_seconds"], data["cost"]["peak_memory"]) == (4.5, 2**35)
+    assert data["alone"] == ["search-12"]
+
+
+def test_the_baseline_is_the_arm_unit(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    unit = [make_ticket("unit", i, value) for i, value in enumerate([0.4, 0.6])]
+    assert result_of(make_spec(), unit).to_json()["baseline"] == {
+        "mean": pytest.approx(0.5),
+        "sd": pytest.approx(0.02**0.5),
+        "n": 2,
+    }
+    assert result_of(make_spec(), unit[:1]).to_json()["baseline"] == {"mean": 0.4, "sd": None, "n": 1}
+
+
+def test_a_finished_study_has_all_four_answers(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any, measure_unit: Any
+) -> None:
+    spec = make_spec()
+    result = result_of(spec, whole_study, measure_unit(whole_study), state="done")
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert keys_match(data, DOCUMENTED)
+    verdict = data["verdict"]
+    assert verdict["significant"] is True
+    assert verdict["gain"] == pytest.approx(0.1 * 1.035)
+    assert verdict["params"] == result.winner == {"temperature_init": 4.0}
+    assert (verdict["n_pairs"], verdict["test"], verdict["confirmed_on"]) == (8, "t", "test")
+    assert verdict["against_constant"]["gain"] == pytest.approx(0.05 * 1.035)
+    assert verdict["inference_only"]["share"]["ratio"] == pytest.approx(0.03 / 0.1035)
+    assert verdict["inference_only"]["winner"]["plan"] == "as trained"
+    assert verdict["inference_only"]["difference"]["gain"] == pytest.approx(0.1035 - 0.03)
+    assert verdict["init_only"]["share"]["ratio"] == pytest.approx(0.2)
+    assert (verdict["alpha"], verdict["confidence"], verdict["interacts"]) == (0.04, 0.96, False)
+    assert verdict["baseline_params"] == verdict["twin_params"] == {"temperature_init": 1.0}
+    assert (verdict["parts"], verdict["simplest"], verdict["failures"]) == ([], None, None)
+    assert verdict["constant_twin_params"] is None
+    assert data["tickets"]["confirm"]["requested"] == 24
+    assert data["tickets"]["rematch"]["requested"] == data["tickets"]["ablation"]["requested"] == 0
+
+
+def test_a_study_that_was_taken_apart_has_its_parts_and_rates(make_spec: Any, result_of: Any) -> None:
+    space = {
+        "temperature_init": {"low": 2.0, "high": 4.0},
+        "length_scaling": ["log_n"],
+        "lr": {"low": 0.1, "high": 1.0},
+    }
+
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        scaled = t.parameters.get("length_scaling", "none") != "none"
+        hot = t.parameters["temperature_init"] != 1.0
+        return scaled + 0.1 * hot + t.seed % 997 / 1e5 + len(str(t.parameters["lr"])) / 1e4 * (t.seed % 7)
+
+    study = Simulated(make_spec({"search": space}, trials=6, failure=0.5), worth).run()
+    result = result_of(study.spec, study.rows, state="done")
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert keys_match(data, DOCUMENTED)
+    verdict = data["verdict"]
+    assert [part["name"] for part in verdict["parts"]] == ["level", "length_scaling"]
+    assert all(set(part) == {"name", "params", *ANSWER} for part in verdict["parts"])
+    assert verdict["parts"][1]["gain"] == pytest.approx(1.0, abs=0.02)
+    assert verdict["simplest"]["parts"] == ["length_scaling"] and verdict["simplest"]["holds"]
+    assert verdict["failures"]["reference"]["failed"] == 8
+    assert verdict["failures"]["arm"]["failed"] == 0
+    assert verdict["over_twin"] is not None and verdict["twin_params"]["lr"] == verdict["params"]["lr"]
+    assert data["tickets"]["rematch"]["done"] == 10
+    assert data["tickets"]["ablation"]["done"] == 8 * 2
+
+
+def test_an_interval_without_an_end_is_null(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    few = [
+        replace(t, state="failed", outcome="failed", value=None) if t.kind == "confirm" and t.pair else t
+        for t in whole_study
+    ]
+    data = result_of(make_spec(), few).to_json()["verdict"]
+    assert data["ci_low"] is None and data["ci_high"] is None
+    assert (data["p_value"], data["n_pairs"]) == (1.0, 1)
+    assert data["inference_only"] is None
+
+
+def test_agents_at_work_are_those_whose_leases_live(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    def held(number: int, agent: str, lease: float) -> TicketRow:
+        fields = {"state": "running", "agent": agent, "lease": lease}
+        return cast(TicketRow, make_ticket("search", number, **fields))
+
+    gone = [held(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
+    working = [held(2, "c", 10.0), held(3, "c", 20.0), held(4, "d", 0.5)]
+    for stored in ("running", "paused"):
+        idle = result_of(make_spec(), gone, state=stored)
+        assert (idle.state, idle.agents) == ("paused", 0)
+        busy = result_of(make_spec(), gone + working, state=stored)
+        assert (busy.state, busy.agents) == ("running", 2)
+    assert result_of(make_spec(), gone, state="done").state == "done"
+
+
+def test_what_was_withdrawn_is_neither_waiting_nor_to_come(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    tickets = [make_ticket("search", 0, 0.5)]
+    tickets += [make_ticket("search", number, state="withdrawn") for number in (1, 2)]
+    result = result_of(make_spec(), tickets, state="done")
+    count = result.tickets["search"]
+    assert (count.requested, count.done, count.withdrawn) == (3, 1, 2)
+    assert count.waiting == count.running == count.failed == 0
+    assert sum(result.trials.values()) == 1
+    assert result.tickets["confirm"].requested == 0
+
+
+def test_the_winner_is_known_once_choosing_is_over(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    searched = [t for t in whole_study if t.kind not in ("choose", "confirm", "init_only")]
+    chosen = [t for t in whole_study if t.kind == "choose"]
+    spec = make_spec()
+    assert result_of(spec, searched).winner is None
+    assert result_of(spec, [*searched, *chosen]).winner == {"temperature_init": 4.0}
+    assert result_of(spec, [*searched, *chosen]).verdict is None
+
+
+def test_an_evaluation_of_a_trained_model_has_no_verdict(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    data = result_of(
+        make_spec(evaluate_only="m.ckpt"), [make_ticket("search", 0, 0.5)], state="done"
+    ).to_json()
+    assert data["verdict"] is None
+    assert data["tickets"]["confirm"]["requested"] == 0
+
+
+def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> None:
+    spec = make_spec()
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        row = store.create_study("pairs", spec.to_json(), spec.identity())
+        store.add_tickets(row.id, [NewTicket(kind="unit", arm="unit", number=0, seed=3)])
+        ticket = store.take_ticket(row.id, "here", Wanted(limits={"unit": None}, lease=60.0, max_attempts=3))
+        assert ticket is not None
+        store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
+        assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)
+        outcomes = Outcomes(outcome="complete", value=0.25, steps=10, seconds=1.5, checkpoint_seconds=0.5)
+        ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+        store.write(row.id, [ended], agent="here", lease=60.0)
+        result = load(store, "pairs")
+        assert (result.state, result.agents) == ("paused", 0)
+        assert result.cost.checkpoint_seconds == 0.5
+        assert result.baseline is not None and result.baseline.mean == 0.25
+        assert result.cost.train_seconds == 1.5
+        with pytest.raises(StudyNotFound, match='Unknown study "pair"'):
+            load(store, "pair")

@@ -1,0 +1,354 @@
+"""What is said of a study at its end, and what is never said."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, cast
+
+import numpy as np
+from scipy import stats
+
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.results.verdict_text import headline, parameters_text, verdict_lines
+from tempopt.temperature import active_groups
+from tests.simulated import SPACE, Simulated, Worth
+
+
+def shifted(tickets: list[TicketRow], arm: str, gains: list[float]) -> list[TicketRow]:
+    """Return the tickets with the confirm runs of an arm ``gains`` away from 0.5."""
+    return [
+        dataclasses.replace(t, value=0.5 + gains[t.pair])
+        if t.kind == "confirm" and arm in arms_of(t) and t.pair is not None
+        else t
+        for t in tickets
+    ]
+
+
+def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
+    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+) -> None:
+    lines = verdict_lines(result_of(make_spec(), whole_study, measure_unit(whole_study), state="done"))
+    first, winner, constant, inference, difference, init, cost = lines
+    assert first.startswith("Gain shown: val_accuracy is higher by 0.1035 than with τ = 1")
+    assert "96 % interval +0.1013 to +0.1057" in first and "p = 9.5e-13" in first
+    assert "8 fresh seeds, test data, paired t-test" in first
+    assert winner == "  winner: temperature_init=4"
+    assert "against the best constant after 4 runs (temperature_init=3): +0.0517" in constant
+    assert constant.endswith(": the winner is a constant.")
+    assert "winner's final temperature" in inference and inference.endswith("29 % of the gain (28 to 30 %).")
+    assert difference.startswith(
+        "  the winner against τ = 1 so evaluated: +0.0735 (96 % interval +0.0713 to +0.0757, "
+    )
+    assert difference.endswith("training with it is worth that much more than inference alone.")
+    assert init.endswith("20 % of the gain (20 to 20 %).")
+    assert cost == "  cost: 1 min 46 s of training in 53 runs (search trials: 4 complete)."
+
+
+def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
+    tickets = shifted(whole_study, "search", [-0.1 - pair / 1000 for pair in range(8)])
+    result = result_of(make_spec(direction="minimize", metric="val_loss"), tickets)
+    assert headline(result).startswith("Gain shown: val_loss is lower by 0.1035 than with τ = 1")
+
+
+def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
+    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+) -> None:
+    tickets = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.03])
+    lines = verdict_lines(result_of(make_spec(), tickets, measure_unit(tickets)))
+    assert lines[0].startswith(
+        "No gain shown: the winner of the search gains +0.00 in val_accuracy over τ = 1"
+    )
+    total = result_of(make_spec(), tickets).verdict.total.paired
+    assert lines[2] == f"  no gain above {total.ci_high:.2f} is compatible with this (96 %)."
+    assert lines[3].endswith(": the winner is a constant.")
+    assert not any("of the gain" in line for line in lines)
+    assert any("not shown to be worth more than inference alone" in line for line in lines)
+
+
+def test_a_winner_that_is_worse_is_called_worse(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    tickets = shifted(whole_study, "search", [-0.1 - pair / 1000 for pair in range(8)])
+    lines = verdict_lines(result_of(make_spec(), tickets))
+    assert lines[0].startswith(
+        "No gain shown: in val_accuracy the winner of the search is worse than τ = 1 by 0.1035"
+    )
+    assert lines[2] == "  no gain above 0.0000 is compatible with this (96 %)."
+
+
+def test_the_best_value_of_a_search_is_never_called_the_gain(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    searched = [t for t in whole_study if t.kind in ("unit", "constant", "search")]
+    lines = verdict_lines(result_of(make_spec(), searched))
+    assert lines[0] == "No verdict yet: the confirmation on fresh seeds is not over."
+    assert lines[1] == "  best trial: val_accuracy 0.53 with temperature_init=6; that is not the gain."
+    assert verdict_lines(result_of(make_spec(), []))[0] == "No search trial of pairs is complete yet."
+
+
+def test_a_study_without_a_pair_to_compare_says_so(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    lost = [
+        dataclasses.replace(t, state="failed", outcome="failed", value=None) if t.kind == "confirm" else t
+        for t in whole_study
+    ]
+    lines = verdict_lines(result_of(make_spec(), lost, state="done"))
+    assert lines[0] == "No verdict: no pair of runs could be compared in the confirmation."
+
+
+def test_an_evaluation_of_a_trained_model_claims_no_gain(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    searched = [t for t in whole_study if t.kind == "search"]
+    lines = verdict_lines(result_of(make_spec(evaluate_only="m.ckpt"), searched, state="done"))
+    assert lines[0] == "Evaluation of a trained model, best trial: val_accuracy 0.53 with temperature_init=6."
+    assert "no gain to confirm" in lines[1]
+
+
+def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
+    tickets = [
+        dataclasses.replace(t, outcome="diverged", value=None)
+        if (t.kind, t.arm, t.pair) == ("confirm", "search", 0)
+        else dataclasses.replace(t, outcome="failed", state="failed", value=None)
+        if (t.kind, t.arm, t.pair) == ("confirm", "unit+twin", 1)
+        else dataclasses.replace(t, value=9.0 + (t.pair or 0))
+        if (t.kind, t.arm) == ("confirm", "search")
+        else t
+        for t in whole_study
+    ]
+    text = "\n".join(verdict_lines(result_of(make_spec(confirm_on="validate"), tickets)))
+    assert "No gain shown" in text
+    assert "confirmed on the validation data that the search has seen: only the seeds are fresh" in text
+    assert "the winner diverged on 1 of 7 seeds, τ = 1 on 0" in text
+    assert "so the gain does not count" in text
+    assert "failed on every attempt: 1." in text
+
+
+def test_a_later_verdict_says_what_part_of_the_level_it_may_spend(
+    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+) -> None:
+    later = [
+        dataclasses.replace(t, round=1, id=t.id + 500, number=t.number + 500)
+        for t in whole_study
+        if t.kind in ("search", "confirm", "init_only")
+    ]
+    tickets = [*whole_study, *later]
+    lines = verdict_lines(result_of(make_spec(), tickets, measure_unit(tickets)))
+    assert "99.5 % interval" in lines[0] and "p = 7.6e-12" in lines[0]
+    assert lines[2] == (
+        "  verdict 2 of this study: of the 5 % that all its verdicts share, this one may spend 0.5 %, so p "
+        "is multiplied by 10."
+    )
+    searching = [t for t in later if t.kind == "search"]
+    lines = verdict_lines(result_of(make_spec(), [*whole_study, *searching]))
+    assert "96 % interval" in lines[0] and "p = 9.5e-13" in lines[0]
+    assert lines[2] == ("  this is from before the newest search trials were added: those are not confirmed.")
+
+
+def told(make_spec: Any, result_of: Any, worth: Worth, **study: Any) -> list[str]:
+    """Return what is said of a study whose runs are worth so much."""
+    found = Simulated(make_spec({"search": SPACE}, trials=6, **study), worth).run()
+    return verdict_lines(result_of(found.spec, found.rows, state="done"))
+
+
+def by_part(t: TicketRow) -> float:
+    assert t.parameters is not None
+    parts = {"length_scaling": 1.0, "schedule": 0.05, "level": 0.05}
+    noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
+    return float(sum(parts[part] for part in active_groups(t.parameters)) + noise)
+
+
+def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
+    make_spec: Any, result_of: Any
+) -> None:
+    def worth(t: TicketRow) -> float:
+        # at one a rate of its own is better than whatever the winner has
+        assert t.parameters is not None
+        return by_part(t) + 0.2 * t.parameters["lr"] * (t.parameters["temperature_init"] == 1.0)
+
+    lines = told(make_spec, result_of, worth, ablation="none")
+    assert lines[0].startswith("Gain shown")
+    assert lines[2].startswith("  against the best at τ = 1, tuned again after choosing: +0.9")
+    assert re.match(r"  against its own other parameters at τ = 1 \(.*lr=0\.\d+\): \+1\.0", lines[3])
+    assert lines[3].endswith("the more cautious of the two counts, at each end.")
+    assert re.match(r"  against the best constant after 3 runs \(.*\): \+1\.0", lines[4])
+    assert re.match(r"  against the winner with constant τ = \d\S* in place of its schedule: \+0", lines[5])
+    assert lines[5].endswith(": the schedule is worth more than one constant.")
+    assert not any("interact" in line or "without one of its parts" in line for line in lines)
+
+
+def test_what_a_winner_is_made_of_and_the_simplest_plan_are_told(make_spec: Any, result_of: Any) -> None:
+    lines = told(make_spec, result_of, by_part)
+    at = lines.index("  the winner against itself without one of its parts:")
+    names = [line.partition(":")[0] for line in lines[at + 1 : at + 4]]
+    assert names == ["    the schedule", "    the level (its mean over training)", "    the length scaling"]
+    assert re.match(r"    the length scaling: \+(1\.0|0\.99)", lines[at + 3])
+    assert re.match(
+        r"  the simplest plan, the length scaling alone \(.*\): shown to keep 50 % of the gain or more; the "
+        r"winner against it: \+0\.",
+        lines[at + 4],
+    )
+
+
+def test_a_temperature_and_a_rate_that_stand_in_for_each_other_are_said_to_interact(
+    make_spec: Any, result_of: Any
+) -> None:
+    def worth(t: TicketRow) -> float:
+        # the winner's rate is a bad one at one, and nothing else matters
+        assert t.parameters is not None
+        noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
+        return float(noise - (t.kind == "confirm" and t.arm == "twin"))
+
+    lines = told(make_spec, result_of, worth)
+    assert lines[0].startswith("No gain shown: the winner of the search gains ")
+    assert lines[2].startswith("  no gain above ")
+    assert any(line.endswith(" in part or whole.") and "τ and lr interact." in line for line in lines)
+
+
+def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
+    make_spec: Any, result_of: Any
+) -> None:
+    study = Simulated(
+        make_spec({"search": {"temperature_init": [1.0], "lr": [0.1, 0.2, 0.3]}}, trials=6),
+        lambda t: t.seed % 997 / 997,
+    ).run()
+    lines = verdict_lines(result_of(study.spec, study.rows, state="done"))
+    assert lines[0] == (
+        "No gain shown: the best that the search has found in val_accuracy is τ = 1 itself (8 fresh seeds, "
+        "test data, paired t-test)."
+    )
+    assert len(lines) == 3 and lines[2].startswith("  cost: ")
+
+
+def test_failed_runs_are_told_beside_the_mean(make_spec: Any, result_of: Any) -> None:
+    def worth(t: TicketRow) -> float:
+        return by_part(t) - 5.0 * (t.kind == "confirm" and "unit" in t.arm and t.pair in (0, 1, 2))
+
+    lines = told(make_spec, result_of, worth, failure=-2.0)
+    some, none = (stats.binomtest(k, 8).proportion_ci(0.96, method="exact") for k in (3, 0))
+    [line] = [line for line in lines if "failed runs" in line]
+    assert line == (
+        "  failed runs (val_accuracy below -2, or diverged): the winner "
+        f"0 of 8 (0 to {100 * none.high:.0f} %), "
+        f"at τ = 1 3 of 8 ({100 * some.low:.0f} to {100 * some.high:.0f} %); p = 0.25 (exact McNemar test)."
+    )
+    assert not any("failed runs" in line for line in told(make_spec, result_of, worth))
+
+
+def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    def failed(number: int, error: str | None) -> TicketRow:
+        fields = {"state": "failed", "outcome": "failed", "failures": 3, "error": error}
+        return cast(TicketRow, make_ticket("search", number, **fields))
+
+    tickets = [
+        make_ticket("search", 0, 0.5, failures=2, error="killed by signal 9 (SIGKILL)"),
+        *(failed(1, "out of memory."), failed(2, None), failed(3, f"{'x' * 200}\ny"), failed(4, "lost")),
+        make_ticket("constant", 0, state="withdrawn"),
+        *(make_ticket("search", 5 + i, state="withdrawn") for i in range(2)),
+    ]
+    lines = verdict_lines(result_of(make_spec(), tickets))
+    assert lines[2] == (
+        "  failed on every attempt: 4 (search 1: out of memory; search 2: no reason is known; "
+        f"search 3: {'x' * 100} ...; and 1 more)."
+    )
+    assert lines[3] == ("  attempts lost and made good: 2 (search 0: killed by signal 9 (SIGKILL)).")
+    assert lines[4] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
+
+
+def test_a_study_that_ended_with_nothing_says_why(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    withdrawn = make_ticket("search", 0, state="withdrawn")
+    lines = verdict_lines(result_of(make_spec(), [withdrawn], state="done"))
+    assert lines[0] == "No verdict: pairs is over, and no search trial is complete."
+    lines = verdict_lines(result_of(make_spec(), [make_ticket("search", 0, 0.5)], state="done"))
+    assert lines[0].startswith("No verdict: no run with τ = 1 was begun")
+
+
+def test_what_checkpoints_cost_is_told(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    ticket = make_ticket("search", 0, 0.5, seconds=100.0, checkpoint_seconds=12.0)
+    cost = verdict_lines(result_of(make_spec(), [ticket]))[-1]
+    assert "1 min 40 s of training in 1 runs, 12 s of it to write checkpoints" in cost
+
+
+def test_what_runs_took_of_cards_is_told_where_they_took_any(
+    make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    on_cpu = [make_ticket("search", 0, 0.5)]
+    assert "GPU" not in verdict_lines(result_of(make_spec(), on_cpu))[-1]
+    rows = [
+        make_ticket("search", n, 0.5, gpu_seconds=45.0, peak_memory=8 * 10**9, alone=n > 0) for n in range(3)
+    ]
+    lines = verdict_lines(result_of(make_spec(), rows))
+    assert lines[-1].endswith("; 2 min 15 s of GPUs, at most 8 GB of one in use.")
+    assert "  ran out of a card's memory and needed a card of their own: search-1, search-2." in lines
+
+
+def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
+    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+) -> None:
+    measured = measure_unit(whole_study, {"test:winner": -0.1})
+    lines = verdict_lines(result_of(make_spec(), whole_study, measured))
+    assert "  inference only: models trained at τ = 1 are evaluated best at τ = 1." in lines
+    measured = measure_unit(whole_study, {"validate:constant=0.5": 0.1, "test:constant=0.5": 0.2})
+    lines = verdict_lines(result_of(make_spec(), whole_study, measured))
+    (line,) = [line for line in lines if "evaluated at τ = 0.5)" in line]
+    assert line.endswith(": 193 % of the gain (189 to 197 %).")
+    (line,) = [line for line in lines if "so evaluated" in line]
+    assert line.endswith(": inference alone is better.")
+
+
+def test_a_winner_that_is_better_at_another_temperature_is_compared_at_that(
+    make_spec: Any, whole_study: list[TicketRow], measure: Any, result_of: Any
+) -> None:
+    measured = measure(
+        whole_study,
+        unit={"validate:winner": 0.03, "test:winner": 0.03},
+        search={"validate:constant=2": 0.1, "test:constant=2": 0.05},
+    )
+    lines = verdict_lines(result_of(make_spec(), whole_study, measured))
+    (line,) = [line for line in lines if "so evaluated" in line]
+    assert line.startswith("  the winner evaluated at τ = 2 against τ = 1 so evaluated: +0.1235")
+
+
+def test_few_pairs_bound_no_interval_and_the_words_say_so(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    few = [
+        dataclasses.replace(t, state="failed", outcome="failed", value=None)
+        if t.kind == "confirm" and t.pair
+        else t
+        for t in whole_study
+    ]
+    text = "\n".join(verdict_lines(result_of(make_spec(), few)))
+    assert "96 % interval −∞ to +∞, p = 1" in text
+    assert "compatible" not in text
+    assert "so few pairs bound no interval" in text
+
+
+def test_parameters_are_rounded_for_people() -> None:
+    assert parameters_text({"temperature_init": 1.23456, "schedule": "cosine", "num_steps": 4}) == (
+        "temperature_init=1.235, schedule=cosine, num_steps=4"
+    )
+
+
+def test_a_study_that_searches_no_level_of_temperature_is_told(make_spec: Any, result_of: Any) -> None:
+    space = {"length_scaling": ["none", "log_n"], "n0": {"low": 4.0, "high": 64.0}}
+
+    def worth(t: TicketRow) -> float:
+        assert t.parameters is not None
+        return float(t.parameters["length_scaling"] == "log_n") + np.random.default_rng(t.seed).normal(
+            0, 0.01
+        )
+
+    found = Simulated(make_spec({"search": space}, trials=6), worth).run()
+    lines = verdict_lines(result_of(found.spec, found.rows, state="done"))
+    assert lines[0].startswith("Gain shown") and any("the winner is a constant" in line for line in lines)
+
+
+def test_what_would_keep_a_gain_that_is_not_shown_is_not_told(make_spec: Any, result_of: Any) -> None:
+    lines = told(make_spec, result_of, lambda t: by_part(t) / 1000 if t.kind == "confirm" else by_part(t),
+                 ablation="full")  # fmt: skip
+    shown = lines[0].startswith("Gain shown")
+    assert shown or not any("the simplest plan" in line for line in lines)

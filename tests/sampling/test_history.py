@@ -1,0 +1,204 @@
+"""What a ticket may know is a function of its number, never of who finished first."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import datetime
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from tempopt.sampling.history import History
+from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
+from tempopt.spec.study_spec import PRUNERS, SAMPLERS, Strategy
+
+SPACE = {
+    "temperature_init": FloatDistribution(0.25, 4.0, log=True),
+    "schedule": CategoricalDistribution(["constant", "linear"]),
+}
+TPE = Strategy(name="tpe")
+MEDIAN = Strategy(name="median")
+
+
+def history(parallel: int = 4, direction: str = "maximize") -> History:
+    return History(name="s/search", direction=direction, distributions=SPACE, parallel=parallel)
+
+
+def value_of(params: dict[str, Any]) -> float:
+    return -abs(math.log(params["temperature_init"]) - 0.5) + (params["schedule"] == "linear")
+
+
+def search(
+    one: History, count: int, *, parallel: int, luck: random.Random, sampler: Strategy = TPE
+) -> list[Any]:
+    """Carry out a search in which the runs in flight finish in an order that luck decides."""
+    made: list[Any] = []
+    running: list[int] = []
+    while len(made) < count or running:
+        while len(made) < count and len(running) < parallel and one.ready(len(made)):
+            params = one.ask(len(made), make_sampler(sampler, seed=len(made)))
+            one.asked(len(made), params)
+            running.append(len(made))
+            made.append([params, None])
+        number = running.pop(luck.randrange(len(running)))
+        value = value_of(made[number][0])
+        pruned = one.prune(number, {1: value}, make_pruner(MEDIAN))
+        made[number][1] = pruned
+        one.told(number, TrialState.PRUNED if pruned else TrialState.COMPLETE, value, {1: value})
+    return made
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_search_is_the_same_in_whatever_order_its_runs_finish(sampler: str) -> None:
+    strategy = Strategy(name=sampler)
+    one_by_one = search(history(), 30, parallel=1, luck=random.Random(0), sampler=strategy)
+    for seed in range(5):
+        jumbled = search(history(), 30, parallel=4, luck=random.Random(seed), sampler=strategy)
+        assert jumbled == one_by_one
+    assert any(pruned for _, pruned in one_by_one)
+
+
+def test_a_search_learns_from_what_it_may_know() -> None:
+    asked = [params for params, _ in search(history(), 60, parallel=1, luck=random.Random(0))]
+    early, late = asked[:10], asked[-20:]
+    assert sum(map(value_of, late)) / 20 > sum(map(value_of, early)) / 10 + 0.3
+
+
+def test_a_ticket_waits_until_all_that_it_may_know_is_known() -> None:
+    one = history(parallel=2)
+    for number in range(2):
+        assert one.ready(number)
+        one.asked(number, {"temperature_init": 1.0, "schedule": "linear"})
+    assert not one.ready(2)
+    one.told(1, TrialState.COMPLETE, 1.0, {})
+    assert not one.ready(2)
+    one.told(0, TrialState.FAIL, None, {})
+    assert one.ready(2)
+    assert one.ready(3)
+    assert not one.ready(4)
+
+
+def test_what_is_asked_follows_the_space_and_no_two_tickets_get_the_same() -> None:
+    asked = [params for params, _ in search(history(), 20, parallel=4, luck=random.Random(1))]
+    assert all(params.keys() == SPACE.keys() for params in asked)
+    assert all(0.25 <= params["temperature_init"] <= 4.0 for params in asked)
+    assert len({params["temperature_init"] for params in asked}) == 20
+
+
+def test_a_diverged_run_ranks_below_the_worst_that_did_not() -> None:
+    def asked(diverged: bool) -> list[float]:
+        one = history(parallel=1)
+        for number in range(30):
+            hot = number % 2 == 0
+            one.asked(number, {"temperature_init": 3.0 if hot else 0.4, "schedule": "linear"})
+            if hot and diverged:
+                one.told(number, TrialState.PRUNED, None, {})
+            else:
+                one.told(number, TrialState.COMPLETE, 1.0 if hot else 0.0, {1: 0.0})
+        return [one.ask(30, make_sampler(TPE, seed=seed))["temperature_init"] for seed in range(20)]
+
+    assert sum(t > 1.5 for t in asked(diverged=False)) > 15
+    assert sum(t > 1.5 for t in asked(diverged=True)) < 5
+
+
+NUMBERS = {"temperature_final": FloatDistribution(0.5, 2.0, step=0.1), "n0": IntDistribution(1, 64)}
+
+
+def optunas_draw(space: dict[str, Any], trials: list[Any], seed: int, **options: Any) -> Any:
+    """Return what Optuna's own TPE suggests after these trials: (params, state, value, reports) or params."""
+    sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed, **options)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for params, *end in trials:
+        state, value, reports = end or (TrialState.RUNNING, None, {})
+        study._storage.create_new_trial(
+            study._study_id,
+            template_trial=FrozenTrial(
+                number=-1,
+                trial_id=-1,
+                state=state,
+                value=value if state == TrialState.COMPLETE else None,
+                datetime_start=datetime(2026, 1, 1),
+                datetime_complete=datetime(2026, 1, 1) if state.is_finished() else None,
+                params=params,
+                distributions={name: space[name] for name in params},
+                user_attrs={},
+                system_attrs={},
+                intermediate_values=reports,
+            ),
+        )
+    return study.ask(fixed_distributions=space).params
+
+
+@pytest.mark.parametrize("count", [0, 5, 60])
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("options", [{}, {"n_startup_trials": 0}, {"group": True}], ids=str)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_tpe_draws_to_the_bit_what_optunas_own_draws_on_the_same_trials(
+    count: int, partial: bool, options: dict[str, Any]
+) -> None:
+    space: dict[str, Any] = SPACE | NUMBERS
+    luck, parallel = random.Random(count), 4
+    one = History(name="s/search", direction="maximize", distributions=space, parallel=parallel)
+    trials: list[Any] = []
+    for number in range(count + parallel - 1):
+        params = {
+            "temperature_init": luck.uniform(0.25, 4.0),
+            "schedule": luck.choice(["constant", "linear"]),
+            "temperature_final": luck.randint(5, 20) / 10,
+            "n0": luck.randint(1, 64),
+        }
+        if partial and number % 7 == 3:
+            del params["n0"]
+        one.asked(number, params)
+        if number >= count:
+            trials.append((params,))
+            continue
+        state = luck.choice([TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL])
+        reports = {} if luck.random() < 0.2 else {step: luck.random() for step in (1, 2, 3)}
+        trials.append((params, state, luck.random(), reports))
+        one.told(number, *trials[-1][1:])
+    for seed in range(5):
+        sampler = make_sampler(Strategy.model_validate({"name": "tpe", **options}), seed=seed)
+        drawn = one.ask(count + parallel - 1, sampler)
+        assert drawn == optunas_draw(space, trials, seed, **options)
+
+
+def test_the_median_pruner_decides_as_optuna_does_on_the_same_trials() -> None:
+    one = history(parallel=1, direction="minimize")
+    study = optuna.create_study(pruner=make_pruner(MEDIAN))
+    decisions = []
+    for number in range(20):
+        curve = {step: (number * 7 % 5) / step for step in (1, 2, 3)}
+        params = {"temperature_init": 1.0, "schedule": "linear"}
+        one.asked(number, params)
+        trial = study.ask()
+        for step, value in curve.items():
+            trial.report(value, step)
+            seen = {s: v for s, v in curve.items() if s <= step}
+            decisions.append(one.prune(number, seen, make_pruner(MEDIAN)))
+            assert decisions[-1] == trial.should_prune()
+        study.tell(trial, curve[3])
+        one.told(number, TrialState.COMPLETE, curve[3], curve)
+    assert {True, False} <= set(decisions)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, optunas in PRUNERS.items() if optunas))
+def test_every_pruner_that_a_spec_may_name_works_on_a_history(name: str) -> None:
+    options = {"threshold": {"upper": 10.0}, "percentile": {"percentile": 25.0}}.get(name, {})
+    pruner = make_pruner(Strategy.model_validate({"name": name, **options}))
+    one = history(parallel=1)
+    for number in range(12):
+        one.asked(number, {"temperature_init": 1.0, "schedule": "linear"})
+        reports = {step: float(number) for step in range(1, 5)}
+        assert one.prune(number, reports, pruner) in (True, False)
+        one.told(number, TrialState.COMPLETE, float(number), reports)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, optunas in SAMPLERS.items() if optunas))
+def test_every_sampler_that_a_spec_may_name_works_on_a_history(name: str) -> None:
+    made = search(history(), 13, parallel=2, luck=random.Random(0), sampler=Strategy(name=name))
+    assert len(made) == 13

@@ -1,0 +1,349 @@
+"""The knowledge gradient in a search: planted answers are found, and what may be known decides."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from tempopt.sampling.features import Features
+from tempopt.sampling.history import frozen
+from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.knowledge_gradient import KnowledgeGradient
+from tempopt.sampling.unit_cube import at_place, place_of
+from tempopt.spec.study_spec import StudySpec
+
+SPACE = {"x": FloatDistribution(0.25, 4.0, log=True), "y": FloatDistribution(0.0, 1.0)}
+STEPS = (10, 20, 30, 40)
+
+
+def describe(params: Any) -> np.ndarray:
+    return np.array([place_of(each, params[name]) for name, each in SPACE.items()])
+
+
+def truth(params: Any) -> float:
+    x, y = describe(params)
+    return -4 * (x - 0.7) ** 2 - (y - 0.3) ** 2
+
+
+def strategy(**given: Any) -> KnowledgeGradient:
+    made = {"maximize": True, "streams": 2, "thaws": True, "seed": 1, **given}
+    return KnowledgeGradient(SPACE, describe, **made)
+
+
+def trained(
+    number: int, params: Any, *, noise: float = 0.05, upto: int = 40, told: bool = True, sign: float = 1.0
+) -> FrozenTrial:
+    luck = random.Random(f"{number % 2} {sorted(params.items())}")
+    end = sign * (truth(params) + luck.gauss(0, noise))
+    early = {step: sign * luck.gauss(0, 1) for step in STEPS}
+    reports = {step: (end - (40 - step) / 100 if told else early[step]) for step in STEPS if step < upto}
+    complete = upto == 40
+    return frozen(
+        number,
+        state=TrialState.COMPLETE if complete else TrialState.PRUNED,
+        distributions=SPACE,
+        params=params,
+        value=end if complete else None,
+        reports=reports | ({40: end} if complete else {}),
+    )
+
+
+def start(count: int, **given: Any) -> list[FrozenTrial]:
+    rng = np.random.default_rng(3)
+    points = [{n: at_place(d, rng.random()) for n, d in SPACE.items()} for _ in range(count)]
+    return [trained(number, params, **given) for number, params in enumerate(points)]
+
+
+def ask(one: KnowledgeGradient, known: list[FrozenTrial], **given: Any) -> Any:
+    made = {"number": len(known), "seed": 7, "fixed": {}, **given}
+    return one.ask(known, made.pop("pending", []), **made)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_planted_best_is_found_and_named(maximize: bool) -> None:
+    sign = 1.0 if maximize else -1.0
+    one, known = strategy(maximize=maximize), start(6, sign=sign)
+    for number in range(6, 24):
+        params = one.ask(known, [], number=number, seed=number, fixed={})
+        assert params is not None
+        known.append(trained(number, params, sign=sign))
+    named = one.recommend(known, count=1, seed=0)[0]
+    assert truth(named) > -0.03
+    # random points come to this seldom
+    assert np.mean([truth(t.params) > -0.03 for t in start(200)]) < 0.15
+
+
+def test_nothing_is_said_while_too_little_is_known() -> None:
+    one, known = strategy(), start(2)
+    assert ask(one, known) is None
+    assert one.recommend(known, count=2, seed=0) == []
+    assert not one.prune(known, trained(2, known[0].params, upto=20))
+
+
+def test_what_is_asked_follows_from_what_may_be_known_alone() -> None:
+    known = start(8)
+    first = ask(strategy(), known)
+    busy = strategy()
+    for number in range(3, 8):
+        ask(busy, known[:number])
+        busy.prune(known[:number], trained(number, known[number].params, upto=20))
+    assert ask(busy, known) == first
+
+
+def test_runs_in_work_are_not_asked_for_again() -> None:
+    one, known = strategy(), start(8, noise=0.001)
+    first = ask(one, known)
+    waiting = frozen(8, state=TrialState.RUNNING, distributions=SPACE, params=first)
+    second = ask(one, known, pending=[waiting], number=9)
+    assert np.abs(describe(first) - describe(second)).max() > 0.02
+
+
+def test_what_would_come_to_the_same_again_is_not_trained_again() -> None:
+    # the best is in a corner, to which all that is tried around it is drawn
+    corner = {"x": SPACE["x"].high, "y": 1.0}  # type: ignore[attr-defined]
+    one, known, asked = strategy(thaws=False), start(4), []
+    for number in range(4, 40):
+        params = one.ask(known, [], number=number, seed=number, fixed={})
+        assert params is not None
+        asked.append((number % 2, *sorted(params.items())))
+        luck = random.Random(f"{number % 2} {sorted(params.items())}")
+        known.append(_complete(number, params, float(describe(params).sum()) + luck.gauss(0, 0.5)))
+    assert {each[1:] for each in asked} >= {tuple(sorted(corner.items()))}
+    assert len(set(asked)) == len(asked)
+
+
+def test_where_nothing_is_left_to_be_learned_the_best_is_refined() -> None:
+    one, known = strategy(thaws=False), start(6, noise=0.0)
+    for number in range(6, 60):
+        params = one.ask(known, [], number=number, seed=number, fixed={})
+        known.append(_complete(number, params, truth(params)))
+    # of evaluations that have no noise; differences of what they are worth were once those of rounding
+    assert np.mean([truth(trial.params) > -0.01 for trial in known[-20:]]) > 0.5
+    assert max(truth(trial.params) for trial in known) > -2e-4
+
+
+def test_where_all_has_been_trained_something_is_still_asked_for() -> None:
+    space: dict[str, Any] = {"x": FloatDistribution(0.25, 4.0, step=1.25)}
+    one = KnowledgeGradient(space, lambda p: np.array([p["x"]]), maximize=True, streams=2, thaws=True, seed=1)
+    known: list[FrozenTrial] = []
+    for number in range(12):
+        params = one.ask(known, [], number=number, seed=number, fixed={}) or {"x": 0.25 + 1.25 * (number % 4)}
+        known.append(_complete(number, params, params["x"] + 0.1 * (number % 2), space))
+    assert len({(t.number % 2, t.params["x"]) for t in known}) == 8
+
+
+def _complete(number: int, params: Any, end: float, space: Any = SPACE) -> FrozenTrial:
+    return frozen(
+        number,
+        state=TrialState.COMPLETE,
+        distributions=space,
+        params=params,
+        value=end,
+        reports={step: end for step in STEPS},
+    )
+
+
+def test_values_that_are_given_are_kept() -> None:
+    assert ask(strategy(thaws=False), start(8), fixed={"x": 0.5})["x"] == 0.5
+
+
+def test_where_early_values_tell_all_bad_runs_are_ended_and_good_ones_are_not() -> None:
+    one, known = strategy(), start(16, noise=0.001)
+    best = max(known, key=lambda t: t.value or 0.0).params
+    good = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    assert one.prune(known, trained(16, {"x": 0.25, "y": 1.0}, upto=20, noise=0.001))
+    assert truth(good) > truth(best)
+    tells_nothing = start(16, noise=0.001, told=False)
+    for params in (good, {"x": 0.25, "y": 1.0}):
+        own = trained(16, params, upto=20, noise=0.001, told=False)
+        assert not strategy().prune(tells_nothing, own)
+
+
+def test_a_run_that_is_gone_on_with_is_not_ended_where_it_was_before() -> None:
+    one, known = strategy(), start(16, noise=0.001)
+    bad = trained(16, {"x": 0.25, "y": 1.0}, upto=30, noise=0.001)
+    assert max(bad.intermediate_values) == 20
+    again = [*known, bad, trained(17, known[0].params)]
+    own = frozen(
+        18,
+        state=TrialState.RUNNING,
+        distributions=SPACE,
+        params=bad.params,
+        reports={10: bad.intermediate_values[10], 20: bad.intermediate_values[20]},
+    )
+    assert not one.prune(again, own)
+    # with the other seed it is another training
+    other = frozen(
+        19, state=TrialState.RUNNING, distributions=SPACE, params=bad.params, reports=own.intermediate_values
+    )
+    assert one.prune(again, other)
+
+
+def test_a_promising_run_is_thawed_where_it_can_be() -> None:
+    luck, known = random.Random(0), start(10)
+    for trial in known:
+        trial.intermediate_values[30] = (trial.value or 0.0) + luck.gauss(0, 1.0)
+    # what is most worth a whole run is well worth the last quarter of one
+    best = ask(strategy(), known, number=12)
+    reports = {10: -1.0, 20: -1.0, 30: -1.0}
+    known.append(frozen(10, state=TrialState.PRUNED, distributions=SPACE, params=best, reports=reports))
+    assert ask(strategy(), known, number=12) == best
+    # it was trained with the other seed; or cannot be gone on with; or is gone on with already
+    assert ask(strategy(), known, number=13) != best
+    assert ask(strategy(thaws=False), known, number=12) != best
+    waiting = frozen(12, state=TrialState.RUNNING, distributions=SPACE, params=best)
+    assert ask(strategy(), known, number=14, pending=[waiting]) != best
+
+
+def test_one_training_that_was_ended_and_gone_on_with_counts_once() -> None:
+    known = start(8)
+    once = strategy().model(known)
+    part = frozen(
+        8,
+        state=TrialState.PRUNED,
+        distributions=SPACE,
+        params=known[0].params,
+        reports={10: known[0].intermediate_values[10]},
+    )
+    twice = strategy().model([*known, part])
+    assert once is not None and twice is not None
+    assert [t.number for t in twice.trials] == [t.number for t in once.trials]
+
+
+def test_a_run_that_diverged_is_a_reason_to_stay_away() -> None:
+    known = start(12, noise=0.001)
+    good = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    blown = [
+        frozen(number, state=TrialState.PRUNED, distributions=SPACE, params={**good, "y": 0.3 + number / 1e4})
+        for number in range(12, 16)
+    ]
+    there = np.array([describe(good)])
+    before, after = strategy().model(known), strategy().model([*known, *blown])
+    assert before is not None and after is not None
+    assert after.posterior(there).mean_M[0] < before.posterior(there).mean_M[0] - 0.01
+
+
+def test_values_that_are_no_numbers_spoil_nothing() -> None:
+    known = start(12, noise=0.001)
+    for trial in known[:3]:
+        trial.intermediate_values[20] = math.nan
+    known.append(trained(12, known[0].params, upto=20))
+    known[-1].intermediate_values[10] = math.inf
+    one = strategy()
+    assert ask(one, known) is not None
+    own = trained(13, {"x": 1.0, "y": 0.5}, upto=30)
+    own.intermediate_values[20] = math.nan
+    assert one.prune(known, own)
+
+
+def test_how_bad_the_worst_are_does_not_blur_the_best() -> None:
+    known = start(16, noise=0.001)
+    worse = start(16, noise=0.001)
+    for trial in worse:
+        if trial.value is not None and trial.value < -1.0:
+            trial.value *= 1e6
+    near = {"x": at_place(SPACE["x"], 0.7), "y": 0.3}
+    one, other = strategy().model(known), strategy().model(worse)
+    assert one is not None and other is not None
+    there = np.array([describe(near)])
+    assert other.posterior(there).mean_M[0] == pytest.approx(one.posterior(there).mean_M[0], abs=0.5)
+
+
+def test_of_thousands_of_runs_those_that_tell_most_are_looked_at() -> None:
+    known = start(2000)
+    found = strategy().model(known)
+    assert found is not None and len(found.trials) <= 240
+    assert {t.number for t in found.trials} >= {max(known, key=lambda t: t.value or 0.0).number}
+
+
+@given(
+    st.sampled_from(
+        [
+            FloatDistribution(1e-3, 10.0, log=True),
+            FloatDistribution(-2.0, 3.0),
+            FloatDistribution(0.0, 1.0, step=0.25),
+            IntDistribution(1, 64, log=True),
+            IntDistribution(0, 12, step=3),
+            CategoricalDistribution(("a", None, 3)),
+        ]
+    ),
+    st.floats(0, 1),
+)
+def test_a_value_lies_where_it_was_taken_from(distribution: Any, place: float) -> None:
+    value = at_place(distribution, place)
+    assert distribution._contains(distribution.to_internal_repr(value))
+    again = place_of(distribution, value)
+    assert 0 <= again <= 1 and at_place(distribution, again) == value
+
+
+def test_schedules_that_make_nearly_the_same_curve_are_nearly_the_same(make_spec: Any) -> None:
+    spec: StudySpec = make_spec(
+        sections={
+            "search": {
+                "schedule": ["constant", "linear", "exponential"],
+                "temperature_init": {"low": 0.25, "high": 4.0},
+                "temperature_final": {"low": 0.25, "high": 4.0},
+            }
+        }
+    )
+    features = Features(spec)
+
+    def of(**sampled: Any) -> np.ndarray:
+        return features(spec.parameters("search", sampled))
+
+    flat = of(schedule="constant", temperature_init=2.0, temperature_final=0.3)
+    np.testing.assert_array_equal(flat, of(schedule="constant", temperature_init=2.0, temperature_final=4.0))
+    np.testing.assert_allclose(
+        flat, of(schedule="linear", temperature_init=2.0, temperature_final=2.0), atol=1e-9
+    )
+    fast, slow = (
+        of(schedule=s, temperature_init=4.0, temperature_final=0.25) for s in ("exponential", "linear")
+    )
+    assert 0 < np.abs(fast - slow).max() < np.abs(fast - flat).max()
+
+
+def test_the_first_trial_is_that_of_temperature_1_and_the_next_ones_cover_the_space(make_spec: Any) -> None:
+    spec = make_spec(
+        sections={
+            "search": {
+                "lr": {"low": 1e-4, "high": 1e-2, "log": True},
+                "schedule": ["linear", "constant"],
+                "temperature_init": {"low": 0.25, "high": 4.0},
+                "temperature_final": {"low": 0.5, "high": 2.0},
+                "length_scaling": ["log_n", "none"],
+            }
+        }
+    )
+    first, *others = (first_trial(spec, "search", number, seed=5) for number in range(9))
+    assert first.pop("temperature_final") == 1.0
+    assert first == {"lr": 0.001, "schedule": "constant", "temperature_init": 1.0, "length_scaling": "none"}
+    space = spec.space()
+    for each in others:
+        assert all(space[name]._contains(space[name].to_internal_repr(v)) for name, v in each.items())
+        assert 10**-3.5 <= each["lr"] <= 10**-2.5
+    levels = sorted(math.log2(each["temperature_init"]) for each in others)
+    assert levels[0] < -1 and levels[-1] > 1
+    assert {each["length_scaling"] for each in others} == {"log_n", "none"}
+    assert first_trial(spec, "search", 3, seed=6) != others[2]
+    # beyond the design it begins again, rather than not at all
+    assert first_trial(spec, "search", 65, seed=5) == others[0]
+
+
+def test_where_what_changes_nothing_is_on_no_logarithmic_scale_the_first_trial_is_in_the_middle(
+    make_spec: Any,
+) -> None:
+    spec = make_spec(sections={"search": {"entropy_lambda": {"low": 0.001, "high": 0.1, "log": True}}})
+    assert first_trial(spec, "search", 0, seed=5) == {"entropy_lambda": 0.01}
+
+
+def test_where_1_is_not_in_the_range_the_first_trial_is_in_the_middle(make_spec: Any) -> None:
+    spec = make_spec(sections={"search": {"temperature_init": {"low": 2.0, "high": 8.0}}})
+    assert first_trial(spec, "search", 0, seed=5) == {"temperature_init": 4.0}

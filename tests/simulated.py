@@ -1,0 +1,132 @@
+"""Whole studies in memory: tempopt decides which tickets there are, a function what each run is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tempopt.confirmation.stages import first_tickets, more_tickets, next_tickets
+from tempopt.records.rows import SAMPLED, NewTicket, TicketRow
+from tempopt.sampling.arms import Arms
+from tempopt.spec.study_spec import StudySpec
+
+# what is searched has several parts, and every schedule of it is worth taking apart
+SPACE = {
+    "temperature_init": {"low": 2.0, "high": 4.0},
+    "temperature_final": {"low": 1.2, "high": 1.5},
+    "schedule": ["linear"],
+    "length_scaling": ["log_n"],
+    "lr": {"low": 0.1, "high": 1.0},
+}
+
+Worth = Callable[[TicketRow], float | None]
+"""Returns what a run is worth at its end; None: it diverges."""
+
+
+def row(new: NewTicket, id: int, **fields: Any) -> TicketRow:
+    """Return a ticket as the store has it while it waits."""
+    required = [f.name for f in dataclasses.fields(TicketRow) if f.default is dataclasses.MISSING]
+    known = {f.name: getattr(new, f.name) for f in dataclasses.fields(new) if f.name in TicketRow.__slots__}
+    values = {**dict.fromkeys(required), "study_id": 1, "state": "waiting", "attempt": 0, "seconds": 0.0}
+    return TicketRow(**{**values, "id": id, **known, **fields})
+
+
+class Simulated:
+    """One study; its sampler draws at random, without regard to what it has seen."""
+
+    def __init__(self, spec: StudySpec, worth: Worth) -> None:
+        self.spec, self.worth = spec, worth
+        self.rows: list[TicketRow] = []
+        self.batches: list[list[TicketRow]] = []
+
+    def search(self) -> list[TicketRow]:
+        """Train what a study begins with."""
+        return self.do(first_tickets(self.spec))
+
+    def step(self) -> list[TicketRow]:
+        """Train the tickets that follow, and return them; none when the study is over."""
+        return self.do(next_tickets(self.rows, self.spec))
+
+    def until(self, kind: str) -> list[TicketRow]:
+        """Train until there are runs of a kind, and return those of its batch."""
+        while batch := self.step():
+            if batch[0].kind == kind:
+                return batch
+        return []
+
+    def run(self) -> Simulated:
+        """Train until the study is over."""
+        if not self.rows:
+            self.search()
+        while self.step():
+            pass
+        return self
+
+    def more(self, trials: int) -> Simulated:
+        """Add search trials and go on until the study is over again."""
+        self.do(more_tickets(self.rows, self.spec, trials))
+        return self.run()
+
+    def do(self, new: Sequence[NewTicket]) -> list[TicketRow]:
+        """Train new tickets."""
+        batch = [self._done(row(ticket, len(self.rows) + place)) for place, ticket in enumerate(new)]
+        self.rows += batch
+        if batch:
+            self.batches.append(batch)
+        return batch
+
+    def of(self, kind: str, arm: str | None = None, of_round: int | None = None) -> list[TicketRow]:
+        """Return the tickets of a kind."""
+        return [
+            t
+            for t in self.rows
+            if t.kind == kind and (arm is None or arm in t.arm.split("+")) and of_round in (None, t.round)
+        ]
+
+    def kinds(self) -> list[str]:
+        """Return which kinds were trained one after the other."""
+        found: list[str] = []
+        for batch in self.batches:
+            found += [kind for kind in dict.fromkeys(t.kind for t in batch) if found[-1:] != [kind]]
+        return found
+
+    def _done(self, ticket: TicketRow) -> TicketRow:
+        if ticket.parameters is None:
+            assert ticket.kind in SAMPLED
+            sampled = dict(self._drawn(ticket))
+            parameters = self.spec.parameters(ticket.arm, sampled)  # type: ignore[arg-type]
+            ticket = dataclasses.replace(ticket, sampled=sampled, parameters=parameters)
+        value = self.worth(ticket)
+        outcome = "diverged" if value is None else "complete"
+        return dataclasses.replace(
+            ticket,
+            state="done",
+            attempt=1,
+            outcome=outcome,
+            value=value,
+            seconds=2.0,
+            steps=10,
+            total_steps=10,
+        )
+
+    def _drawn(self, ticket: TicketRow) -> dict[str, Any]:
+        draw = random.Random(f"{ticket.kind} {ticket.number} {self.spec.study.seed}")
+        space = self.spec.space(ticket.arm)  # type: ignore[arg-type]
+        found: dict[str, Any] = {}
+        for name, each in space.items():
+            if hasattr(each, "choices"):
+                found[name] = draw.choice(each.choices)
+            elif each.log:
+                found[name] = each.low * (each.high / each.low) ** draw.random()
+            else:
+                found[name] = each.low + (each.high - each.low) * draw.random()
+        if ticket.kind == "constant":
+            found["temperature_init"] = self.spec.constants()[ticket.number]
+        return found | (ticket.sampled or {})
+
+
+def arms_at(spec: StudySpec, rows: Sequence[TicketRow]) -> Arms:
+    """Return what an agent that reads a study now knows of its arms."""
+    return Arms(spec, rows, [])

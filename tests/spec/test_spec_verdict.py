@@ -1,0 +1,73 @@
+"""What a spec says of the verdict: pairs, tests, baselines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.spec.identity import diff
+from tempopt.spec.study_spec import StudySpec
+from tests.specs import make
+
+
+@pytest.mark.parametrize(
+    ("confirm", "looks", "written"),
+    [
+        (8, (8,), 8),
+        (2, (2,), 2),
+        ({"min": 4, "max": 16}, (4, 8, 12, 16), {"min": 4, "max": 16}),
+        ({"min": 4, "max": 14}, (4, 8, 12, 14), {"min": 4, "max": 14}),
+        ({"min": 5, "max": 6}, (5, 6), {"min": 5, "max": 6}),
+        ({"min": 6, "max": 6}, (6,), 6),
+    ],
+)
+def test_the_pairs_of_a_confirmation_are_a_number_or_looked_at_on_the_way(
+    confirm: Any, looks: tuple[int, ...], written: Any
+) -> None:
+    spec = make(study__seeds={"confirm": confirm})
+    assert spec.study.seeds.confirm.looks == looks
+    assert spec.to_json()["study"]["seeds"]["confirm"] == written
+    assert StudySpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    # how it is looked at is part of the question
+    same = make(study__seeds={"confirm": looks[0]} if len(looks) == 1 else {"confirm": confirm})
+    assert same.identity() == spec.identity()
+    assert make(study__seeds={"confirm": 7}).identity() != spec.identity()
+
+
+@pytest.mark.parametrize(("test", "fewest"), [("t", 2), ("sign_flip", 6), ("wilcoxon", 6)])
+def test_a_test_needs_the_pairs_at_which_a_first_verdict_can_show_something(test: str, fewest: int) -> None:
+    # the least p of signs is 2^(1 - n), and a first verdict may spend 4 %
+    assert test == "t" or 2.0 ** (1 - fewest) < 0.04 <= 2.0 ** (2 - fewest)
+    make(study__test=test, study__seeds={"confirm": fewest})
+    if fewest > 2:
+        with pytest.raises(SpecError, match=rf"give at least {fewest}, or test: t\.$"):
+            make(study__test=test, study__seeds={"confirm": fewest - 1})
+
+
+def test_looks_on_the_way_leave_enough_of_the_level_for_a_test_of_signs_to_show_something() -> None:
+    # of six pairs the last two have what four have not spent: 4 % of which p = 2^-5 is too much
+    share = 1 - (4 / 6) ** 1.5
+    assert 2.0**-5 > 0.04 * share
+    with pytest.raises(SpecError, match=r"give at least 8, or test: t\.$"):
+        make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": 6}})
+    for most in (8, 16):
+        make(study__test="sign_flip", study__seeds={"confirm": {"min": 2, "max": most}})
+    make(study__seeds={"confirm": {"min": 2, "max": 6}})
+
+
+def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() -> None:
+    for said in ({"study__ablation": "none"}, {"study__keep_share": 0.8}, {"study__failure": 0.3}):
+        changed = make(**said)
+        assert changed.identity() != make().identity() and len(diff(make(), changed)) == 1
+        assert StudySpec.from_json(json.loads(json.dumps(changed.to_json()))) == changed
+    unsaid = make(study__ablation="auto", study__keep_share=0.5, study__failure=None)
+    assert unsaid.identity() == make().identity()
+    assert diff(make(), make(study__arms={"rematch": 12})) == []
+
+
+def test_a_trained_model_may_be_evaluated_without_a_temperature_in_the_search() -> None:
+    spec = make(search={"normaliser": ["softmax", "sparsemax"]}, study__evaluate_only="m.ckpt")
+    assert not spec.confirms

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.spec.yaml_source import apply, parse, parse_override, read, resolve
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1E5", 100000.0),
+        ("-2e+3", -2000.0),
+        ("1.5e-3", 0.0015),
+        (".5", 0.5),
+        ("1_000", 1000),
+        ("010", "010"),
+        ("10:30", "10:30"),
+        ("2024-01-31", "2024-01-31"),
+        ('"1e-3"', "1e-3"),
+        ("e3", "e3"),
+        ("1e", "1e"),
+        ("0", 0),
+    ],
+)
+def test_numbers_are_read_as_yaml_1_2_reads_them(text: str, value: object) -> None:
+    found = parse(f"x: {text}", source="s").data["x"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_infinity_and_nan_are_numbers() -> None:
+    data = parse("a: .inf\nb: -.inf\nc: .nan", source="s").data
+    assert data["a"] == float("inf")
+    assert data["b"] == float("-inf")
+    assert data["c"] != data["c"]
+
+
+def test_a_key_knows_its_line() -> None:
+    document = parse("study:\n  name: x\n\nmodel:\n  init_args: {a: 1}\n", source="s.yaml")
+    assert document.where("study.name") == "s.yaml:2"
+    assert document.where("model.init_args.a") == "s.yaml:5"
+    assert document.where("model.init_args.b.c") == "s.yaml:5"
+    assert document.where("trainer") == "s.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3\n", r's\.yaml:3: the key "a" is there twice \(first in line 1\)'),
+        ("m:\n  x: 1\n  x: 2\n", r's\.yaml:3: the key "m\.x" is there twice'),
+        ("a:\n\t- 1\n", r"s\.yaml:2:1: .*spaces: replace the tab"),
+        ("a: [1, 2\nb: 3\n", r"s\.yaml:2:\d+: this is not valid YAML"),
+        ("a: b: c\n", r"s\.yaml:1:5: this is not valid YAML: mapping values are not allowed here"),
+        ("a: !!python/object:os.system {}\n", r"s\.yaml:1:4: .*class_path: and init_args: instead"),
+        ("on: 1\n", r"a key reads 'on', which YAML takes for a bool.*put it in quotes"),
+        ("- 1\n", r"holds a list, but a study spec is a mapping"),
+        ("", r"holds nothing, but a study spec is a mapping"),
+        ("a: 1\n---\nb: 2\n", r"s\.yaml:2:1: this is not valid YAML"),
+    ],
+)
+def test_what_is_not_a_spec_is_refused_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        parse(text, source="s.yaml")
+
+
+def test_a_merged_key_may_be_written_again() -> None:
+    text = "base: &base {a: 1, b: 2}\nother:\n  <<: *base\n  a: 3\n"
+    assert parse(text, source="s").data["other"] == {"a": 3, "b": 2}
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="not a text file in UTF-8"):
+        read(path)
+
+
+def test_an_override_is_written_below_init_args() -> None:
+    data = {"model": {"class_path": "m.M"}, "search": {}}
+    settings = ["model.lr=1e-2", "data.class_path=d.D", "data.root=/x", "study.seeds.confirm=12"]
+    result = apply(data, [parse_override(text) for text in settings])
+    assert result == {
+        "model": {"class_path": "m.M", "init_args": {"lr": 0.01}},
+        "search": {},
+        "data": {"class_path": "d.D", "init_args": {"root": "/x"}},
+        "study": {"seeds": {"confirm": 12}},
+    }
+    assert data == {"model": {"class_path": "m.M"}, "search": {}}
+
+
+def test_a_searched_name_is_overridden_dots_and_all() -> None:
+    settings = ["search.data.batch_size=[16, 32]", "search.lr.high=0.5", "search.t={low: 1, high: 2}"]
+    result = apply({"search": {"lr": {"low": 0.1}}}, [parse_override(text) for text in settings])
+    assert result["search"] == {
+        "lr": {"low": 0.1, "high": 0.5},
+        "data.batch_size": [16, 32],
+        "t": {"low": 1, "high": 2},
+    }
+
+
+@pytest.mark.parametrize("text", ["study.trials", "=3", "a..b=1"])
+def test_an_override_that_sets_nothing_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match=r"Give section\.key=value"):
+        parse_override(text)
+
+
+def test_an_override_below_a_plain_value_is_refused() -> None:
+    with pytest.raises(SpecError, match=r'"study\.test" is \'t\', which has nothing inside'):
+        apply({"study": {"test": "t"}}, [parse_override("study.test.x=1")])
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("data.root=/x", True),
+        ("data.class_path=a.B", False),
+        ("resources.workers=2", True),
+        ("trainer.accelerator=gpu", True),
+        ("trainer.max_steps=3", False),
+        ("study.trials=3", False),
+    ],
+)
+def test_what_belongs_to_the_machine_is_known(text: str, local: bool) -> None:
+    assert parse_override(text).local is local
+
+
+def test_the_environment_is_looked_up_on_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    value = {"a": ["${DATA_ROOT}/train", 3], "b": {"c": "$HOME"}}
+    assert resolve(value, path="data") == {"a": ["/data/train", 3], "b": {"c": "$HOME"}}
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATA_ROOT", raising=False)
+    with pytest.raises(SpecError, match=r"data\.a is .*variable DATA_ROOT is not set.*--set"):
+        resolve({"a": "${DATA_ROOT}"}, path="data")

@@ -1,0 +1,58 @@
+"""What each verdict of a study may spend of its level, and which verdict a round has."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import added_pairs, rounds_behind, verdicts
+from tempopt.statistics.alpha_ledger import level
+
+
+def test_the_first_verdict_has_four_of_the_five_percent_and_all_have_five() -> None:
+    assert level(1) == 0.04
+    assert [level(k) for k in (2, 3, 4)] == pytest.approx([0.005, 0.0025, 0.00125])
+    assert sum(level(k) for k in range(1, 60)) == pytest.approx(0.05)
+    assert sum(level(k) for k in range(1, 60)) <= 0.05
+
+
+@given(st.integers(1, 40))
+def test_later_verdicts_spend_half_of_what_is_left(verdict: int) -> None:
+    left = 0.05 - sum(level(k) for k in range(1, verdict + 1))
+    assert level(verdict + 1) == pytest.approx(left / 2)
+
+
+def test_however_often_it_is_looked_at_a_study_of_nothing_shows_a_gain_in_a_fortieth_of_the_cases() -> None:
+    draws = np.random.default_rng(0).uniform(size=(40_000, 12))
+    shown = (draws < [level(k) / 2 for k in range(1, 13)]).any(axis=1).mean()
+    assert 0.02 < shown < 0.027
+
+
+def test_a_round_whose_confirmation_never_began_showed_nobody_anything(make_ticket: Any) -> None:
+    def confirm(of_round: int, attempt: int) -> TicketRow:
+        ticket: TicketRow = make_ticket("confirm", 10 * of_round, 0.5, round=of_round, attempt=attempt)
+        return ticket
+
+    searched = [make_ticket("search", n, 0.5, round=n) for n in range(4)]
+    assert verdicts(searched, 3) == 1
+    tickets = [*searched, confirm(0, 1), confirm(1, 0), confirm(2, 2)]
+    assert [verdicts(tickets, of_round) for of_round in range(4)] == [1, 2, 2, 3]
+
+
+@given(st.lists(st.booleans(), max_size=6))
+def test_a_verdict_rests_on_its_round_and_on_those_that_it_was_added_to(
+    make_ticket: Any, added: list[bool]
+) -> None:
+    kinds = ["search", *("confirm" if each else "search" for each in added)]
+    tickets = [make_ticket(kind, n, 0.5, round=n) for n, kind in enumerate(kinds)]
+    assert [added_pairs(tickets, n) for n in range(len(kinds))] == [False, *added]
+    for last in range(len(kinds)):
+        behind = [*itertools.takewhile(lambda n: kinds[n] == "confirm", range(last, -1, -1))]
+        expected = sorted({last, *behind, *(n - 1 for n in behind)})
+        assert rounds_behind(tickets, last) == expected

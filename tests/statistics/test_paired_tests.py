@@ -1,0 +1,461 @@
+"""The paired tests against SciPy, against enumeration, and where there is little to go by."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from tempopt.errors import UsageError
+from tempopt.statistics.group_sequential import boundaries, repeated_p
+from tempopt.statistics.paired_tests import TESTS, Stage, least_pairs, not_worse, paired
+
+finite = st.floats(-1e3, 1e3).map(lambda x: round(x, 6))
+coarse = finite.map(lambda x: round(x, 2))
+samples = st.lists(finite, min_size=6, max_size=12)
+six_or_eight = st.sampled_from([6, 8]).flatmap(lambda n: st.lists(finite, min_size=n, max_size=n))
+both = pytest.mark.parametrize("test", TESTS)
+
+
+def gains(differences: list[float], test: str, **options: Any) -> Any:
+    return paired(differences, test=test, **{"direction": "maximize", **options})
+
+
+@given(samples, st.sampled_from([0.8, 0.95, 0.99]))
+def test_t_is_scipys_one_sample_t(differences: list[float], confidence: float) -> None:
+    assume(np.ptp(differences) > 1e-3)
+    expected = stats.ttest_1samp(differences, 0)
+    interval = expected.confidence_interval(confidence)
+    found = gains(differences, "t", alpha=1 - confidence)
+    assert found.gain == pytest.approx(np.mean(differences), abs=1e-9)
+    assert found.p_value == pytest.approx(
+        min(1.0, expected.pvalue * 0.05 / (1 - confidence)), rel=1e-6, abs=1e-12
+    )
+    assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
+    assert found.confidence == pytest.approx(confidence)
+
+
+@given(samples)
+def test_one_look_is_the_plain_test_to_the_bit(differences: list[float]) -> None:
+    # what every verdict before there were looks was computed with
+    assume(np.ptp(differences) > 1e-3)
+    n, mean = len(differences), fmean(differences)
+    error = stdev(differences) / math.sqrt(n)
+    margin = float(special.stdtrit(n - 1, (1 + (1 - 0.05)) / 2)) * error
+    found = gains(differences, "t")
+    assert (found.gain, found.ci_low, found.ci_high) == (mean, mean - margin, mean + margin)
+    assert found.p_value == 2 * float(special.stdtr(n - 1, -abs(mean) / error))
+    assert found.confidence == 0.95
+
+
+@given(st.permutations(range(1, 13)), st.lists(st.booleans(), min_size=6, max_size=12))
+def test_wilcoxon_is_scipys_exact_one_without_ties(sizes: list[int], signs: list[bool]) -> None:
+    differences = [size**1.5 * (1 if up else -1) for size, up in zip(sizes, signs, strict=False)]
+    expected = stats.wilcoxon(differences, method="exact")
+    assert gains(differences, "wilcoxon").p_value == pytest.approx(expected.pvalue)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=6, max_size=9), st.randoms(use_true_random=False))
+def test_wilcoxon_is_never_bolder_under_ties_than_with_the_ties_broken(steps: list[int], random: Any) -> None:
+    # Breaking ties symmetrically keeps the level, so never being bolder than that keeps it as well.
+    broken = [step + random.uniform(-1e-3, 1e-3) for step in steps]
+    assume(len({0.0, *map(abs, broken)}) == 1 + len(broken))
+    tied = gains([float(step) for step in steps], "wilcoxon")
+    assert tied.p_value >= stats.wilcoxon(broken, method="exact").pvalue - 1e-9
+
+
+@given(
+    st.lists(st.integers(-4, 4).map(float), min_size=2, max_size=12), st.sampled_from([0.05, 0.025, 0.0625])
+)
+def test_wilcoxons_p_and_interval_never_disagree(differences: list[float], alpha: float) -> None:
+    found = gains(differences, "wilcoxon", alpha=alpha)
+    assert (found.p_value < 0.05) == (not found.ci_low <= 0 <= found.ci_high)
+
+
+def test_the_published_interval_of_the_signed_rank_test_is_found() -> None:
+    # Hollander and Wolfe, Nonparametric Statistical Methods, Hamilton depression scale factor IV
+    # (examples 3.1, 3.3 and 3.4): T+ = 5, p = .039 two-sided, estimate -0.46, 96.1 % interval (-.786, -.010).
+    before = [1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30]
+    after = [0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29]
+    found = gains([a - b for a, b in zip(after, before, strict=True)], "wilcoxon")
+    assert found.p_value == pytest.approx(0.0390625)
+    assert found.gain == pytest.approx(-0.46)
+    assert (found.ci_low, found.ci_high) == pytest.approx((-0.786, -0.010))
+
+
+@both
+@given(differences=samples)
+def test_a_gain_is_positive_when_a_metric_to_minimise_falls(test: str, differences: list[float]) -> None:
+    up = gains(differences, test)
+    down = gains([-d for d in differences], test, direction="minimize")
+    assert (up.gain, up.ci_low, up.p_value) == (down.gain, down.ci_low, down.p_value)
+
+
+@both
+@given(differences=samples)
+def test_the_interval_holds_the_estimate_and_p_is_a_probability(test: str, differences: list[float]) -> None:
+    found = gains(differences, test)
+    assert found.ci_low <= found.gain + 1e-9 and found.gain - 1e-9 <= found.ci_high
+    assert 0 < found.p_value <= 1 or math.isclose(found.p_value, 0, abs_tol=1e-12)
+    assert found.n_pairs == len(differences)
+
+
+@both
+def test_no_difference_at_all_is_no_gain(test: str) -> None:
+    found = gains([0.0] * 8, test, direction="minimize")
+    assert (found.gain, found.ci_low, found.ci_high, found.p_value) == (0, 0, 0, 1)
+    assert math.copysign(1, found.gain) == 1
+    assert not found.significant
+
+
+@both
+def test_equal_differences_are_judged_by_their_signs_alone(test: str) -> None:
+    found = gains([0.9 - 0.8, 0.4 - 0.3, 0.2 - 0.1, 0.6 - 0.5, 1.0 - 0.9, 0.7 - 0.6], test)
+    assert found.p_value == 2**-5
+    assert found.significant
+    assert not gains([0.1, 0.1], test).significant
+
+
+@both
+def test_a_loss_is_not_significant_however_small_its_p(test: str) -> None:
+    found = gains([-1.0, -1.1, -0.9, -1.05, -0.95, -1.2, -0.8, -1.01], test)
+    assert found.p_value < 0.01
+    assert not found.significant
+
+
+@both
+def test_one_pair_shows_nothing(test: str) -> None:
+    found = gains([0.5], test)
+    assert (found.gain, found.p_value) == (0.5, 1)
+    assert (found.ci_low, found.ci_high) == (-math.inf, math.inf)
+    assert not found.significant
+
+
+def test_five_pairs_do_not_bound_a_signed_rank_interval() -> None:
+    found = gains([1.0, 2.0, 3.0, 4.0, 5.0], "wilcoxon")
+    assert found.p_value == 2 / 2**5
+    assert found.ci_low == -math.inf and found.ci_high == math.inf
+
+
+def test_rounding_does_not_break_a_tie() -> None:
+    # 0.9 - 0.8 and 0.4 - 0.5 are not each other's negative in floating point.
+    exact = gains([1.0, -1.0, 2.0, 3.0, 4.0, 5.0], "wilcoxon")
+    rounded = gains([0.9 - 0.8, 0.4 - 0.5, 0.2, 0.3, 0.4, 0.5], "wilcoxon")
+    assert rounded.p_value == exact.p_value
+
+
+@both
+@pytest.mark.parametrize("differences", [[], [0.1, math.nan], [0.1, math.inf]])
+def test_what_is_no_number_is_refused(test: str, differences: list[float]) -> None:
+    with pytest.raises(UsageError, match=r"no pairs|not finite"):
+        gains(differences, test)
+
+
+def test_an_unknown_test_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(UsageError, match=r'Unknown test "welch"\..*Known: t, sign_flip, wilcoxon\.'):
+        gains([0.1, 0.2], "welch")
+
+
+def shifted(differences: list[float], by: float) -> list[float]:
+    return [d + by for d in differences]
+
+
+@given(st.lists(coarse, min_size=2, max_size=8))
+def test_sign_flip_is_scipys_permutation_test_of_the_mean(differences: list[float]) -> None:
+    assume(np.ptp(differences) > 1e-3)
+    expected = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    found = gains(differences, "sign_flip")
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert found.gain == pytest.approx(np.mean(differences), abs=1e-9)
+
+
+@given(st.lists(coarse, min_size=3, max_size=8), st.sampled_from([0.05, 0.25, 0.3]))
+def test_sign_flips_interval_is_what_the_test_does_not_reject(differences: list[float], alpha: float) -> None:
+    assume(np.ptp(differences) > 1e-3)
+    found = gains(differences, "sign_flip", alpha=alpha)
+    signs = np.array(list(itertools.product([1, -1], repeat=len(differences))))
+
+    def p_of(value: float) -> float:
+        rest = np.array(differences) - value
+        sums = signs @ rest
+        return float(min(1, 2 * min(np.mean(sums >= rest.sum() - 1e-9), np.mean(sums <= rest.sum() + 1e-9))))
+
+    if 2 ** (1 - len(differences)) >= alpha:
+        assert (found.ci_low, found.ci_high) == (-math.inf, math.inf)
+        return
+    for end, out in ((found.ci_low, -1e-4), (found.ci_high, 1e-4)):
+        assert p_of(end) >= alpha
+        assert p_of(end + out) < alpha
+
+
+def test_more_pairs_than_can_be_enumerated_are_sampled_and_always_the_same() -> None:
+    draw = np.random.default_rng(4)
+    for n in (19, 21):
+        differences = (0.3 + draw.standard_normal(n)).tolist()
+        sums = np.zeros(1)
+        for d in differences:
+            sums = np.concatenate([sums + d, sums - d])
+        exact = 2 * min(np.mean(sums >= sum(differences)), np.mean(sums <= sum(differences)))
+        found = gains(differences, "sign_flip")
+        assert found.p_value == pytest.approx(exact, abs=5 * math.sqrt(exact / 2**17))
+        assert found == gains(differences, "sign_flip")
+        mirrored = gains([-d for d in differences], "sign_flip")
+        assert (mirrored.p_value, mirrored.ci_low) == (found.p_value, pytest.approx(-found.ci_high))
+        t = gains(differences, "t")
+        assert (found.ci_low, found.ci_high) == pytest.approx((t.ci_low, t.ci_high), abs=0.15)
+
+
+@both
+@given(differences=six_or_eight, alpha=st.sampled_from([0.05, 0.02, 0.0625, 0.3]), staged=st.booleans())
+def test_p_and_interval_never_disagree(
+    test: str, differences: list[float], alpha: float, staged: bool
+) -> None:
+    looks = ((4, 0.2), (len(differences), 0.7)) if staged else None
+    found = gains(differences, test, alpha=alpha, looks=looks)
+    assume(abs(found.p_value / 0.05 - 1) > 1e-6 or test != "t")
+    assert (found.p_value < 0.05) == (not found.ci_low <= 0 <= found.ci_high)
+    assert found.significant == (found.ci_low > 0)
+    assert found.confidence == 1 - alpha
+
+
+@both
+@given(differences=samples, scale=st.floats(0.01, 100), by=st.floats(-10, 10))
+def test_units_do_not_matter_and_shifts_shift(
+    test: str, differences: list[float], scale: float, by: float
+) -> None:
+    assume(np.ptp(differences) > 1e-2)
+    found = gains(differences, test)
+    scaled = gains([scale * d for d in differences], test)
+    assert scaled.p_value == pytest.approx(found.p_value, rel=1e-6)
+    expected = (scale * found.gain, scale * found.ci_low, scale * found.ci_high)
+    assert (scaled.gain, scaled.ci_low, scaled.ci_high) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    moved = gains(shifted(differences, by), test)
+    expected = (found.gain + by, found.ci_low + by, found.ci_high + by)
+    assert (moved.gain, moved.ci_low, moved.ci_high) == pytest.approx(expected, rel=1e-6, abs=1e-5)
+
+
+@both
+@given(differences=samples, by=st.floats(0.01, 10))
+def test_larger_gains_are_never_less_significant(test: str, differences: list[float], by: float) -> None:
+    assume(np.ptp(differences) > 1e-2)
+    found, more = gains(differences, test), gains(shifted(differences, by), test)
+    if found.gain > 0 and more.gain > 0:
+        assert more.p_value <= found.p_value + 1e-9
+
+
+@both
+def test_a_share_of_the_level_scales_p(test: str) -> None:
+    differences = [0.3, 0.1, 0.5, 0.2, 0.25, 0.15, -0.05, 0.4]
+    whole, part = gains(differences, test), gains(differences, test, alpha=0.02)
+    assert part.p_value == pytest.approx(2.5 * whole.p_value)
+    assert part.confidence == 0.98
+    assert part.ci_low < whole.ci_low and part.ci_high > whole.ci_high
+
+
+def test_looks_at_t_are_judged_by_exact_boundaries() -> None:
+    differences = [0.3, 0.1, 0.5, 0.2, 0.25, 0.15, -0.05, 0.4]
+    looks = ((4, 0.2), (8, 0.8))
+    plain = stats.ttest_1samp(differences, 0)
+    found = gains(differences, "t", looks=looks)
+    assert found.p_value == pytest.approx(repeated_p(looks, plain.pvalue))
+    interval = plain.confidence_interval(1 - boundaries(looks, 0.05)[-1])
+    assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high), rel=1e-4)
+    assert plain.pvalue / 0.8 < found.p_value < plain.pvalue / 0.6
+    assert gains(differences, "t", looks=((8, 1.0),)) == gains(differences, "t")
+
+
+@pytest.mark.parametrize("test", ["sign_flip", "wilcoxon"])
+def test_looks_at_signs_spend_what_each_look_may(test: str) -> None:
+    differences = [0.3, 0.1, 0.5, 0.2, 0.25, 0.15, -0.05, 0.4]
+    found = gains(differences, test, looks=((4, 0.2), (8, 0.6)))
+    alone = gains(differences, test, alpha=0.05 * 0.4)
+    assert found.p_value == pytest.approx(alone.p_value)
+    assert (found.ci_low, found.ci_high) == (alone.ci_low, alone.ci_high)
+    nothing = gains(differences, test, looks=((4, 0.6), (8, 0.6)))
+    assert (nothing.p_value, nothing.ci_low, nothing.ci_high) == (1, -math.inf, math.inf)
+
+
+SECOND = [0.1, -0.2, 0.4, 0.3, 0.05]
+FIRST = [0.3, 0.1, 0.5, 0.2, 0.25, -0.15, -0.05, 0.4]
+
+
+def one_sided(differences: list[float], test: str, alternative: str) -> float:
+    if test == "t":
+        return float(stats.ttest_1samp(differences, 0, alternative=alternative).pvalue)
+    if test == "wilcoxon":
+        return float(stats.wilcoxon(differences, alternative=alternative, method="exact").pvalue)
+    flips = {"permutation_type": "samples", "n_resamples": np.inf, "vectorized": True}
+    return float(stats.permutation_test((differences,), np.mean, alternative=alternative, **flips).pvalue)
+
+
+def stouffer(stages: list[list[float]], test: str, alternative: str = "greater") -> float:
+    p_values = [one_sided(stage, test, alternative) for stage in stages]
+    return float(stats.combine_pvalues(p_values, method="stouffer").pvalue)
+
+
+@both
+def test_pairs_that_were_added_are_combined_by_stouffers_method(test: str) -> None:
+    first = [d + 0.001 * i for i, d in enumerate(FIRST)]
+    second = [d + 0.0007 * i for i, d in enumerate(SECOND)]
+    third = [d + 0.1 for d in second]
+    before = [Stage(differences=tuple(first)), Stage(differences=tuple(second))]
+    found = gains(third, test, earlier=before, alpha=0.1)
+    assert found.p_value == pytest.approx(stouffer([first, second, third], test), rel=1e-6)
+    assert found.n_pairs == 18
+    everything = gains([*first, *second, *third], test)
+    assert found.gain == everything.gain
+    for end, alternative, out in ((found.ci_low, "greater", 1e-4), (found.ci_high, "less", -1e-4)):
+        ins, outs = ([shifted(stage, by - end) for stage in (first, second, third)] for by in (-out, out))
+        assert stouffer(ins, test, alternative) > 0.05 > stouffer(outs, test, alternative)
+
+
+@both
+@given(first=six_or_eight, second=samples, staged=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_combined_p_and_interval_never_disagree(
+    test: str, first: list[float], second: list[float], staged: bool
+) -> None:
+    looks = ((4, 0.2), (len(first), 0.7)) if staged else None
+    found = gains(second, test, earlier=[Stage(differences=tuple(first), looks=looks)])
+    assert found.significant == (found.ci_low > 0)
+    assert found.ci_low <= found.gain <= found.ci_high
+    turned = gains(
+        [-d for d in second],
+        test,
+        direction="minimize",
+        earlier=[Stage(differences=tuple(-d for d in first), looks=looks)],
+    )
+    assert turned == found
+
+
+def test_a_stage_that_was_looked_at_on_the_way_counts_with_its_repeated_p() -> None:
+    looks = ((4, 0.2), (8, 0.7))
+    found = gains(SECOND, "t", earlier=[Stage(differences=tuple(FIRST), looks=looks)])
+    before = repeated_p(looks, stats.ttest_1samp(FIRST, 0).pvalue) / 2
+    now = stats.ttest_1samp(SECOND, 0, alternative="greater").pvalue
+    assert found.p_value == pytest.approx(2 * stats.combine_pvalues([before, now], method="stouffer").pvalue)
+    plain = gains(SECOND, "t", earlier=[Stage(differences=tuple(FIRST))])
+    assert plain.p_value < found.p_value
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_stages_that_contradict_each_other_show_nothing(sign: int) -> None:
+    # two pairs leave no doubt, and twenty say little, but so large that the mean is on their side
+    strong = (sign * 100.0, sign * 100.0001)
+    weak = [sign * (-30.0 + 200 * (-1) ** i) for i in range(20)]
+    assert stouffer([list(strong), weak], "t", "greater" if sign > 0 else "less") < 0.001
+    found = gains(weak, "t", earlier=[Stage(differences=strong)])
+    assert sign * found.gain < 0 and found.p_value == 1
+    assert found.ci_low <= found.gain <= found.ci_high
+    assert not found.significant
+
+
+@both
+def test_one_pair_that_was_added_changes_the_estimate_alone(test: str) -> None:
+    before, found = gains(FIRST, test), gains([0.2], test, earlier=[Stage(differences=tuple(FIRST))])
+    assert (found.p_value, found.n_pairs) == (before.p_value, 9)
+    assert found.gain == gains([*FIRST, 0.2], test).gain
+    assert (found.ci_low, found.ci_high) == (before.ci_low, before.ci_high)
+
+
+@both
+def test_a_stage_without_any_difference_speaks_for_neither_side(test: str) -> None:
+    strong = [0.3, 0.31, 0.29, 0.33, 0.27, 0.32, 0.28, 0.3001, 0.34]
+    found = gains(strong, test, earlier=[Stage(differences=(0.0,) * 8)])
+    alone = one_sided(strong, test, "greater")
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(stats.norm.isf(alone) / math.sqrt(2)))
+    nothing = gains([0.0] * 4, test, earlier=[Stage(differences=(0.0,) * 8)])
+    assert (nothing.gain, nothing.ci_low, nothing.ci_high, nothing.p_value) == (0, 0, 0, 1)
+    assert nothing.n_pairs == 12
+
+
+@both
+def test_rounding_errors_of_nothing_are_nothing(test: str) -> None:
+    found = gains([0.1 + 0.2 - 0.3] * 8, test)
+    assert (found.gain, found.ci_low, found.ci_high, found.p_value) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.025, 0.0625, 0.004])
+def test_the_fewest_pairs_are_those_that_can_show_something(alpha: float) -> None:
+    for test in ("sign_flip", "wilcoxon"):
+        least = least_pairs(test, alpha)  # type: ignore[arg-type]
+        assert gains([1.0 + 0.1 * i for i in range(least)], test, alpha=alpha).significant
+        assert not gains([1.0 + 0.1 * i for i in range(least - 1)], test, alpha=alpha).significant
+    assert least_pairs("t", alpha) == 2
+    assert gains([1.0, 1.0001], "t", alpha=alpha).significant
+
+
+def test_what_keeps_most_of_a_gain_is_told_by_students_test() -> None:
+    draw = np.random.default_rng(8)
+    baseline = draw.standard_normal(8)
+    winner, simple = (
+        baseline + 1 + 0.1 * draw.standard_normal(8),
+        baseline + 0.9 + 0.1 * draw.standard_normal(8),
+    )
+    for keep in (0.0, 0.7, 1.0):
+        expected = stats.ttest_1samp(simple - keep * winner - (1 - keep) * baseline, 0)
+        found = not_worse(
+            simple.tolist(), winner.tolist(), baseline.tolist(), keep=keep, test="t", direction="maximize"
+        )
+        assert found.p_value == pytest.approx(expected.pvalue)
+        assert found.significant == (keep < 1)
+    less = not_worse(
+        (-simple).tolist(), (-winner).tolist(), (-baseline).tolist(), keep=0.7, test="t", direction="minimize"
+    )
+    assert less.significant and less.gain == pytest.approx((simple - 0.7 * winner - 0.3 * baseline).mean())
+
+
+def test_what_is_the_same_in_all_arms_keeps_nothing() -> None:
+    same = [100.1, 100.2, 100.7]
+    found = not_worse(same, same, same, keep=0.7, test="t", direction="maximize")
+    assert (found.gain, found.p_value) == (0, 1)
+
+
+def test_parts_and_arms_that_do_not_fit_are_refused() -> None:
+    for keep in (-0.1, 1.1):
+        with pytest.raises(UsageError, match=r"from 0 to 1"):
+            not_worse([1.0], [1.0], [1.0], keep=keep, test="t", direction="maximize")
+    with pytest.raises(UsageError, match=r"1, 2 and 1 pairs"):
+        not_worse([1.0], [1.0, 2.0], [1.0], keep=0.5, test="t", direction="maximize")
+
+
+@both
+def test_levels_looks_and_stages_that_do_not_fit_are_refused(test: str) -> None:
+    for alpha in (0.0, 1.0, math.nan):
+        with pytest.raises(UsageError, match=r"between 0 and 1"):
+            gains(FIRST, test, alpha=alpha)
+        with pytest.raises(UsageError, match=r"between 0 and 1"):
+            least_pairs(test, alpha)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"at 4 pairs, and there are 8"):
+        gains(FIRST, test, looks=((4, 1.0),))
+    with pytest.raises(UsageError, match=r"shares in \(0, 1\]"):
+        gains(FIRST, test, looks=((8, 0.5), (8, 0.4)))
+    with pytest.raises(UsageError, match=r"no pairs"):
+        gains(FIRST, test, earlier=[Stage(differences=())])
+
+
+def test_the_least_number_of_pairs_of_an_unknown_test_is_refused() -> None:
+    with pytest.raises(UsageError, match=r'Unknown test "welch"'):
+        least_pairs("welch", 0.05)  # type: ignore[arg-type]
+
+
+def test_one_added_pair_that_turns_the_sign_shows_nothing() -> None:
+    behind = Stage(differences=(-0.01, -0.0101, -0.0102, -0.0099, -0.01, -0.0101, -0.0102, -0.0099))
+    found = paired([0.2], test="t", direction="maximize", alpha=0.005, earlier=[behind])
+    assert found.gain > 0 and found.p_value == 1.0 and not found.significant
+
+
+@pytest.mark.parametrize("test", ["sign_flip", "wilcoxon"])
+@pytest.mark.parametrize("exploded", [1e3, 1e8, 1e12])
+def test_a_run_that_explodes_makes_no_ties_of_the_others(test: Any, exploded: float) -> None:
+    gains = [0.11, 0.09, 0.12, 0.1, 0.08, 0.13, 0.1, exploded]
+    assert paired(gains, test=test, direction="maximize").p_value == pytest.approx(2 / 2**8)

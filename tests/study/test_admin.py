@@ -1,0 +1,402 @@
+"""What is told to a study from outside: the database is real (SQLite), agents and runs are rows and files."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tempopt.errors import StudyNotFound, UsageError
+from tempopt.records.changes import Ended, Kept, Lost, Outcomes, Returned, Wanted
+from tempopt.records.liveness import machine
+from tempopt.records.rows import Checkpoint, Kind, NewTicket, StudyRow, TicketRow
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.checkpoints import DEFAULT_FOLDER
+from tempopt.store.store import Store
+from tempopt.study import admin
+
+FAR = "far:7:0a1b2c3d:99"
+NEAR = f"{socket.gethostname()}:7:{machine()}:no such start"
+COUNTS: dict[Kind, int] = {"unit": 1, "constant": 2, "search": 3, "choose": 1}
+PRINTED = "epoch 1\nepoch 2\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'tempopt.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def study(store: Store, folder: Path, make_spec: Callable[..., StudySpec]) -> StudyRow:
+    """A study of seven tickets, all waiting, whose checkpoints lie in this machine's folder ``runs``."""
+    spec = make_spec()
+    row = store.create_study("pairs", spec.to_json(), spec.identity())
+    store.set_checkpoints(row.id, str(folder / "runs"))
+    store.add_tickets(
+        row.id,
+        [NewTicket(kind=k, arm=k, number=i, seed=i) for k, count in COUNTS.items() for i in range(count)],
+    )
+    return row
+
+
+@pytest.fixture
+def take(store: Store, study: StudyRow) -> Callable[..., TicketRow]:
+    """Return a taker of the next ticket of a kind for an agent."""
+
+    held: list[int] = []
+
+    def taken(kind: Kind = "search", agent: str = FAR, lease: float = 60.0) -> TicketRow:
+        ticket = store.take_ticket(
+            study.id, agent, Wanted(limits={kind: None}, lease=lease, max_attempts=3, held=held)
+        )
+        assert ticket is not None
+        held.append(ticket.id)
+        return ticket
+
+    return taken
+
+
+def _states(store: Store, study: StudyRow, kind: Kind) -> list[str]:
+    return [ticket.state for ticket in store.tickets(study.id, [kind])]
+
+
+def _end(ticket: TicketRow, text: str = "") -> Ended:
+    outcomes = Outcomes(outcome="complete", value=0.5, steps=10, seconds=1.0)
+    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=text)
+
+
+def _run(folder: Path, ticket: TicketRow) -> Path:
+    """Return the folder of a ticket's run, made."""
+    path = folder / "runs" / "pairs" / f"{ticket.kind}-{ticket.number:04d}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _keep(store: Store, ticket: TicketRow, run: Path, *steps: int) -> None:
+    """Write checkpoints of 100 bytes and record them."""
+    changes = []
+    for step in steps:
+        path = run / f"step-{step}-{ticket.attempt}.ckpt"
+        path.write_bytes(bytes(100))
+        checkpoint = Checkpoint(step=step, url=str(path), digest="0", size=100)
+        changes.append(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint))
+    store.write(ticket.study_id, changes, agent=FAR, lease=60.0)
+
+
+# ---- pause and stop
+
+
+def test_a_study_is_paused_and_those_at_work_are_named(
+    store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take()
+    take()
+    assert admin.pause(url, "pairs") == admin.Told(before="running", agents=["far:7"])
+    assert store.load_study("pairs").state == "paused"
+    assert admin.pause(url, "pairs").before == "paused"
+
+
+def test_an_agent_that_died_here_or_lost_its_lease_is_not_at_work(
+    study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take(agent=NEAR)
+    take(agent=FAR, lease=-1.0)
+    assert admin.pause(url, "pairs").agents == []
+
+
+def test_a_stop_withdraws_what_was_still_to_be_searched_and_nothing_else(
+    store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take()
+    assert admin.stop(url, "pairs") == admin.Told(before="running", agents=["far:7"], withdrawn=5)
+    assert _states(store, study, "search") == ["running", "withdrawn", "withdrawn"]
+    assert _states(store, study, "unit") == ["withdrawn"]
+    assert _states(store, study, "choose") == ["waiting"]
+    assert store.load_study("pairs").state == "running"
+    assert admin.stop(url, "pairs").withdrawn == 0
+
+
+@pytest.mark.parametrize("tell", [admin.pause, admin.stop])
+def test_a_study_that_is_done_stays_as_it_is(
+    tell: Callable[[str, str], admin.Told], store: Store, study: StudyRow, url: str
+) -> None:
+    store.set_state(study.id, "done")
+    assert tell(url, "pairs") == admin.Told(before="done", agents=[])
+    assert store.load_study("pairs").state == "done"
+    assert _states(store, study, "search") == ["waiting"] * 3
+
+
+@pytest.mark.parametrize("tell", [admin.pause, admin.stop, admin.delete, admin.collect, admin.logs])
+def test_a_name_that_is_not_there_is_told(
+    tell: Callable[[str, str], object], study: StudyRow, url: str
+) -> None:
+    with pytest.raises(StudyNotFound, match='Did you mean "pairs"'):
+        tell(url, "pears")
+
+
+# ---- delete
+
+
+def test_a_study_is_deleted_with_its_checkpoints_and_logs(
+    store: Store, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    run = _run(folder, ticket)
+    _keep(store, ticket, run, 10)
+    (run / "log.txt").write_bytes(bytes(11))
+    other = folder / "runs" / "others"
+    other.mkdir()
+    assert admin.delete(url, "pairs") == admin.Deleted(agents=[], freed=111, left={})
+    assert store.list_studies() == []
+    assert list((folder / "runs").iterdir()) == [other]
+
+
+def test_a_deletion_leaves_all_that_tempopt_did_not_write(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    # a folder of the person's, which has the study's name
+    store.set_checkpoints(study.id, str(folder))
+    own = ["search-0000/log.txt", "search-0001/step-8-1.ckpt", "search-0001/step-9-1.ckpt.writing"]
+    own += ["unit-0000/resume-2.ckpt.writing", "undelivered-a+1+b+2.1.jsonl"]
+    theirs = ["train.py", "log.txt", "step-1-1.ckpt", "models/step-1-1.ckpt", "old/search-0000/step-1-1.ckpt"]
+    theirs += ["search-0000/best.ckpt", "search-0000/kept/step-1-1.ckpt", "search-1/step-1-1.ckpt"]
+    theirs += ["weights-0001/step-1-1.ckpt", "data/undelivered-1.jsonl"]
+    for name in (*own, *theirs):
+        path = folder / "pairs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(10))
+    (folder / "pairs" / "empty").mkdir()
+    deleted = admin.delete(url, "pairs")
+    assert deleted.freed == 10 * len(own)
+    assert deleted.left == {
+        str(folder / "pairs"): "tempopt did not write data, empty, log.txt, models, old and 6 more"
+    }
+    there = {str(path.relative_to(folder / "pairs")) for path in (folder / "pairs").rglob("*")}
+    assert {name for name in there if (folder / "pairs" / name).is_file()} == set(theirs)
+    assert "empty" in there
+    assert not {"search-0001", "unit-0000"} & there
+
+
+def test_what_a_link_leads_to_stays(store: Store, study: StudyRow, url: str, folder: Path) -> None:
+    kept = folder / "kept" / "step-8-1.ckpt"
+    kept.parent.mkdir()
+    kept.touch()
+    (folder / "runs" / "pairs").mkdir(parents=True)
+    (folder / "runs" / "pairs" / "search-0000").symlink_to(kept.parent)
+    left = admin.delete(url, "pairs").left
+    assert left == {str(folder / "runs" / "pairs"): "tempopt did not write search-0000"}
+    assert kept.exists()
+
+
+FOREIGN = [
+    "{0}/code/best.ckpt",
+    "{0}/code/step-8-1.ckpt",
+    "{0}/code/src/pairs/step-8-1.ckpt",
+    "{0}/code/others/search-0000/step-8-1.ckpt",
+    "{0}/code/pairs/search-0001/step-8-1.ckpt",
+    "{0}/code/pairs/search-0000/weights.pt",
+]
+
+
+@pytest.mark.parametrize("place", FOREIGN)
+def test_a_row_that_names_another_file_has_nothing_removed(
+    place: str, store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    path = Path(place.format(folder))
+    path.parent.mkdir(parents=True)
+    (path.parent / "step-9-1.ckpt").touch()
+    path.touch()
+    foreign = Checkpoint(step=8, url=str(path), digest="0", size=1)
+    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=foreign)], agent=FAR, lease=60.0)
+    why = "this is not where tempopt keeps a checkpoint of that run"
+    [collected] = admin.collect(url)
+    assert (collected.files, collected.left) == ({}, {str(path): why})
+    assert admin.delete(url, "pairs").left[str(path)] == why
+    assert path.exists()
+    assert (path.parent / "step-9-1.ckpt").exists()
+
+
+def test_checkpoints_at_an_agents_own_place_are_removed_too(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    path = folder / "elsewhere" / "pairs" / "search-0000" / "step-8-1.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(10))
+    there = Checkpoint(step=8, url=f"file://{path}", digest="0", size=10)
+    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], agent=FAR, lease=60.0)
+    (folder / "runs" / "pairs").mkdir(parents=True)
+    assert admin.delete(url, "pairs") == admin.Deleted(agents=[], freed=10, left={})
+    assert list((folder / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["nonesuch://bucket", "s3://bucket"])
+def test_a_place_that_cannot_be_reached_keeps_no_study_from_being_deleted(
+    place: str, store: Store, study: StudyRow, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    store.set_checkpoints(study.id, place)
+    assert list(admin.delete(url, "pairs").left) == [f"{place}/pairs"]
+    assert store.list_studies() == []
+
+
+def test_a_study_with_agents_at_work_is_deleted_by_force_alone(
+    store: Store, url: str, take: Callable[..., TicketRow]
+) -> None:
+    take()
+    with pytest.raises(UsageError, match=r"worked on by far:7\. .*tempopt pause pairs\), or give --force"):
+        admin.delete(url, "pairs")
+    assert len(store.list_studies()) == 1
+    assert admin.delete(url, "pairs", force=True).agents == ["far:7"]
+    assert store.list_studies() == []
+
+
+def test_checkpoints_that_lie_elsewhere_are_named(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take(lease=-1.0)
+    there = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
+    store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], agent=FAR, lease=60.0)
+    store.set_checkpoints(study.id, "memory://bucket")
+    logged = folder / DEFAULT_FOLDER / "pairs"
+    logged.mkdir(parents=True)
+    (logged / "search-0000").mkdir()
+    (logged / "search-0000" / "log.txt").write_bytes(bytes(5))
+    assert admin.delete(url, "pairs") == admin.Deleted(
+        agents=[], freed=5, left={"/nowhere/runs/pairs": "there is no such folder on this machine"}
+    )
+    assert not logged.exists()
+
+
+# ---- gc
+
+
+def test_only_checkpoints_that_no_run_needs_are_removed(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    over, running, young = take(), take(), take()
+    for ticket in (over, running, young):
+        _keep(store, ticket, _run(folder, ticket), 10, 20, 30)
+    store.write(study.id, [_end(over)], agent=FAR, lease=60.0)
+    needless = [_run(folder, over) / f"step-{step}-1.ckpt" for step in (10, 20, 30)]
+    needless += [_run(folder, over) / "step-40-1.ckpt.writing", _run(folder, over) / "resume-2.ckpt.writing"]
+    needless += [_run(folder, running) / "step-10-1.ckpt", _run(folder, young) / "step-10-1.ckpt"]
+    needed = [_run(folder, running) / f"step-{step}-1.ckpt" for step in (20, 30)]
+    needed += [_run(folder, running) / "step-40-1.ckpt", _run(folder, running) / "step-50-1.ckpt.writing"]
+    needed += [_run(folder, young) / f"step-{step}-1.ckpt" for step in (20, 30)]
+    needed += [_run(folder, over) / "log.txt", folder / "runs" / "pairs" / "undelivered.jsonl"]
+    for name in ("notes", "notes/search-0000", "search-0000/notes"):
+        (folder / "runs" / "pairs" / name).mkdir()
+        needed += [folder / "runs" / "pairs" / name / "step-1-1.ckpt"]
+    for path in [*needless, *needed]:
+        path.write_bytes(bytes(100))
+
+    [found] = admin.collect(url, dry_run=True)
+    assert found == admin.Collected(study="pairs", files={str(path): 100 for path in needless}, left={})
+    assert all(path.exists() for path in needless)
+
+    [done] = admin.collect(url, "pairs")
+    assert (done.files, done.freed) == (found.files, 700)
+    assert not any(path.exists() for path in needless)
+    assert all(path.exists() for path in needed)
+    assert admin.collect(url)[0].files == {}
+
+
+def test_a_run_that_waits_keeps_what_it_will_go_on_from(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    ticket = take()
+    run = _run(folder, ticket)
+    _keep(store, ticket, run, 10, 20)
+    store.write(study.id, [Returned(ticket_id=ticket.id, attempt=1)], agent=FAR, lease=60.0)
+    (run / "step-30-1.ckpt").touch()
+    assert admin.collect(url)[0].files == {}
+
+
+def test_a_study_without_checkpoints_has_none_to_collect(
+    store: Store, url: str, make_spec: Callable[..., StudySpec]
+) -> None:
+    store.create_study("new", make_spec().to_json(), "0")
+    assert admin.collect(url) == [admin.Collected(study="new", files={}, left={})]
+
+
+def test_a_place_that_cannot_be_asked_is_named(store: Store, study: StudyRow, url: str) -> None:
+    store.set_checkpoints(study.id, "nonesuch://bucket")
+    [found] = admin.collect(url)
+    assert list(found.left) == ["nonesuch://bucket/pairs"]
+    assert "nonesuch" in found.left["nonesuch://bucket/pairs"]
+
+
+# ---- logs
+
+
+def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
+    store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    assert admin.logs(url, "pairs") == []
+    search = take()
+    died = Lost(ticket_id=search.id, attempt=1, error="killed", max_attempts=3, log=PRINTED)
+    store.write(study.id, [died], agent=FAR, lease=60.0)
+    again = take()
+    assert (again.id, again.attempt) == (search.id, 2)
+    unit = take("unit", agent="near:3:0:1")
+    store.write(study.id, [_end(again, "done")], agent=FAR, lease=60.0)
+    store.write(study.id, [_end(unit, "\n")], agent="near:3:0:1", lease=60.0)
+    assert admin.logs(url, "pairs") == [
+        admin.Printed(ticket="unit-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
+        admin.Printed(ticket="search-0", attempt=1, agent="far:7", running=False, lines=2, text="epoch 2"),
+        admin.Printed(ticket="search-0", attempt=2, agent="far:7", running=False, lines=1, text="done"),
+    ]
+
+
+@pytest.mark.parametrize("given", ["search-0", "search 0", "search-0000"])
+def test_one_run_shows_all_that_it_printed(
+    given: str, store: Store, study: StudyRow, url: str, take: Callable[..., TicketRow]
+) -> None:
+    first, _ = take(), take()
+    store.write(study.id, [_end(first, PRINTED)], agent=FAR, lease=60.0)
+    [printed] = admin.logs(url, "pairs", given)
+    assert (printed.ticket, printed.text, printed.running) == ("search-0", PRINTED, False)
+
+
+def test_a_run_at_work_shows_its_log_where_that_is(
+    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+) -> None:
+    here, away = take(agent=NEAR), take(agent=FAR)
+    for ticket in (here, away):
+        (_run(folder, ticket) / "log.txt").write_text(PRINTED, encoding="utf-8")
+    [printed] = admin.logs(url, "pairs", "search-0")
+    assert (printed.running, printed.lines, printed.text) == (True, 2, PRINTED)
+    [printed] = admin.logs(url, "pairs", "search-1")
+    assert (printed.running, printed.agent, printed.text) == (True, "far:7", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("search-3", 'Study "pairs" has no search-3; it has search-0 to search-2.'),
+        ("confirm-0", 'Study "pairs" has no confirm-0; it has no confirm yet.'),
+        ("serch-1", '"serch-1" is no run. Give kind and number, as in search-12; the kinds are unit,'),
+        ("12", '"12" is no run.'),
+    ],
+)
+def test_a_run_that_there_is_not_is_told(given: str, said: str, study: StudyRow, url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        admin.logs(url, "pairs", given)
+    assert str(caught.value).startswith(said)

@@ -1,0 +1,100 @@
+"""A study that is there, and a spec that asks for it again: what of the spec is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.records.changes import Ended, Outcomes, Wanted
+from tempopt.records.rows import KINDS, NewTicket, StudyRow
+from tempopt.store.store import Store
+from tempopt.study.enlarge import add_pairs, grow, ordered
+from tests.simulated import Simulated
+
+LOGGER = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://host/"}}
+SECRET = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://bob:hunter22@host/"}}
+
+
+def test_a_logger_is_changed_in_what_is_stored_and_one_with_a_password_is_not_stored(
+    make_spec: Any, tmp_path: Path
+) -> None:
+    began, changed, secret = (
+        make_spec({"trainer": {"max_steps": 10, "logger": logger}}) for logger in (True, LOGGER, SECRET)
+    )
+    name = began.study.name
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        store.create_study(name, began.to_json(), began.identity())
+        ordered(store, changed)
+        assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
+        with pytest.raises(SpecError, match="holds a password or a key") as caught:
+            ordered(store, secret)
+        assert "hunter22" not in str(caught.value)
+        assert store.load_study(name).spec["trainer"]["logger"] == LOGGER
+
+
+@pytest.mark.parametrize(("pairs", "refused"), [(6, True), (8, True), (9, False), (12, False)])
+def test_more_trials_are_refused_where_their_verdict_could_show_nothing(
+    make_spec: Any, tmp_path: Path, pairs: int, refused: bool
+) -> None:
+    # a second verdict may spend half a percent: signs alone need 2^(1 - 9)
+    assert 2.0**-8 < 0.005 < 2.0**-7
+    study = Simulated(
+        make_spec(trials=4, test="sign_flip", seeds={"confirm": pairs}), lambda t: t.seed % 997 / 997
+    ).run()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        row = began(store, study)
+        if refused:
+            with pytest.raises(UsageError, match=r"may spend 0\.5 %.*takes 9 pairs"):
+                grow(store, row, study.spec, 3)
+            assert len(store.tickets(row.id)) == len(study.rows)
+        else:
+            grow(store, row, study.spec, 3)
+            assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
+
+
+def began(store: Store, study: Simulated) -> StudyRow:
+    """Put a study that is over into a store."""
+    name = study.spec.study.name
+    row = store.create_study(name, study.spec.to_json(), study.spec.identity())
+    new = [
+        NewTicket(**{field.name: getattr(t, field.name) for field in dataclasses.fields(NewTicket)})
+        for t in study.rows
+    ]
+    store.add_tickets(row.id, new)
+    everything = dict.fromkeys(KINDS)
+    while True:
+        wanted = Wanted(limits=everything, lease=60.0, max_attempts=3)
+        taken = store.take_ticket(row.id, "here", wanted)
+        if taken is None:
+            return store.load_study(name)
+        known = next(t for t in study.rows if (t.kind, t.number) == (taken.kind, taken.number))
+        assert known.parameters is not None and known.value is not None
+        if taken.parameters is None:
+            store.begin(taken.id, taken.attempt, known.parameters, known.sampled or {}, None)
+        outcomes = Outcomes(outcome="complete", value=known.value, steps=10, seconds=1.0)
+        ended = Ended(ticket_id=taken.id, attempt=taken.attempt, outcomes=outcomes)
+        store.write(row.id, [ended], agent="here", lease=60.0)
+
+
+def test_pairs_are_added_to_a_verdict_and_only_to_one(make_spec: Any, tmp_path: Path) -> None:
+    study = Simulated(make_spec(trials=4), lambda t: t.seed % 997 / 997)
+    study.search()
+    open_yet = Simulated(make_spec(name="open", trials=4), study.worth)
+    open_yet.search()
+    study.run()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        unproved = began(store, open_yet)
+        with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it come to a verdict first"):
+            add_pairs(store, unproved, open_yet.spec, 3)
+        row = began(store, study)
+        add_pairs(store, row, study.spec, 0)
+        assert len(store.tickets(row.id)) == len(study.rows)
+        add_pairs(store, row, study.spec, 3)
+        new = [t for t in store.tickets(row.id) if t.round == 1]
+        assert {(t.kind, t.state) for t in new} == {("confirm", "waiting"), ("init_only", "waiting")}
+        assert {t.pair for t in new} == {0, 1, 2}
+        assert store.load_study("pairs").state == "running"

@@ -1,0 +1,232 @@
+"""The parts of a plan, taken away one at a time, against the temperatures of every step."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt.temperature import (
+    CREDITED,
+    GROUPS,
+    NEUTRAL,
+    NORMALISATION,
+    SCHEDULES,
+    TEMPERATURE_PARAMETERS,
+    TemperatureParameters,
+    active_groups,
+    at_constant,
+    constant_levels,
+    effective,
+    mean_level,
+    neutral,
+    only,
+    same_training,
+    training_key,
+    without,
+)
+
+LEVELS = ("temperature_init", "temperature_final", "warmup_start")
+OTHERS = {"lr": 0.03, "data.batch_size": 16}
+levels = st.floats(0.05, 20.0)
+SHAPES: dict[str, st.SearchStrategy[Any]] = {
+    "warmup_fraction": st.sampled_from([0.1, 0.3]),
+    "hold_fraction": st.sampled_from([0.2, 0.5]),
+    "curvature": st.sampled_from([0.5, 10.0]),
+    "cycles": st.sampled_from([0.5, 2.5]),
+    "power": st.sampled_from([0.5, 3.0]),
+    "num_steps": st.sampled_from([2, 5]),
+}
+LAYERED = st.sampled_from([{}, {"layer_pattern": "linear", "layer_ratio": 2.0}])
+SCALED = st.sampled_from([{}, {"length_scaling": "log_n", "n0": 32.0}])
+ENTROPIC = st.sampled_from([{}, {"entropy_lambda": 0.1, "entropy_schedule": "constant"}])
+NORMALISED = st.sampled_from([{}, {"normaliser": "top_k", "top_k": 4}])
+LAST = st.sampled_from([{}, {"output_temperature": 2.0}])
+
+
+@st.composite
+def scheduled(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(SCHEDULES)) -> dict[str, Any]:
+    """The parameters of a schedule, of any kind there is, and nothing else."""
+    kind = draw(st.sampled_from(kinds))
+    names = inspect.signature(SCHEDULES[kind]).parameters
+    return {"schedule": kind} | {n: draw(levels if n in LEVELS else SHAPES[n]) for n in names}
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    """A parameter set with any of the parts, as runs train with it."""
+    parts = [draw(each) for each in (scheduled(), LAYERED, SCALED, ENTROPIC, NORMALISED, LAST)]
+    return effective({name: value for part in parts for name, value in part.items()} | OTHERS)
+
+
+def course(parameters: dict[str, Any], points: int = 101) -> np.ndarray:
+    """Return the schedule's temperature at evenly spaced progress."""
+    schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
+    return np.array([schedule(at) for at in np.linspace(0, 1, points)])
+
+
+def rest(parameters: dict[str, Any], group: str) -> dict[str, Any]:
+    """Return what is no part of a group; a schedule and its level share some parameters."""
+    taken = GROUPS["schedule"] | GROUPS["level"] if group in ("schedule", "level") else GROUPS[group]
+    return {name: value for name, value in parameters.items() if name not in taken}
+
+
+def test_every_temperature_parameter_is_part_of_a_group_and_what_normalises_of_none() -> None:
+    assert set().union(*GROUPS.values()) == set(CREDITED)
+    assert set(CREDITED) | NORMALISATION == set(TEMPERATURE_PARAMETERS)
+    assert NORMALISATION == {"normaliser", "top_k"}
+    assert "n0" in GROUPS["length_scaling"]
+    shared = GROUPS["schedule"] & GROUPS["level"]
+    assert shared == {"temperature_final", "warmup_start"}
+    assert sum(map(len, GROUPS.values())) == len(CREDITED) + len(shared)
+
+
+@given(scheduled())
+def test_the_mean_level_is_the_geometric_mean_over_training(parameters: dict[str, Any]) -> None:
+    fine = np.log(course(parameters, 4001))
+    by_integration = math.exp(np.trapezoid(fine, dx=1 / 4000))
+    widest = math.log(fine.max() - fine.min() + 1)
+    # a hundred points against four thousand: a step of some width, or an end, may be off by one point
+    assert abs(math.log(mean_level(parameters) / by_integration)) <= 0.02 + 0.05 * widest
+    assert fine.min() - 1e-9 <= math.log(mean_level(parameters)) <= fine.max() + 1e-9
+
+
+@given(levels, levels)
+def test_the_mean_level_of_a_line_is_the_one_of_a_closed_form(first: float, last: float) -> None:
+    parameters = {"schedule": "linear", "temperature_init": first, "temperature_final": last}
+    if math.isclose(first, last, rel_tol=1e-3):
+        expected = math.sqrt(first * last)
+    else:
+        # the mean of log x over [first, last]
+        expected = math.exp((last * math.log(last) - first * math.log(first)) / (last - first) - 1)
+    assert mean_level(parameters) == pytest.approx(expected, rel=0.03)
+
+
+@given(levels, levels)
+def test_the_mean_level_of_an_exponential_schedule_lies_in_the_middle(first: float, last: float) -> None:
+    parameters = {"schedule": "exponential", "temperature_init": first, "temperature_final": last}
+    assert mean_level(parameters) == pytest.approx(math.sqrt(first * last), rel=1e-9)
+
+
+def test_a_constant_has_the_level_that_it_was_given_to_the_bit() -> None:
+    for tau in (0.1, 1 / 3, 1.7, 1.0):
+        assert mean_level({"temperature_init": tau}) == tau
+        assert constant_levels({"temperature_init": tau, "lr": 0.1}) == [tau]
+        assert constant_levels({"temperature_init": tau, "temperature_final": tau, "schedule": "cosine"}) == [
+            tau
+        ]
+
+
+@given(scheduled())
+def test_five_constants_span_a_schedule_and_its_mean_is_one_of_them(parameters: dict[str, Any]) -> None:
+    found, reached = constant_levels(parameters), course(parameters)
+    assert found == sorted(found)
+    if reached.max() / reached.min() < 1 + 1e-9:
+        assert found == [reached[0]]
+        return
+    assert len(found) == 5
+    assert (found[0], found[-1]) == (reached.min(), reached.max())
+    assert mean_level(parameters) in found
+    ratios = np.diff(np.log(found)) / np.log(reached.max() / reached.min())
+    # evenly spaced but for the one that the mean stands in for, the nearest of those between
+    assert ratios.max() <= 0.5 + 1e-6 and ratios.sum() == pytest.approx(1)
+    assert np.isclose(ratios, 0.25, atol=1e-6).sum() >= 2
+
+
+@given(plans(), levels)
+def test_a_constant_in_place_of_a_schedule_leaves_everything_else(
+    parameters: dict[str, Any], level: float
+) -> None:
+    found = at_constant(parameters, level)
+    assert set(course(found)) == {level}
+    assert rest(found, "schedule") == rest(parameters, "schedule")
+    assert same_training(at_constant(found, level), found)
+
+
+@given(plans())
+def test_without_its_schedule_a_plan_is_constant_at_its_mean(parameters: dict[str, Any]) -> None:
+    found = without(parameters, "schedule")
+    assert set(course(found)) == {mean_level(parameters)}
+    assert rest(found, "schedule") == rest(parameters, "schedule")
+
+
+@given(plans())
+def test_without_its_level_a_plan_has_the_same_shape_about_one(parameters: dict[str, Any]) -> None:
+    found = without(parameters, "level")
+    assert course(found) == pytest.approx(course(parameters) / mean_level(parameters), rel=1e-6)
+    assert mean_level(found) == pytest.approx(1)
+    assert rest(found, "level") == rest(parameters, "level")
+
+
+@given(plans(), st.sampled_from(["layers", "length_scaling", "entropy", "output_temperature"]))
+def test_without_another_part_the_schedule_stays(parameters: dict[str, Any], group: str) -> None:
+    found = without(parameters, group)
+    assert (course(found) == course(parameters)).all()
+    assert rest(found, group) == rest(parameters, group)
+    assert same_training({**found, **{name: NEUTRAL[name] for name in GROUPS[group]}}, found)
+
+
+@given(plans())
+def test_a_part_is_active_if_and_only_if_it_was_made_so(parameters: dict[str, Any]) -> None:
+    expected = set()
+    temperature = course(parameters)
+    if temperature.max() / temperature.min() > 1 + 1e-9:
+        expected.add("schedule")
+    if abs(np.log(temperature).mean()) > 1e-9:
+        expected.add("level")
+    softmax = parameters.get("normaliser", "softmax") == "softmax"
+    for group, name, effect in (
+        ("layers", "layer_pattern", True),
+        ("length_scaling", "length_scaling", True),
+        ("entropy", "entropy_lambda", softmax),
+        ("output_temperature", "output_temperature", True),
+    ):
+        if effect and parameters.get(name, NEUTRAL[name]) != NEUTRAL[name]:
+            expected.add(group)
+    assert set(active_groups(parameters)) == expected
+    assert list(active_groups(parameters)) == [group for group in GROUPS if group in expected]
+
+
+@given(plans())
+def test_without_what_is_not_active_nothing_changes(parameters: dict[str, Any]) -> None:
+    for group in GROUPS.keys() - set(active_groups(parameters)):
+        assert same_training(without(parameters, group), parameters)
+
+
+@given(plans(), st.sets(st.sampled_from(sorted(GROUPS))))
+def test_only_some_parts_are_what_is_left_when_all_others_are_taken(
+    parameters: dict[str, Any], groups: set[str]
+) -> None:
+    found = only(parameters, groups)
+    left = set(active_groups(found))
+    # a schedule about a level that is taken is a schedule about one
+    assert left <= groups & set(active_groups(parameters))
+    assert left >= (groups - {"level"}) & set(active_groups(parameters))
+    assert {n: found[n] for n in (*OTHERS, *NORMALISATION) if n in found} == {
+        n: parameters[n] for n in (*OTHERS, *NORMALISATION) if n in parameters
+    }
+
+
+@given(plans())
+def test_with_every_part_a_plan_is_itself_and_with_none_it_is_neutral(parameters: dict[str, Any]) -> None:
+    assert training_key(only(parameters, GROUPS)) == training_key(parameters)
+    assert same_training(only(parameters, ()), neutral(parameters))
+
+
+@given(plans())
+def test_at_temperature_one_all_that_is_no_temperature_stays(parameters: dict[str, Any]) -> None:
+    found = neutral(parameters)
+    assert active_groups(found) == ()
+    assert set(course(found)) == {1.0}
+    kept = {n: v for n, v in parameters.items() if n in OTHERS or n in NORMALISATION}
+    assert same_training(found, kept)
+    assert neutral(found) == found
+
+
+def test_the_normaliser_that_takes_no_temperature_leaves_nothing_to_take_away() -> None:
+    assert active_groups(effective({"temperature_init": 3.0, "normaliser": "linear", "lr": 0.1})) == ()

@@ -1,0 +1,267 @@
+"""A run that was broken off and taken up again ends as one that was left alone, wherever that was."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tempopt.training.run import Run
+from tempopt.workers.messages import Evaluation, Finished, Kept, Progress, Report, RunRequest, Started
+from tests.tiers import long_but
+
+HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
+EPOCHS = {"max_steps": -1, "check_val_every_n_epoch": 1}
+FOUR_OF_FIVE = {**EPOCHS, "max_epochs": 4, "limit_train_batches": 5}
+IMPATIENT = {
+    "class_path": "lightning.pytorch.callbacks.EarlyStopping",
+    "init_args": {"monitor": "val_loss", "patience": 1, "min_delta": 10.0},
+}
+# An epoch of the toy data has ten batches.
+TRAINERS: dict[str, dict[str, Any]] = {
+    "by steps": {},
+    "by steps that divide the epoch": {"val_check_interval": 5},
+    "several times an epoch": {"val_check_interval": 0.3, "check_val_every_n_epoch": 1},
+    "by epoch": {"val_check_interval": 1.0, "check_val_every_n_epoch": 1},
+    "a number of epochs": {"max_epochs": 3, "val_check_interval": 0.5, **EPOCHS},
+    "every second epoch": {
+        **EPOCHS,
+        "max_epochs": 4,
+        "val_check_interval": 1.0,
+        "check_val_every_n_epoch": 2,
+    },
+    "accumulating": {"accumulate_grad_batches": 2, "max_steps": 12},
+    "accumulating across validations": {"accumulate_grad_batches": 3, "max_steps": 8},
+    "accumulating less at the end": {"accumulate_grad_batches": 4, "max_epochs": 2, **EPOCHS},
+    "a part of the data": {"limit_train_batches": 7},
+    "in 64 bits": {"precision": "64-true"},
+    "in 16 bits": {"precision": "bf16-true"},
+    "until it gets no better": {"callbacks": [IMPATIENT], "max_steps": 40},
+    "not before a minimum": {"callbacks": [IMPATIENT], "val_check_interval": 5, "min_steps": 12},
+    "not before an epoch": {"callbacks": [IMPATIENT], "max_epochs": 4, "min_epochs": 2, **EPOCHS},
+}
+MODULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "a rate by epochs": ("Scheduled", {"rate": "epoch"}, {}),
+    "a rate by a metric at each epoch": (
+        "Scheduled",
+        {"rate": "plateau epoch"},
+        {**FOUR_OF_FIVE, "val_check_interval": 3},
+    ),
+    "a rate by a metric at the end of each epoch": (
+        "Scheduled",
+        {"rate": "plateau epoch"},
+        {**FOUR_OF_FIVE, "val_check_interval": 1.0},
+    ),
+    "a rate by a metric at each step": (
+        "Scheduled",
+        {"rate": "plateau step"},
+        {"val_check_interval": 1, "check_val_every_n_epoch": 1, "max_steps": 14},
+    ),
+    "steps of its own": ("Manual", {}, {"max_steps": 7}),
+}
+
+
+FEW = {"accumulating across validations", "a number of epochs", "a rate by a metric at each step"}
+"""Those of them that are tried whenever tests are run."""
+
+
+def batches(run: Run) -> int:
+    return int(run.trainer.fit_loop.epoch_loop.batch_progress.total.ready)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def everything(run: Run, finished: Finished) -> dict[str, Any]:
+    """All that a run leaves behind."""
+    trainer = run.trainer
+    return {
+        "weights": run.module.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
+        "rates": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+        "callbacks": {type(callback).__name__: callback.state_dict() for callback in trainer.callbacks},
+        "counters": (trainer.global_step, trainer.current_epoch, batches(run)),
+        "logged at": trainer.fit_loop.epoch_loop._batches_that_stepped,
+        "reports": finished.reports,
+        "measurements": finished.measurements,
+        "metrics": finished.metrics,
+    }
+
+
+def assert_exact_from_every_checkpoint(request: RunRequest, listener: Any) -> list[int]:
+    """Resume from each checkpoint that a run could write, and return the batches behind which they lay."""
+    asked = [Evaluation(name="test", on="test", at="current")]
+    request = dataclasses.replace(request, evaluations=asked)
+    undisturbed = Run(dataclasses.replace(request, checkpoints=None), listener())
+    expected = everything(undisturbed, undisturbed.execute())
+    channel = listener()
+    run = Run(dataclasses.replace(request, checkpoint_every=0.0), channel)
+    behind: list[int] = []
+    send = channel.send
+    channel.send = lambda message: (
+        behind.append(batches(run)) if isinstance(message, Kept) else 0,
+        send(message),
+    )
+    assert same(everything(run, run.execute()), expected)
+    for saved in channel.saved:
+        heard = listener()
+        again = Run(dataclasses.replace(request, attempt=2, resume=[saved]), heard)
+        found = everything(again, again.execute())
+        assert heard.of(Started)[0].step == saved.step
+        assert [name for name in expected if not same(found[name], expected[name])] == [], saved.step
+    return behind
+
+
+@pytest.mark.parametrize("trainer", [long_but(name, FEW, each) for name, each in TRAINERS.items()])
+def test_every_checkpoint_is_exact_however_a_training_is_divided(
+    request_for: Any, listener: Any, tmp_path: Path, trainer: dict[str, Any]
+) -> None:
+    request = request_for(trainer=trainer, parameters=HOT, checkpoints=str(tmp_path))
+    behind = assert_exact_from_every_checkpoint(request, listener)
+    wait = max(after - before for before, after in zip([0, *behind], behind, strict=False))
+    # the end of an epoch is passed over, and so is a batch whose gradient is not applied yet
+    assert wait <= 2 * trainer.get("accumulate_grad_batches", 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "init", "trainer"), [long_but(name, FEW, *each) for name, each in MODULES.items()]
+)
+def test_every_checkpoint_is_exact_whatever_the_module_goes_by(
+    request_for: Any,
+    listener: Any,
+    tmp_path: Path,
+    module: str,
+    init: dict[str, Any],
+    trainer: dict[str, Any],
+) -> None:
+    request = request_for(module, init=init, trainer=trainer, parameters=HOT, checkpoints=str(tmp_path))
+    assert assert_exact_from_every_checkpoint(request, listener)
+
+
+def test_every_checkpoint_is_exact_for_a_stream_that_knows_its_position(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    request = request_for(parameters=HOT, checkpoints=str(tmp_path))
+    data = {"class_path": "toy_modules.StreamData", "init_args": {}}
+    request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
+    assert assert_exact_from_every_checkpoint(request, listener)
+
+
+@pytest.mark.parametrize(
+    "trainer", [{}, TRAINERS["accumulating across validations"]], ids=["plain", "accumulating"]
+)
+def test_a_run_that_is_told_to_leave_at_any_batch_is_gone_on_with_exactly(
+    request_for: Any, listener: Any, tmp_path: Path, trainer: dict[str, Any]
+) -> None:
+    request = request_for(trainer=trainer, parameters=HOT)
+    whole = Run(request, listener())
+    expected = everything(whole, whole.execute())
+    for batch in range(1, batches(whole) - 3):
+        keep = dataclasses.replace(request, checkpoints=str(tmp_path / str(batch)), checkpoint_every=3600.0)
+        channel = listener(stop_at=0, keep=True)
+        leaving = Run(keep, channel)
+        stop = channel.stop
+        channel.stop = lambda r, run=leaving, ask=stop, at=batch: ask(r) if batches(run) >= at else None
+        finished = leaving.execute()
+        (saved,) = channel.saved
+        assert (finished.state, finished.step) == ("stopped", saved.step)
+        assert 0 <= batches(leaving) - batch <= trainer.get("accumulate_grad_batches", 1)
+        again = Run(dataclasses.replace(keep, attempt=2, resume=[saved]), listener())
+        assert same(everything(again, again.execute()), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_was_killed_goes_on_from_its_last_validation(
+    request_for: Any, listener: Any, tmp_path: Path, workers: int
+) -> None:
+    request = request_for(data={"workers": workers}, parameters=HOT)
+    whole = Run(request, listener())
+    expected = everything(whole, whole.execute())
+    for die_at in (3, 11) if workers else (3, 6, 8, 9, 11, 17):
+        kept = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
+        channel, heard = listener(die_at=die_at), listener()
+        with pytest.raises(SystemExit):
+            Run(kept, channel).execute()
+        again = Run(dataclasses.replace(kept, attempt=2, resume=channel.saved[:2]), heard)
+        assert same(everything(again, again.execute()), expected)
+        assert heard.of(Started)[0].step == (die_at - 1) // 4 * 4
+        assert heard.of(Started)[0].notes == []
+
+
+def steps_kept(request: RunRequest, channel: Any) -> list[int]:
+    finished = Run(request, channel).execute()
+    assert finished.checkpoint_seconds > 0
+    assert finished.checkpoint_seconds < finished.seconds
+    return [message.saved.step for message in channel.of(Kept)]
+
+
+def test_by_default_a_checkpoint_is_written_at_every_validation_but_the_last(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    channel = listener()
+    assert steps_kept(request_for(checkpoints=str(tmp_path)), channel) == [4, 8, 12, 16, 20]
+    said = [message for message in channel.heard if not isinstance(message, Progress | Started)]
+    # what is in the checkpoint is known to the agent before it
+    assert [type(message) for message in said] == [Report, Kept] * 5 + [Report]
+
+
+def test_by_default_checkpoints_are_five_minutes_apart_where_validations_are_rare(
+    request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a clock by which a batch takes two minutes
+    trained: list[Run] = []
+    clock = "tempopt.training.ranks.time.monotonic"
+    monkeypatch.setattr(clock, lambda: 120.0 * batches(trained[0]) if trained else 0.0)
+    channel = listener()
+    run = Run(request_for(checkpoints=str(tmp_path), trainer={"val_check_interval": 12}), channel)
+    trained.append(run)
+    run.execute()
+    # not behind 24, the end
+    assert [message.saved.step for message in channel.of(Kept)] == [3, 6, 9, 12, 15, 18, 21]
+
+
+def test_with_seconds_of_ones_own_validations_write_nothing_by_themselves(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    channel = listener()
+    request = request_for(checkpoints=str(tmp_path), checkpoint_every=3600.0)
+    Run(request, channel).execute()
+    assert channel.of(Kept) == []
+
+
+def test_a_validation_within_an_accumulated_gradient_is_kept_after_the_step(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    request = request_for(
+        checkpoints=str(tmp_path),
+        trainer={"accumulate_grad_batches": 3, "max_steps": 7, "val_check_interval": 5},
+    )
+    # validations behind batches 5, 10 (where an epoch, and so a gradient, ends), 15 and 20
+    assert steps_kept(request, listener()) == [2, 4, 6]
+
+
+def test_a_run_on_a_stream_that_does_not_know_its_position_begins_again_and_says_so(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    request = request_for(checkpoints=str(tmp_path))
+    data = {"class_path": "toy_modules.StreamData", "init_args": {"positioned": False}}
+    request = dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
+    channel, heard = listener(stop_at=6, keep=True), listener()
+    with pytest.warns(UserWarning, match="do not know their position"):
+        finished = Run(request, channel).execute()
+    assert (finished.state, finished.step, channel.saved) == ("stopped", 7, [])
+    with pytest.warns(UserWarning, match="do not know their position"):
+        Run(dataclasses.replace(request, attempt=2), heard).execute()
+    (started,) = heard.of(Started)
+    assert started.step == 0
+    assert started.notes == ["The training data do not know their position: the run begins again."]

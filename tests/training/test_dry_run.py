@@ -1,0 +1,94 @@
+"""What can only be seen by running is seen before a study begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tempopt.errors import AttachError, SpecError
+from tempopt.training.dry_run import check, rehearse
+from tempopt.workers.messages import Evaluation, Started
+
+TEST = [Evaluation(name="test", on="test")]
+
+
+def rehearsal(request_for: Any, *args: Any, **kwargs: Any) -> Any:
+    return request_for(*args, task="rehearse", **{"evaluations": TEST, **kwargs})
+
+
+def test_a_rehearsal_trains_two_steps_and_names_the_layers(request_for: Any, listener: Any) -> None:
+    channel = listener()
+    finished = rehearse(rehearsal(request_for), channel)
+    assert (finished.state, finished.step) == ("complete", 2)
+    (started,) = channel.of(Started)
+    assert started.layers == ["layer 0"]
+
+
+def test_a_rehearsal_leaves_no_checkpoint(request_for: Any, listener: Any, tmp_path: Any) -> None:
+    rehearse(rehearsal(request_for, folder=str(tmp_path)), listener())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metric_that_is_never_logged_is_found(request_for: Any, listener: Any) -> None:
+    with pytest.raises(SpecError, match='Unknown metric "val_accuracy".*Known: val_loss.*self.log'):
+        rehearse(rehearsal(request_for, metric="val_accuracy"), listener())
+
+
+def test_a_module_that_never_attends_is_found(request_for: Any, listener: Any) -> None:
+    with pytest.raises(AttachError, match=r"num_layers=1, but layers \[0\] never called"):
+        rehearse(rehearsal(request_for, init={"attends": False}), listener())
+
+
+def test_missing_test_data_are_found(request_for: Any, listener: Any) -> None:
+    with pytest.raises(SpecError, match="confirm_on: validate"):
+        rehearse(rehearsal(request_for, data={"test": False}), listener())
+
+
+def test_an_attached_module_is_proved_to_follow_its_temperature(request_for: Any, listener: Any) -> None:
+    channel = listener()
+    rehearse(rehearsal(request_for, "Stock", attach={"layers": "auto"}), channel)
+    (started,) = channel.of(Started)
+    assert started.layers == ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]
+
+
+@pytest.mark.parametrize("module", ["Listed", "Toy"])
+def test_weights_that_cannot_be_baked_are_found_before_the_study(
+    module: str, request_for: Any, listener: Any
+) -> None:
+    bake = {"temperature_init": 4.0}
+    if module == "Toy":
+        assert rehearse(rehearsal(request_for, bake=bake), listener()).state == "complete"
+        return
+    with pytest.raises(SpecError, match=r"(?s)baked initial weights.*ModuleList.*init_only: false"):
+        rehearse(rehearsal(request_for, module, bake=bake), listener())
+    assert rehearse(rehearsal(request_for, module), listener()).state == "complete"
+
+
+def test_a_layer_that_does_not_follow_its_temperature_is_named(request_for: Any, listener: Any) -> None:
+    with pytest.raises(AttachError, match="q_proj"):
+        rehearse(rehearsal(request_for, "Normed", attach={"layers": ["q_proj"]}), listener())
+
+
+@pytest.mark.parametrize(
+    ("space", "complaint"),
+    [
+        ({"lerning_rate": [0.1, 1.0]}, 'Unknown argument .*"lerning_rate"'),
+        ({"data.worker": [0, 1]}, '"worker".*Did you mean "workers"'),
+        ({"trainer.max_step": [1, 2]}, '"max_step".*Did you mean "max_steps"'),
+        ({"lr": ["high"]}, "lr"),
+    ],
+)
+def test_a_searched_name_that_nothing_takes_is_found(
+    request_for: Any, space: dict[str, list[Any]], complaint: str
+) -> None:
+    with pytest.raises(SpecError, match=complaint):
+        check(request_for(task="check", space=space))
+
+
+def test_what_attaching_cannot_deliver_is_refused_with_the_reason(request_for: Any) -> None:
+    request = request_for(
+        "Stock", attach={"layers": "auto"}, task="check", space={"length_scaling": ["none", "log_n"]}
+    )
+    with pytest.raises((SpecError, AttachError), match="TemperedModule"):
+        check(request)

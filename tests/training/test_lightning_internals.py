@@ -1,0 +1,160 @@
+"""Lightning's private attributes that are used are there, and mean what they are used for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+from tempopt.training import lightning_internals as internals
+
+TRAINING = Path(internals.__file__).parent
+
+
+class Looking(L.Callback):
+    """Asks everything that can be asked at the end of each batch."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, bool, int, bool]] = []
+        self.over: list[tuple[int, bool, bool]] = []
+        self._due = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        def before(due: bool) -> None:
+            self._due = due
+
+        def after() -> None:
+            internals.finish_restart(trainer)
+            batches = trainer.fit_loop.epoch_loop.batch_progress.total.completed
+            self.over.append((batches, self._due, internals.epoch_is_over(trainer)))
+
+        internals.on_batch_over(trainer, before, after)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        accumulates = internals.accumulates(trainer)
+        logged, now = internals.logged_steps(trainer), internals.logs_now(trainer)
+        self.seen.append((trainer.global_step, accumulates, logged, now))
+
+
+def trainer_of(folder: Path, *callbacks: L.Callback, **options: Any) -> L.Trainer:
+    return L.Trainer(
+        **{
+            "default_root_dir": folder,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "callbacks": list(callbacks),
+            **options,
+        }
+    )
+
+
+def test_the_installed_version_is_one_that_this_was_proved_with() -> None:
+    assert L.__version__.rpartition(".")[0] in internals.PROVED
+
+
+def test_private_attributes_of_the_trainer_are_used_in_one_file() -> None:
+    private = re.compile(r"\btrainer\._|fit_loop\._|epoch_loop\._|\bloop\._|_log_hyperparams")
+    users = {path.name for path in TRAINING.glob("*.py") if private.search(path.read_text(encoding="utf-8"))}
+    # what is compiled is told apart by the name of the attribute
+    assert users - {"compiling.py"} == {"lightning_internals.py"}
+
+
+def test_batches_and_steps_are_counted_as_they_are_used(tmp_path: Path) -> None:
+    looking = Looking()
+    options = {"limit_train_batches": 5, "limit_val_batches": 1, "val_check_interval": 4, "max_epochs": 1}
+    trainer = trainer_of(tmp_path, looking, accumulate_grad_batches=2, log_every_n_steps=1, **options)
+    trainer.fit(BoringModel())
+    # a step follows every second batch and the last one of the epoch
+    assert [(step, kept) for step, kept, _, _ in looking.seen] == [
+        (0, True),
+        (1, False),
+        (1, True),
+        (2, False),
+        (3, False),
+    ]
+    assert [logged for *_, logged, _ in looking.seen] == [0, 0, 1, 1, 2]
+    assert looking.over == [
+        (1, False, False),
+        (2, False, False),
+        (3, False, False),
+        (4, True, False),
+        (5, False, True),
+    ]
+
+
+def test_a_training_may_stop_when_its_minimum_is_reached(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    class Asking(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            asked.append(internals.may_stop_early(trainer))
+
+    options = {"limit_train_batches": 4, "limit_val_batches": 0, "max_epochs": 2, "min_steps": 6}
+    trainer_of(tmp_path, Asking(), **options).fit(BoringModel())
+    assert asked[0] is False and asked[-1] is True
+
+
+def test_the_state_is_that_of_a_checkpoint(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, max_steps=2, limit_val_batches=0)
+    trainer.fit(BoringModel())
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    whole = torch.load(tmp_path / "whole.ckpt", weights_only=False)
+    state = internals.state_of(trainer)
+    assert state.keys() == whole.keys()
+    assert state["global_step"] == 2
+    for name, weights in whole["state_dict"].items():
+        assert torch.equal(state["state_dict"][name], weights)
+
+
+def test_metrics_that_are_put_back_are_those_that_callbacks_read(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    internals.restore_metrics(trainer, {"val_loss": torch.tensor(0.25)})
+    assert float(trainer.callback_metrics["val_loss"]) == 0.25
+
+
+def test_a_trainer_that_leaves_the_process_alone_handles_no_signal_and_finds_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(tmp_path, max_steps=1, limit_val_batches=0)
+    for holder, name in (
+        (trainer._signal_connector, "register_signal_handlers"),
+        (trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor"),
+        (trainer._checkpoint_connector, "_select_ckpt_path"),
+    ):
+        assert callable(getattr(holder, name))
+    internals.leave_process_alone(trainer)
+    handlers: list[int] = []
+    monkeypatch.setattr("signal.signal", lambda number, handler: handlers.append(number))
+    trainer.fit(BoringModel())
+    assert handlers == []
+    assert trainer.global_step == 1
+
+
+def test_the_rank_is_the_one_that_lightning_reads() -> None:
+    before = rank_zero_only.rank
+    try:
+        internals.set_rank(3)
+        assert rank_zero_only(lambda: "said")() is None
+        internals.set_rank(0)
+        assert rank_zero_only(lambda: "said")() == "said"
+    finally:
+        rank_zero_only.rank = before
+
+
+def test_hyperparameters_are_logged_unless_a_module_says_otherwise() -> None:
+    class Said(L.LightningModule):
+        def __init__(self, rate: float = 0.1, *, logged: bool = True) -> None:
+            super().__init__()
+            self.save_hyperparameters(logger=logged)
+
+    assert internals.logs_hyperparameters(Said())
+    assert not internals.logs_hyperparameters(Said(logged=False))

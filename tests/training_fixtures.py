@@ -1,0 +1,107 @@
+"""Requests for runs of the toy modules, and a channel that listens to them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.training import build
+from tempopt.workers.messages import Kept, Message, Program, RunRequest, Saved, Stop
+
+HERE = Path(__file__).parent / "training"
+NAMES = {"class": "toy_modules"}
+
+
+class Listener:
+    """A channel that keeps what it hears, and may stop the run or end the process's part in it.
+
+    Args:
+        die_at: Optimizer step at whose progress the run is killed.
+        stop_at: Optimizer step from which on the run is to end; ``keep``: with a checkpoint.
+        stop_after: Number of messages after which it is to end.
+    """
+
+    def __init__(
+        self,
+        *,
+        die_at: int | None = None,
+        stop_at: int | None = None,
+        stop_after: int | None = None,
+        keep: bool = False,
+    ) -> None:
+        self.heard: list[Message] = []
+        self.die_at = die_at
+        self.stop_at = stop_at
+        self.stop_after = stop_after
+        self.keep = keep
+        self.step = 0
+
+    def send(self, message: Message) -> None:
+        self.heard.append(message)
+        self.step = getattr(message, "step", self.step)
+        if type(message).__name__ == "Progress" and self.die_at is not None and self.step >= self.die_at:
+            raise SystemExit
+
+    def stop(self, request: RunRequest) -> Stop | None:
+        reached = self.stop_at is not None and self.step >= self.stop_at
+        if reached or (self.stop_after is not None and len(self.heard) >= self.stop_after):
+            return Stop(ticket=request.ticket, attempt=request.attempt, keep=self.keep)
+        return None
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    @property
+    def saved(self) -> list[Saved]:
+        """The checkpoints, newest first, as an agent would give them to the next attempt."""
+        return [message.saved for message in reversed(self.of(Kept))]
+
+
+@pytest.fixture
+def listener() -> type[Listener]:
+    return Listener
+
+
+@pytest.fixture
+def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
+    """Return a function that makes a request; its keyword arguments go to the program or the request."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr("tempopt.training.run.BEAT_SECONDS", 0.0)
+
+    def make(
+        module: str = "Toy",
+        *,
+        init: dict[str, Any] | None = None,
+        data: dict[str, Any] | None = None,
+        trainer: dict[str, Any] | None = None,
+        attach: dict[str, Any] | None = None,
+        metric: str = "val_loss",
+        validate_at: Any = "final",
+        weights: str | None = None,
+        compile: str | None = None,
+        parameters: dict[str, Any] | None = None,
+        **request: Any,
+    ) -> RunRequest:
+        length = {"max_steps": 24, "val_check_interval": 4, "check_val_every_n_epoch": None}
+        program = Program(
+            model={"class_path": f"toy_modules.{module}", "init_args": init or {}},
+            data={"class_path": "toy_modules.ToyData", "init_args": data or {}},
+            trainer={**length, "accelerator": "cpu", **(trainer or {})},
+            attach=attach,
+            metric=metric,
+            validate_at=validate_at,
+            data_seed=0,
+            weights=weights,
+            compile=compile,
+        )
+        given = {"ticket": 1, "attempt": 1, "seed": 5, **request}
+        return RunRequest(program=program, parameters=parameters or {}, **given)
+
+    yield make
+    sys.modules.pop("toy_modules", None)
+    # or the next test would get classes whose module is gone
+    build._prepared.cache_clear()

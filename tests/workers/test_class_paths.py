@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.workers.class_paths import load_class
+
+Write = Callable[[str, str], None]
+
+
+class Base:
+    """What is asked for in these tests."""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Stand in an empty folder; what is written there can be imported, and is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = dict(sys.modules)
+
+    def writer(name: str, text: str) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        importlib.invalidate_caches()
+
+    yield writer
+    for name in set(sys.modules) - set(before):
+        if name.split(".")[0] in ("theirs", "package", "lightning_modules"):
+            del sys.modules[name]
+    sys.modules.update(before)
+
+
+def _message(class_path: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        load_class(class_path, base=Exception, where="model.class_path")
+    return str(caught.value)
+
+
+def test_a_module_in_the_current_folder_is_found(write: Write) -> None:
+    write("package/theirs.py", "class Mine(Exception): ...")
+    assert load_class("package.theirs.Mine", base=Exception, where="model").__name__ == "Mine"
+
+
+def test_the_current_folder_goes_before_what_is_installed(write: Write) -> None:
+    write("theirs.py", "class Mine(Exception): here = True")
+    sys.path.append(str(Path.cwd()))
+    assert vars(load_class("theirs.Mine", base=Exception, where="model"))["here"]
+    assert sys.path[0] == str(Path.cwd())
+
+
+def test_a_module_that_is_not_there_is_answered_with_those_in_the_folder(write: Write) -> None:
+    write("theirs.py", "")
+    message = _message("thiers.Mine")
+    assert message.startswith('model.class_path: Unknown module "thiers". Did you mean "theirs"?')
+    assert f"Looked in {Path.cwd()} and among what is installed" in message
+
+
+def test_an_empty_folder_is_said_to_hold_no_such_module(write: Write) -> None:
+    assert 'There is no module "theirs".' in _message("theirs.Mine")
+
+
+def test_a_module_inside_a_package_is_answered_with_its_neighbours(write: Write) -> None:
+    write("package/__init__.py", "")
+    write("package/model.py", "")
+    assert 'Unknown module in "package" "modle". Did you mean "model"?' in _message("package.modle.Mine")
+
+
+def test_a_module_is_no_package(write: Write) -> None:
+    write("theirs.py", "")
+    assert '"theirs" is a module, not a package' in _message("theirs.more.Mine")
+
+
+def test_a_class_that_is_not_there_is_answered_with_those_of_its_kind(write: Write) -> None:
+    write("theirs.py", "class Mine(Exception): ...\nclass Other: ...")
+    message = _message("theirs.Mien")
+    assert message == 'model.class_path: Unknown class in "theirs" "Mien". Did you mean "Mine"? Known: Mine.'
+
+
+def test_another_kind_of_class_is_answered_with_the_right_ones(write: Write) -> None:
+    write("theirs.py", "class Mine(Exception): ...\nclass Other: ...\ndef make(): ...")
+    assert '"theirs.Other" is not a Exception. Give one of Mine.' in _message("theirs.Other")
+    assert "not a class" in _message("theirs.make")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import torhc", "theirs.py:1: ModuleNotFoundError: No module named 'torhc'"),
+        ("\n\nraise ValueError('own')", "theirs.py:3: ValueError: own"),
+        ("x = (", "theirs.py:1: SyntaxError: '(' was never closed"),
+        ("import sys\nsys.exit(3)", "theirs.py:2: SystemExit: 3"),
+        (
+            "import json\njson.loads('{')",
+            "theirs.py:2: json.decoder.JSONDecodeError: Expecting",
+        ),
+    ],
+)
+def test_their_own_error_is_shown_and_not_hidden(write: Write, text: str, said: str) -> None:
+    write("theirs.py", text)
+    message = _message("theirs.Mine")
+    assert '"theirs" was found, but importing it failed at' in message
+    assert said in message
+
+
+def test_a_folder_that_hides_the_bundled_modules_is_named(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "lightning_modules"]:
+        monkeypatch.delitem(sys.modules, name)
+    write("lightning_modules/__init__.py", "")
+    message = _message("lightning_modules.max_retrieval.MaxRetrieval")
+    assert (
+        f'tempopt comes with a package "lightning_modules", but {Path.cwd() / "lightning_modules"} hides'
+        in message
+    )
+
+
+def test_the_other_lightning_is_told_apart(write: Write) -> None:
+    write(
+        "theirs.py",
+        "class Theirs: ...\nTheirs.__module__ = 'pytorch_lightning.core.module'\nclass Mine(Theirs): ...",
+    )
+    assert "write import lightning as L" in _message("theirs.Mine")
