@@ -112,7 +112,7 @@ class Bench:
                 "direction": "minimize",
                 "pruner": "none",
                 "trials": trials,
-                "arms": {"unit": 1, "constant": 1},
+                "arms": {"baseline": 1, "constant": 1},
                 "parallel": workers,
                 "confirm_on": "validate",
                 **study,

@@ -39,7 +39,7 @@ SEARCHES = {
     "Optuna TPE, Median": ["study.sampler=tpe", "study.pruner=median", "study.seeds.search=null"],
 }
 # enough for any budget: a search is interrupted, and ends at no number of trials
-_COMMON = ["study.trials=400", "study.arms.unit=1", "study.arms.constant=1"]
+_COMMON = ["study.trials=400", "study.arms.baseline=1", "study.arms.constant=1"]
 _POLL_SECONDS = 1.0
 
 

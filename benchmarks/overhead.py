@@ -32,7 +32,7 @@ def spec(task: str, trainings: int) -> dict[str, Any]:
 
     text = (Path(__file__).parents[1] / "studies" / "max_retrieval.yaml").read_text()
     data: dict[str, Any] = yaml.safe_load(text)
-    data["study"] |= {"trials": trainings - 2, "arms": {"unit": 1, "constant": 1}, "pruner": "none"}
+    data["study"] |= {"trials": trainings - 2, "arms": {"baseline": 1, "constant": 1}, "pruner": "none"}
     for path, value in TASKS[task].items():
         *sections, name = path.split(".")
         section = data
@@ -64,7 +64,7 @@ def tickets() -> list[dict[str, Any]]:
     from tempopt.store.store import Store
 
     with Store.open(URL, create=False) as store:
-        rows = store.tickets(store.load_study("max_retrieval").id, kinds=["unit", "constant", "search"])
+        rows = store.tickets(store.load_study("max_retrieval").id, kinds=["baseline", "constant", "search"])
     assert all(row.outcome == "complete" for row in rows)
     return [{"parameters": row.parameters, "seed": row.seed, "value": row.value} for row in rows]
 

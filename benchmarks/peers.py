@@ -10,8 +10,8 @@ default and Lightning's, and what Ray's callback does.
 Optuna is two programs that share a study, with the objective and the pruning callback of its documents. Ray
 is a Tuner over a function, with workers that are used again; ``--all`` has a new one for each trial, too,
 which is Ray's default. Lightning's logger, progress bar and summary are off in all. tempopt is its own
-search, ended when the searching is done: its unit and constant arms train the first two of the sets, so that
-nothing is trained that others do not train.
+search, ended when the searching is done: its baseline and constant arms train the first two of the sets, so
+that nothing is trained that others do not train.
 
 CPU seconds are those of all processes, and what others took of the cores meanwhile is printed. A tool is
 compared with the bare loop of the same round: a shared machine is not equally fast in all of them. Where a

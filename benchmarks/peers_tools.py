@@ -57,8 +57,8 @@ class Job:
             return math.exp(chance.uniform(math.log(LOW), math.log(HIGH)))
 
         moving = SCHEDULES[1:]
-        unit = {"schedule": "constant", "temperature_init": 1.0, "temperature_final": 1.0}
-        return [unit, unit] + [
+        baseline = {"schedule": "constant", "temperature_init": 1.0, "temperature_final": 1.0}
+        return [baseline, baseline] + [
             {
                 "schedule": moving[number % len(moving)],
                 "temperature_init": temperature(),
@@ -171,7 +171,7 @@ def ray_tune(job: Job, *, save: bool = False, reuse: bool = True) -> dict[int, f
 
 
 def spec(job: Job, *, save: bool) -> dict[str, Any]:
-    """Return a study whose trainings are the job's; the first two are those of its unit and constant arms."""
+    """Return a study whose trainings are the job's; the first two are its baseline's and its constant's."""
     return {
         "study": {
             # by default there is a checkpoint at every validation
@@ -180,7 +180,7 @@ def spec(job: Job, *, save: bool) -> dict[str, Any]:
             "metric": METRIC,
             "direction": "minimize",
             "trials": job.num_sets - 2,
-            "arms": {"unit": 1, "constant": 1},
+            "arms": {"baseline": 1, "constant": 1},
             "pruner": "none",
             "enqueue": job.sets()[2:],
             "confirm_on": "validate",
@@ -226,7 +226,7 @@ def tempopt(job: Job, *, save: bool = False) -> dict[int, float]:
         rows = store.tickets(study)
         reports = len(store.measurements(study, names=["report"]))
     assert reports == EPOCHS * job.num_sets, f"void: tempopt has {reports} reports"
-    place = {"unit": 0, "constant": 1, "search": 2}
+    place = {"baseline": 0, "constant": 1, "search": 2}
     return {place[row.kind] + row.number: row.value for row in rows if row.value is not None}
 
 

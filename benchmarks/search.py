@@ -112,7 +112,9 @@ def _run(worlds: dict[str, World], given: argparse.Namespace) -> None:
     how = {"budget": given.budget, "workers": given.workers, "see": given.see}
     for task, world in worlds.items():
         print(task, {name: round(value, 4) for name, value in world.fit_quality().items()})
-        print(f"τ = 1: {world.unit:.4f}, best: {world.best:.4f}, shares from {world.floor:.4f}", flush=True)
+        print(
+            f"τ = 1: {world.baseline:.4f}, best: {world.best:.4f}, shares from {world.floor:.4f}", flush=True
+        )
         for name in given.tuners or there:
             first = 0 if is_peer(name) else given.first
             for repetition in range(first, first + given.repetitions):

@@ -16,3 +16,11 @@ def derive(*parts: int | str) -> int:
     """
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def seed_name(kind: str) -> str:
+    """Return the name under which the seeds of a kind of training are derived.
+
+    That of the baseline is what it was when the studies were recorded that docs and benchmarks quote.
+    """
+    return "unit" if kind == "baseline" else kind

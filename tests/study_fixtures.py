@@ -105,10 +105,10 @@ def whole_study(
     spec = make_spec()
     rows = [
         make_ticket(arm, i, 0.5 + i / 100, parameters={"temperature_init": tau + i})
-        for arm, tau in (("unit", 1.0), ("constant", 2.0), ("search", 3.0))
-        for i in range(1 if arm == "unit" else 4)
+        for arm, tau in (("baseline", 1.0), ("constant", 2.0), ("search", 3.0))
+        for i in range(1 if arm == "baseline" else 4)
     ]
-    gain = {"unit": 0.0, "constant": 0.05, "search": 0.1, "init_only": 0.02}
+    gain = {"baseline": 0.0, "constant": 0.05, "search": 0.1, "init_only": 0.02}
     while new := next_tickets(rows, spec):
         for ticket in new:
             worth = 0.5 + gain[arms_of(ticket)[0]] * (1 + (ticket.pair or 0) / 100)
@@ -145,12 +145,12 @@ def measure(make_spec: Callable[..., StudySpec]) -> Measure:
 
 
 @pytest.fixture(scope="session")
-def measure_unit(measure: Measure) -> Measure:
+def measure_baseline(measure: Measure) -> Measure:
     """Return a measurer of the confirming runs in which another temperature helps those at tau = 1."""
 
     def measured(tickets: list[TicketRow], gains: dict[str, float] | None = None) -> list[Measurement]:
         return measure(
-            tickets, unit={"validate:winner": 0.03, "test:winner": 0.03} if gains is None else gains
+            tickets, baseline={"validate:winner": 0.03, "test:winner": 0.03} if gains is None else gains
         )
 
     return measured

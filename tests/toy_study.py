@@ -45,7 +45,7 @@ def toy_spec(
             "metric": "val_loss",
             "direction": "minimize",
             "trials": 8,
-            "arms": {"unit": 2, "constant": 3},
+            "arms": {"baseline": 2, "constant": 3},
             "candidates": 2,
             "seeds": {"choose": 2, "confirm": 2},
             "pruner": {"name": "median", "n_startup_trials": 2},
@@ -64,7 +64,7 @@ def toy_spec(
     }
 
 
-SMALL = {"trials": 2, "arms": {"unit": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
+SMALL = {"trials": 2, "arms": {"baseline": 1, "constant": 1}, "seeds": {"choose": 1, "confirm": 2}}
 
 
 @dataclass(frozen=True)

@@ -82,14 +82,16 @@ TASKS = {
 
 
 def _anchors(spec: StudySpec) -> list[tuple[str, dict[str, Any]]]:
-    others = spec.space("unit")
+    others = spec.space("baseline")
     constants = spec.space("constant")["temperature_init"]
     places = [place / (_ANCHORS - 1) for place in range(_ANCHORS)]
-    unit = [{name: at(each, place) for name, each in others.items()} for place in places if others] or [{}]
+    baseline = [{name: at(each, place) for name, each in others.items()} for place in places if others] or [
+        {}
+    ]
     middle = {name: at(each, 0.5) for name, each in others.items()}
     temperatures = [at(constants, place) for place in places]
     flat = [{"temperature_init": t, **middle} for t in temperatures if t != NEUTRAL["temperature_init"]]
-    return [("unit", each) for each in unit] + [("constant", each) for each in flat]
+    return [("baseline", each) for each in baseline] + [("constant", each) for each in flat]
 
 
 def at(distribution: BaseDistribution, place: float) -> Any:

@@ -225,13 +225,13 @@ class World:
         return Training(final=curve[:count], current=current, test=float(curve[-1]))
 
     @cached_property
-    def unit(self) -> float:
+    def baseline(self) -> float:
         """What τ = 1 comes to on test data, with the best of the recorded values of what else is searched."""
         return float(self._sign * (self._sign * self.truth(self._flat)).max())
 
     @cached_property
     def _flat(self) -> list[dict[str, Any]]:
-        neutral = self.spec.parameters("unit", {})
+        neutral = self.spec.parameters("baseline", {})
         return [each for each in self._recorded if all(each.get(n) == value for n, value in neutral.items())]
 
     @cached_property
@@ -247,8 +247,8 @@ class World:
         The latter where the best known is not better than τ = 1 by more than the forest may be wrong.
         """
         error = self.fit_quality()["held-out RMSE of a configuration's mean"]
-        if self._sign * (self.best - self.unit) > error:
-            return self.unit
+        if self._sign * (self.best - self.baseline) > error:
+            return self.baseline
         return float(np.median(self.truth(self.drawn(2))))
 
     @cached_property
@@ -260,8 +260,8 @@ class World:
         """Return the standard deviation of a difference on test data, on one seed: a good set less τ = 1."""
         drawn = self.drawn(3)
         good = [drawn[place] for place in np.argsort(-self._sign * self.truth(drawn))[:_PAIRS]]
-        unit = self._flat[int(np.argmax(self._sign * self.truth(self._flat)))]
-        both = [(self.train(each, seed), self.train(unit, seed)) for seed, each in enumerate(good)]
+        baseline = self._flat[int(np.argmax(self._sign * self.truth(self._flat)))]
+        both = [(self.train(each, seed), self.train(baseline, seed)) for seed, each in enumerate(good)]
         return float(np.std([one.test - other.test for one, other in both], ddof=1))
 
     def drawn(self, seed: int) -> list[dict[str, Any]]:

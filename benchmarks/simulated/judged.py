@@ -36,8 +36,8 @@ _DIGITS = 4
 # by the name of an answer the arm that it is about, and those that this is compared with: with all at once,
 # where there are several
 _COMPARES = {
-    "total": ("search", ("unit", "twin")),
-    "over_baseline": ("search", ("unit",)),
+    "total": ("search", ("baseline", "twin")),
+    "over_baseline": ("search", ("baseline",)),
     "over_twin": ("search", ("twin",)),
     "against_constant": ("search", ("constant", "constant_twin")),
     "init_only": ("init_only", ("twin",)),
@@ -101,7 +101,7 @@ def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[
         test = answer.paired
         numbers = (test.gain, test.ci_low, test.ci_high, test.p_value)
         found.append(_said(name, answer.significant, _truth(name, share, arms, world), *numbers))
-    found += _of_inference(verdict, arms, world) if {"unit", "search", "twin"} <= arms.keys() else []
+    found += _of_inference(verdict, arms, world) if {"baseline", "search", "twin"} <= arms.keys() else []
     found += _shares(verdict, arms, world)
     # what a verdict makes of its answers together
     for name in dir(type(verdict)):
@@ -138,7 +138,7 @@ def _of_inference(
             test, truth = of.answer.paired, tuned(arm, of.plan) - world.worth(arms[arm])
             found.append(_said(f"inference:{name}", False, truth, test.gain, test.ci_low, test.ci_high))
     if inference.difference is not None and inference.winner is not None:
-        truth = tuned("search", inference.winner.plan) - tuned("unit", inference.plan)
+        truth = tuned("search", inference.winner.plan) - tuned("baseline", inference.plan)
         test = inference.difference.paired
         found.append(_said("inference:difference", False, truth, test.gain, test.ci_low, test.ci_high))
     whole = world.worth(arms["search"]) - world.worth(arms["twin"])
@@ -157,13 +157,13 @@ def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made
         found.append(_said("share:init_only", False, 0.0, ratio.ratio, ratio.low, ratio.high))
     if verdict.simplest is not None:
         simple, kept, share = verdict.simplest, verdict.simplest.kept, world.spec.study.keep_share
-        worths = (world.worth(each) for each in (simple.parameters, arms["search"], arms["unit"]))
+        worths = (world.worth(each) for each in (simple.parameters, arms["search"], arms["baseline"]))
         plan, winner, baseline = worths
         truth = plan - share * winner - (1.0 - share) * baseline
         numbers = (kept.gain, kept.ci_low, kept.ci_high, kept.p_value)
         found.append(_said("simplest:kept", simple.holds, truth, *numbers))
     if verdict.failures is not None:
-        for arm, rate in (("search", verdict.failures.arm), ("unit", verdict.failures.reference)):
+        for arm, rate in (("search", verdict.failures.arm), ("baseline", verdict.failures.reference)):
             truth = world.failure_rate(arms[arm])
             numbers = (rate.failed / rate.runs, rate.low, rate.high)
             found.append(_said(f"failures:{arm}", False, truth, *numbers))
@@ -189,9 +189,9 @@ def _all(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
 
 def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: Made) -> float | None:
     """Return the gain of an answer in truth; None: it is not known what the answer compares."""
-    if name == "inference_only" and {"unit", "search"} <= arms.keys():
+    if name == "inference_only" and {"baseline", "search"} <= arms.keys():
         plan = inference_plans(world.spec, arms["search"]).get(share.plan)
-        return world.worth(arms["unit"], plan) - world.worth(arms["unit"])
+        return world.worth(arms["baseline"], plan) - world.worth(arms["baseline"])
     if name.startswith("parts:"):
         return world.worth(arms["search"]) - world.worth(share.parameters)
     better, references = _COMPARES.get(name, ("", ()))

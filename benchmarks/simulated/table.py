@@ -113,7 +113,7 @@ def _over_best_peer(
             for _ in range(_BOOTSTRAPS)
         ]
         drawn[task] = np.array([ratio(name, each) for each in again])
-    with_gain = [task for task in found if worlds[task].floor == worlds[task].unit]
+    with_gain = [task for task in found if worlds[task].floor == worlds[task].baseline]
     print(f"\n{name}: trainings to what the best peer has in the end, over what that peer takes (95 %)")
     for task in found:
         _print_ratio(task, [task], found, drawn)
@@ -131,7 +131,7 @@ def _print_ratio(
 
 
 def _shares(world: World, results: Sequence[dict[str, Any]], curves: Mapping[str, Array]) -> None:
-    level, gain = end_of_best_peer(curves), world.floor == world.unit
+    level, gain = end_of_best_peer(curves), world.floor == world.baseline
     since = "τ = 1" if gain else "the median configuration, since none is better than τ = 1 by more than the"
     since += "" if gain else " forest may be wrong"
     best = f"{level:.2f}, what the best peer has in the end"

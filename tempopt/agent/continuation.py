@@ -29,7 +29,7 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> None:
     """
     stored = same_question(study, spec)
     counted, asked = (
-        f"{each.num_unit} unit, {each.num_constant} constant and {each.study.trials} search tickets"
+        f"{each.num_baseline} baseline, {each.num_constant} constant and {each.study.trials} search tickets"
         for each in (stored, spec)
     )
     if counted != asked:

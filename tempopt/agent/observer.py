@@ -55,7 +55,7 @@ class Snapshot:
         asked: Tickets asked for, by kind.
         best: Best value so far of the arm ``search``, on the search's own seeds.
         best_params: Parameters that reached it.
-        baseline_mean: Mean so far of the arm ``unit``, on its own seeds.
+        baseline_mean: Mean so far of the arm ``baseline``, on its own seeds.
         workers: One view per worker: those of the agent that shows this by slot, then those of others.
         elapsed: Seconds since this search or resume began.
         remaining: Estimate of the seconds left; None while there is none.

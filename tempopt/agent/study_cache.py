@@ -97,13 +97,13 @@ class StudyCache:
 
     def baseline(self) -> float | None:
         """Return the mean of the complete runs at τ = 1 that are known of, None if there is none."""
-        values = [t.value for t in self.of_kind("unit") if usable(t) and t.value is not None]
+        values = [t.value for t in self.of_kind("baseline") if usable(t) and t.value is not None]
         return fmean(values) if values else None
 
     def gain(self, value: float | None) -> float | None:
         """Return how much better a value is than the baseline, > 0 being better; None: it may yet move."""
         baseline = self.baseline()
-        settled = self.done["unit"] == len(self._of_kind["unit"])
+        settled = self.done["baseline"] == len(self._of_kind["baseline"])
         if value is None or baseline is None or not settled:
             return None
         return oriented(value - baseline, self._spec.study.direction)

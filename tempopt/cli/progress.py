@@ -32,7 +32,7 @@ _BAR, _SHORTEST = 12, 10
 _COLUMNS = ("run", "steps", "value", "bound")
 
 LABELS: Mapping[Kind, str] = {
-    "unit": "unit (τ = 1)",
+    "baseline": "baseline (τ = 1)",
     "constant": "constant τ",
     "search": "search",
     "choose": "choose",

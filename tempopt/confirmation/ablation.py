@@ -113,7 +113,7 @@ def ablation_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewT
     now = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=now)
     arms = confirmed_arms(confirm)
-    if not {"search", "unit", "twin"} <= arms.keys() or not _wanted(tickets, spec, now):
+    if not {"search", "baseline", "twin"} <= arms.keys() or not _wanted(tickets, spec, now):
         return []
     if training_key(arms["search"]) == training_key(arms["twin"]) or taken_apart(tickets, now) is not None:
         return []
@@ -142,7 +142,7 @@ def _simpler_tickets(
     plans = simpler_plans(arms)
     if not plans:
         return []
-    sets = [arms["search"], arms["unit"], *(plan.parameters for plan in plans)]
+    sets = [arms["search"], arms["baseline"], *(plan.parameters for plan in plans)]
     return all_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
 
 
@@ -155,7 +155,7 @@ def simplest(
     gain and ``study.keep_share`` of it. None: there is none.
     """
     means = means_of(tickets, spec, of_round)
-    winner, baseline = (means.get(training_key(arms[arm])) for arm in ("search", "unit"))
+    winner, baseline = (means.get(training_key(arms[arm])) for arm in ("search", "baseline"))
     if winner is None or baseline is None or winner <= baseline:
         return None
     enough = baseline + (1 + spec.study.keep_share) / 2 * (winner - baseline)

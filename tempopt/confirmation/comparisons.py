@@ -224,7 +224,7 @@ def _differences(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float
 
 
 def gains_by_pair(
-    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, reference: str = "unit"
+    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, reference: str = "baseline"
 ) -> dict[int, float]:
     """Return the winner's gain over a reference on each pair of a round, as its verdict counts it.
 
@@ -243,7 +243,7 @@ def gain(evidence: Evidence) -> Answer | None:
 
     If one of them has lost all of its runs, the other says what there is to say, and no gain is shown.
     """
-    winner, baseline, twin = (evidence.runs(arm) for arm in ("search", "unit", "twin"))
+    winner, baseline, twin = (evidence.runs(arm) for arm in ("search", "baseline", "twin"))
     # a twin without a run is another arm than the baseline, too: those that are equal share theirs
     references = [baseline] if twin == baseline else [baseline, twin]
     return cautious([evidence.compare(winner, each) for each in references])

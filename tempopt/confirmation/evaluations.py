@@ -19,9 +19,9 @@ from tempopt.workers.messages import Evaluation
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-INFERENCE_ARMS = ("search", "unit", "twin")
+INFERENCE_ARMS = ("search", "baseline", "twin")
 """Arms whose models are measured under other temperatures."""
-OBSERVED = ("search", "unit")
+OBSERVED = ("search", "baseline")
 """Arms whose confirming runs have their attention looked at: the winner's, and the baseline's."""
 WINNER = "winner"
 """Name of the winner's final plan among those of inference."""

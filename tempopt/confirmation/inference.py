@@ -86,10 +86,10 @@ def inference_only(
     for each in measurements:
         if math.isfinite(each.value):
             measured.setdefault(each.ticket_id, {})[each.name] = each.value
-    tuned = {arm: _tuned(evidence, arm, measured) for arm in ("unit", "twin", "search")}
-    if tuned["unit"] is None:
+    tuned = {arm: _tuned(evidence, arm, measured) for arm in ("baseline", "twin", "search")}
+    if tuned["baseline"] is None:
         return None
-    baseline, runs_of_baseline = tuned["unit"]
+    baseline, runs_of_baseline = tuned["baseline"]
     winner, twin = tuned["search"], tuned["twin"]
     difference = None if winner is None else evidence.compare(winner[1], runs_of_baseline)
     share = None

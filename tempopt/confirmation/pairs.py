@@ -43,10 +43,10 @@ def choices(
     if found is None:
         return {}
     if is_neutral(found):
-        return {"search": found, "unit": found, "twin": found}
+        return {"search": found, "baseline": found, "twin": found}
     arms: dict[Arm, Parameters | None] = {
         "search": found,
-        "unit": baseline_of(tickets, spec, found, recommend),
+        "baseline": baseline_of(tickets, spec, found, recommend),
         "twin": neutral(found),
         "constant": chosen("constant", tickets, spec, lambda: searched("constant", tickets, spec, recommend)),
         "constant_twin": chosen("constant_twin", tickets, spec, lambda: constant_candidates(spec, found)),
@@ -95,7 +95,7 @@ def pair_tickets(
     of_round: int,
 ) -> list[NewTicket]:
     """Return the runs of all arms on these pairs; arms with the same parameters share theirs."""
-    if not {"unit", "search"} <= arms.keys():
+    if not {"baseline", "search"} <= arms.keys():
         return []
     seeds = {pair: fresh_seed(spec.study.seed, "confirm", pair, of_round) for pair in pairs}
     plan = [(pair, arm, parameters) for pair in pairs for arm, parameters in joined(arms).items()]

@@ -37,7 +37,7 @@ from tempopt.temperature import (
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-REMATCHED = ("unit", "constant_twin")
+REMATCHED = ("baseline", "constant_twin")
 """The arms that are chosen after the rematch, one after the other."""
 _FEWEST = 10
 
@@ -76,7 +76,7 @@ def baseline_of(
     tickets: Sequence[TicketRow], spec: StudySpec, found: Parameters, recommend: Recommend
 ) -> Parameters | None:
     """Return the choice of the arm at τ = 1, None while there is none."""
-    return chosen("unit", tickets, spec, lambda: baseline_candidates(tickets, spec, found, recommend))
+    return chosen("baseline", tickets, spec, lambda: baseline_candidates(tickets, spec, found, recommend))
 
 
 def exchange_tickets(
@@ -103,14 +103,14 @@ def rematch_tickets(tickets: Sequence[TicketRow], spec: StudySpec, found: Parame
         spec: The study's spec.
         found: The winner.
     """
-    names = spec.space("unit")
+    names = spec.space("baseline")
     if not names or is_neutral(found):
         return []
     first = next_number(tickets, "rematch")
     return [
         NewTicket(
             kind="rematch",
-            arm="unit",
+            arm="baseline",
             number=number,
             seed=derive(spec.study.seed, "rematch", number),
             round=current_round(tickets),
@@ -122,11 +122,11 @@ def rematch_tickets(tickets: Sequence[TicketRow], spec: StudySpec, found: Parame
 
 def rematch_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many runs the next rematch has."""
-    asked = {kind: 0 for kind in ("search", "unit", "rematch")}
+    asked = {kind: 0 for kind in ("search", "baseline", "rematch")}
     for ticket in tickets:
         if ticket.kind in asked and ticket.state != "withdrawn":
             asked[ticket.kind] += 1
-    return spec.study.arms.rematch or max(_FEWEST, asked["search"] - asked["unit"] - asked["rematch"])
+    return spec.study.arms.rematch or max(_FEWEST, asked["search"] - asked["baseline"] - asked["rematch"])
 
 
 def baseline_candidates(
@@ -139,7 +139,7 @@ def baseline_candidates(
     """
     if is_neutral(found):
         return [found]
-    return searched("unit", tickets, spec, recommend) or [neutral(found)]
+    return searched("baseline", tickets, spec, recommend) or [neutral(found)]
 
 
 def constant_candidates(spec: StudySpec, found: Parameters) -> list[Parameters]:
@@ -149,6 +149,6 @@ def constant_candidates(spec: StudySpec, found: Parameters) -> list[Parameters]:
     was searched, or the winner has nothing else that is not neutral.
     """
     plain = at_constant(found, 1.0)
-    if not spec.space("unit") and same_training(plain, spec.parameters("unit", {})):
+    if not spec.space("baseline") and same_training(plain, spec.parameters("baseline", {})):
         return []
     return [at_constant(found, level) for level in constant_levels(found)]

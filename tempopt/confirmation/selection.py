@@ -70,7 +70,7 @@ def searched(
 ) -> list[Parameters]:
     """Return the candidates of an arm that has searched, best first; none: nothing of it is complete."""
     runs = of_kind(tickets, arm)  # type: ignore[arg-type]
-    if arm == "unit":
+    if arm == "baseline":
         runs += of_kind(tickets, "rematch")
     known = recommend(arm, spec.study.candidates)
     return known or candidates(runs, spec.study.candidates, spec.study.direction)

@@ -35,7 +35,7 @@ from tempopt.confirmation.selection import (
 )
 from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import added_pairs, current_round, finished, next_number, of_kind, over, pairs_of
-from tempopt.seeds import derive
+from tempopt.seeds import derive, seed_name
 from tempopt.temperature import GROUPS, is_neutral
 
 if TYPE_CHECKING:
@@ -46,23 +46,23 @@ __all__ = ["current_round", "first_tickets", "more_tickets", "next_tickets", "re
 PROVING: tuple[Kind, ...] = ("choose", "rematch", "confirm", "init_only", "ablation")
 """The kinds that a round ends with, after its search tickets."""
 
-# search, unit, constant and init_only; each of the twins only where it may be something else
+# search, baseline, constant and init_only; each of the twins only where it may be something else
 _ARMS = 4
 _LEVELS = 5
 _PLAIN = GROUPS["schedule"] | GROUPS["level"]
 
 
 def first_tickets(spec: StudySpec) -> list[NewTicket]:
-    """Return the tickets that a study begins with: unit, constant and search.
+    """Return the tickets that a study begins with: baseline, constant and search.
 
     The first search tickets get the parameters that ``study.enqueue`` wants tried.
     """
-    counts: dict[Kind, int] = {"unit": spec.num_unit, "constant": spec.num_constant}
+    counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     if not spec.confirms:
         # a frozen model has no runs to compare: what is asked is where its optimum lies
         counts = {}
     return [
-        NewTicket(kind=kind, arm=kind, number=number, seed=derive(spec.study.seed, kind, number))
+        NewTicket(kind=kind, arm=kind, number=number, seed=derive(spec.study.seed, seed_name(kind), number))
         for kind, count in counts.items()
         for number in range(count)
     ] + _search(spec, range(spec.study.trials), 0, spec.enqueued(spec.study.enqueue))
@@ -147,7 +147,7 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
     if not of_kind(tickets, "rematch", of_round=current_round(tickets)):
         if new := rematch_tickets(tickets, spec, found):
             return new
-    tuned = {"unit": lambda: baseline_candidates(tickets, spec, found, recommend)}
+    tuned = {"baseline": lambda: baseline_candidates(tickets, spec, found, recommend)}
     if new := choose_tickets(tickets, spec, tuned) or exchange_tickets(tickets, spec, found, recommend):
         return new
     final = winner(tickets, spec, recommend) or found
@@ -179,7 +179,7 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         rematch = rematch_runs(tickets, spec)
     most = spec.study.candidates
     most_of = {
-        "unit": (most if most > 1 else 0) * tunes,
+        "baseline": (most if most > 1 else 0) * tunes,
         "exchange": 2 * tunes,
         "constant_twin": _LEVELS * levels,
     }

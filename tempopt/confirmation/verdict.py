@@ -187,20 +187,20 @@ def _conclude_round(
         return None
     evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
     total = gain(evidence)
-    if total is None or not {"search", "unit"} <= arms.keys():
+    if total is None or not {"search", "baseline"} <= arms.keys():
         return None
     winner = evidence.runs("search")
-    over_baseline = evidence.compare(winner, evidence.runs("unit"))
+    over_baseline = evidence.compare(winner, evidence.runs("baseline"))
     init_only = of_kind(tickets, "init_only", of_round=of_round)
     apart = _apart(tickets, evidence)
     return Verdict(
         total=total,
         over_baseline=over_baseline,
         over_twin=evidence.compare(winner, evidence.runs("twin")),
-        twin_over_baseline=evidence.compare(evidence.runs("twin"), evidence.runs("unit")),
+        twin_over_baseline=evidence.compare(evidence.runs("twin"), evidence.runs("baseline")),
         params=arms["search"],
-        baseline_params=arms["unit"],
-        twin_params=arms.get("twin", arms["unit"]),
+        baseline_params=arms["baseline"],
+        twin_params=arms.get("twin", arms["baseline"]),
         test=spec.study.test,
         confirmed_on=spec.study.confirm_on,
         **_over_constants(evidence, arms),
@@ -277,7 +277,7 @@ def _simplest(
     if plan is None:
         return None
     runs = _runs_with(evidence, arms, plan.parameters, SIMPLEST)
-    winner, baseline = evidence.runs("search"), evidence.runs("unit")
+    winner, baseline = evidence.runs("search"), evidence.runs("baseline")
     lost = evidence.compare(winner, runs)
     values = [
         {pair: oriented(value, study.direction) for pair, value in each[0].values.items()}
@@ -306,12 +306,12 @@ def _failures(evidence: Evidence) -> FailureRates | None:
     if limit is None:
         return None
     direction = evidence.spec.study.direction
-    failed: dict[str, list[bool]] = {"search": [], "unit": []}
-    for winner, baseline in zip(evidence.runs("search"), evidence.runs("unit"), strict=True):
+    failed: dict[str, list[bool]] = {"search": [], "baseline": []}
+    for winner, baseline in zip(evidence.runs("search"), evidence.runs("baseline"), strict=True):
         for pair in sorted(winner.pairs & baseline.pairs):
-            for arm, runs in (("search", winner), ("unit", baseline)):
+            for arm, runs in (("search", winner), ("baseline", baseline)):
                 value = runs.values.get(pair)
                 failed[arm].append(value is None or oriented(value - limit, direction) < 0)
     if not failed["search"]:
         return None
-    return failure_rates(failed["search"], failed["unit"], alpha=evidence.alpha)
+    return failure_rates(failed["search"], failed["baseline"], alpha=evidence.alpha)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-Kind = Literal["unit", "constant", "search", "choose", "rematch", "confirm", "init_only", "ablation"]
+Kind = Literal["baseline", "constant", "search", "choose", "rematch", "confirm", "init_only", "ablation"]
 KINDS: tuple[Kind, ...] = (
-    "unit",
+    "baseline",
     "constant",
     "search",
     "choose",
@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = (
     "init_only",
     "ablation",
 )
-SEARCHING: tuple[Literal["unit", "constant", "search"], ...] = ("unit", "constant", "search")
+SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
 """The kinds whose runs look for the parameters; the others judge what was found."""
 SAMPLED: tuple[Kind, ...] = (*SEARCHING, "rematch")
 """The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
@@ -118,8 +118,8 @@ class TicketRow:
 
     Args:
         kind: Stage it belongs to; in ``choose`` and ``confirm`` the arm says whose candidate is trained.
-        arm: Which arm it trains for: ``unit``, ``constant``, ``search``, ``init_only``; several that come to
-            the same parameters share a run, as in ``unit+twin`` (:mod:`tempopt.records.tickets` lists them).
+        arm: Which arm it trains for: ``baseline``, ``constant``, ``search``, ``init_only``; several with
+            the same parameters share a run, as in ``baseline+twin`` (see :mod:`tempopt.records.tickets`).
         number: Position within its kind, from 0.
         candidate: For choose and confirm: rank of the candidate within its arm, from 0; else None.
         pair: For choose, confirm, init_only and ablation: index of the seed that arms share; else None.

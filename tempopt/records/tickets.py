@@ -11,12 +11,12 @@ from tempopt.seeds import derive
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature import training_key
 
-Arm = Literal["search", "unit", "twin", "constant", "constant_twin"]
-ARMS: tuple[Arm, ...] = ("search", "unit", "twin", "constant", "constant_twin")
+Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
+ARMS: tuple[Arm, ...] = ("search", "baseline", "twin", "constant", "constant_twin")
 """The arms that are confirmed. Of arms that come to the same parameters the first in this order has the runs.
 
 * ``search``: the winner.
-* ``unit``: the baseline, the best of all that was tuned at τ = 1, before and after choosing.
+* ``baseline``: the best of all that was tuned at τ = 1, before and after choosing.
 * ``twin``: the winner's own other parameters at τ = 1.
 * ``constant``: the best of the constants that were tuned.
 * ``constant_twin``: the winner with the best constant temperature in place of its schedule.

@@ -65,7 +65,7 @@ class Tickets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """The arm ``unit`` on its own seeds: mean and standard deviation (None for one run) of n runs."""
+    """The arm ``baseline`` on its own seeds: mean and standard deviation (None for one run) of n runs."""
 
     mean: float
     sd: float | None
@@ -113,7 +113,7 @@ class StudyResult:
         agents: Number of agents at work: those whose runs have shown progress lately.
         tickets: Progress by kind.
         trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
-        baseline: The arm ``unit`` during the search; None before its first complete run.
+        baseline: The arm ``baseline`` during the search; None before its first complete run.
         best: Best complete search trial; None before the first.
         winner: Parameters that the verdict is about, or without one those that choosing has settled on.
         verdict: The four answers of the last round that was confirmed; None before the first was.
@@ -345,7 +345,7 @@ def assemble(
         agents=len(agents),
         tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
         trials=_trials(of_kind(tickets, "search")),
-        baseline=_baseline(of_kind(tickets, "unit")),
+        baseline=_baseline(of_kind(tickets, "baseline")),
         best=_best(of_kind(tickets, "search"), spec.study.direction),
         winner=winner_of(tickets, spec) if verdict is None else verdict.params,
         verdict=verdict,
@@ -378,7 +378,7 @@ def _by_run(
 
 def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
-    open_ended = kind not in ("unit", "constant", "search") and spec.confirms and not done
+    open_ended = kind not in ("baseline", "constant", "search") and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),
         done=states["done"],
@@ -396,8 +396,8 @@ def _trials(search: Sequence[TicketRow]) -> dict[str, int]:
     }
 
 
-def _baseline(unit: Sequence[TicketRow]) -> Baseline | None:
-    values = [run.value for run in unit if usable(run) and run.value is not None]
+def _baseline(baseline: Sequence[TicketRow]) -> Baseline | None:
+    values = [run.value for run in baseline if usable(run) and run.value is not None]
     if not values:
         return None
     return Baseline(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None, n=len(values))

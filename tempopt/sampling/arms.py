@@ -26,7 +26,7 @@ from tempopt.sampling.history import History
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import trial_params
-from tempopt.seeds import derive
+from tempopt.seeds import derive, seed_name
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
@@ -90,7 +90,7 @@ class Arms:
     def _place(self, ticket: TicketRow) -> tuple[Arm, int]:
         """Return the arm that a ticket's parameters are sampled for, and its number there."""
         if ticket.kind == "rematch":
-            return "unit", self._spec.num_unit + ticket.number
+            return "baseline", self._spec.num_baseline + ticket.number
         assert ticket.kind in SEARCHING
         return ticket.kind, ticket.number
 
@@ -111,7 +111,7 @@ class Arms:
                 streams=study.seeds.search if arm == "search" else None,
                 # whether checkpoints are kept is a matter of care, which changes no decision
                 thaws=arm == "search" and self._spec.shares_steps,
-                seed=derive(study.seed, arm, "pool"),
+                seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=[PriorStudy(each["runs"], features) for each in self._remembered],
             )
         return self._strategies[arm]
@@ -150,7 +150,7 @@ class Arms:
         fixed |= self._wanted.get((arm, number)) or {}
         if not self._spaces[arm].keys() - fixed.keys():
             return fixed
-        seed, history = derive(self._spec.study.seed, arm, "sampler", number), self._histories[arm]
+        seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
         # a rematch has to come close to the best at τ = 1, and the study's sampler may be a poor one
         if sampler and not self._is_rematch(arm, number):
@@ -161,10 +161,10 @@ class Arms:
         return (found or first_trial(self._spec, arm, number, seed=self._spec.study.seed)) | fixed
 
     def _rematched(self, arm: Arm) -> bool:
-        return arm == "unit" and len(self._histories[arm].over()) > self._spec.num_unit
+        return arm == "baseline" and len(self._histories[arm].over()) > self._spec.num_baseline
 
     def _is_rematch(self, arm: Arm, number: int) -> bool:
-        return arm == "unit" and number >= self._spec.num_unit
+        return arm == "baseline" and number >= self._spec.num_baseline
 
     def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
         """Return how much better a run like this ticket's is expected to make what is named, and its noise.
@@ -215,7 +215,7 @@ class Arms:
         """
         if not self._foresees(arm) and not self._rematched(arm):
             return []
-        seed = derive(self._spec.study.seed, arm, "named")
+        seed = derive(self._spec.study.seed, seed_name(arm), "named")
         found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
         return [self._spec.parameters(arm, sampled) for sampled in found]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tempopt.sampling.unit_cube import at_place, place_of
-from tempopt.seeds import derive
+from tempopt.seeds import derive, seed_name
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[st
     from scipy.stats import qmc
 
     space = spec.space(arm)
-    design = qmc.Sobol(len(space), seed=derive(seed, arm, "first") & 0xFFFFFFFF).random(_POINTS)
+    design = qmc.Sobol(len(space), seed=derive(seed, seed_name(arm), "first") & 0xFFFFFFFF).random(_POINTS)
     found = {}
     for (name, each), place in zip(space.items(), design[number % _POINTS], strict=True):
         if number == 0:

@@ -23,7 +23,7 @@ from tempopt.temperature.ranges import RANGES
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-Arm = Literal["unit", "constant", "search"]
+Arm = Literal["baseline", "constant", "search"]
 
 # Twice as hot is as far as half as hot, so these are searched on a logarithmic scale unless told otherwise.
 _SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
@@ -387,8 +387,8 @@ def arm_space(
 ) -> dict[str, BaseDistribution]:
     """Return what an arm samples.
 
-    ``unit`` samples only what every arm tunes, ``constant`` a constant temperature besides, ``search`` the
-    whole space.
+    ``baseline`` samples only what every arm tunes, ``constant`` a constant temperature besides, ``search``
+    the whole space.
 
     Args:
         space: The whole space.
@@ -400,7 +400,7 @@ def arm_space(
     if arm == "search":
         return dict(space)
     others = {name: each for name, each in space.items() if name in tuned}
-    if arm == "unit":
+    if arm == "baseline":
         return others
     low, high = _constant_range(space)
     return {"temperature_init": FloatDistribution(low, high, log=True), **others}
@@ -451,8 +451,8 @@ def arm_parameters(
     """Return the whole parameter set that an arm trains with.
 
     Args:
-        arm: ``unit`` and ``constant`` make neutral whatever temperature parameter the study touches, and hold
-            what has a baseline there.
+        arm: ``baseline`` and ``constant`` make every temperature parameter neutral that the study touches,
+            and hold what has a baseline there.
         sampled: Values of the arm's own space.
         searched: The whole search space.
         fixed: Temperature parameters that the model's init arguments set.

@@ -103,7 +103,7 @@ class Arms(Section):
             them; None: as many as the search had more trials than the arm at τ = 1, and 10 at least.
     """
 
-    unit: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    baseline: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
     constant: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
     rematch: Annotated[int | None, Field(ge=10, description="a whole number of at least 10, or null")] = None
 

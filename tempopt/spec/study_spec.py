@@ -208,9 +208,9 @@ class StudySpec(Section):
         return self.study.arms.constant or math.ceil(self.study.trials / 2)
 
     @property
-    def num_unit(self) -> int:
-        """Number of runs of the unit arm: a few for the baseline, or a search if there is more to tune."""
-        return self.study.arms.unit or (self.num_constant if self.other_names else 3)
+    def num_baseline(self) -> int:
+        """Number of runs of the baseline arm: as many as constants if it tunes parameters, else three."""
+        return self.study.arms.baseline or (self.num_constant if self.other_names else 3)
 
     @property
     def confirms(self) -> bool:

@@ -14,7 +14,7 @@ from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
 
 STAGES: dict[Kind, int] = {
-    "unit": 0,
+    "baseline": 0,
     "constant": 1,
     "search": 2,
     "choose": 3,

@@ -43,7 +43,7 @@ def _spec(metric: str = "val_loss") -> StudySpec:
             "metric": metric,
             "direction": "minimize",
             "trials": _TRIALS,
-            "arms": {"unit": 1, "constant": 2},
+            "arms": {"baseline": 1, "constant": 2},
             "candidates": 1,
             "seeds": {"choose": 1, "confirm": 2},
             "parallel": 2,

@@ -247,7 +247,7 @@ class Prepared:
             raise SpecError(unknown(f"argument of {self._model.called}", name, known, remedy))
 
     def _temperature_faults(self, search: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Return what keeps the unit arm from being at temperature 1, or the others from leaving it."""
+        """Return what keeps the baseline arm from being at temperature 1, or the others from leaving it."""
         if not self.tempered and self._attach is None and not set(search) & set(_BESIDE_THE_PLAN):
             return [
                 f"model: {self._model.called} is not a TemperedModule, so nothing would set its temperature. "
@@ -261,7 +261,7 @@ class Prepared:
             if found is not None and found.default != NEUTRAL[name]:
                 faults.append(
                     f"model: {self._model.called} has {name}={found.default!r} by default, but temperature 1 "
-                    f"is {name}={NEUTRAL[name]!r}. Write it under model.init_args, so that the unit arm can "
+                    f"is {name}={NEUTRAL[name]!r}. Write it under model.init_args, so that the baseline can "
                     f"change it."
                 )
         return faults

@@ -56,7 +56,7 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
     counts = {kind: count.done for kind, count in result.tickets.items()}
     # the winner is one of the constants, and shares its runs
     proved = {"choose": 8, "rematch": 0, "confirm": 4, "init_only": 2, "ablation": 0}
-    assert counts == {"unit": 2, "constant": 3, "search": 8, **proved}
+    assert counts == {"baseline": 2, "constant": 3, "search": 8, **proved}
     study = optuna.load_study(study_name="toy", storage=URL)
     rows = [t for t in tickets() if t.kind == "search"]
     assert [t.number for t in study.trials] == [t.trial_number for t in rows] == list(range(8))
@@ -102,7 +102,7 @@ def test_choosing_and_estimating_share_no_seed_with_each_other_or_the_search(
     stages = [
         {t.seed for t in rows if t.kind in kinds}
         for kinds in (
-            ("unit", "constant", "search"),
+            ("baseline", "constant", "search"),
             ("choose",),
             ("confirm", "init_only"),
         )
@@ -122,7 +122,7 @@ def test_the_attention_of_the_winner_and_of_temperature_one_is_kept_over_their_t
     by_ticket: dict[int, list[tuple[int, float]]] = {}
     for each in seen:
         by_ticket.setdefault(each.ticket_id, []).append((each.step, each.value))
-    observed = {t.id for t in tickets() if t.kind == "confirm" and {"unit", "search"} & {*arms_of(t)}}
+    observed = {t.id for t in tickets() if t.kind == "confirm" and {"baseline", "search"} & {*arms_of(t)}}
     assert by_ticket.keys() == observed
     for points in by_ticket.values():
         assert [step for step, _ in points] == list(range(24))

@@ -133,7 +133,7 @@ def test_a_run_keeps_its_two_newest_checkpoints_and_the_last_that_others_may_sha
 ) -> None:
     spec = make_spec(seeds=SHARED)
     assert held(begun(HELD), 24, spec) == 12
-    assert held(make_ticket("unit", parameters=HELD), 24, spec) == 0
+    assert held(make_ticket("baseline", parameters=HELD), 24, spec) == 0
     steps = (20, 16, 12, 8, 4)
     written = [at(step, shared=step <= 12) for step in steps]
     assert [each.step for each in to_go_on_from(written)] == [20, 16, 12]
@@ -174,7 +174,7 @@ def _tried(*parameters: tuple[float, float]) -> list[dict[str, Any]]:
 def _spec(quota: str | None, **study: Any) -> dict[str, Any]:
     tried = _tried((0.5, 0.3), (1.0, 0.3), (1.0, 0.7), (0.5, 0.7), (1.0, 0.3), (0.5, 0.3))
     pruner = {"name": "percentile", "percentile": 10.0, "n_startup_trials": 1}
-    options: dict[str, Any] = {"pruner": pruner, "trials": len(tried), "arms": {"unit": 1, "constant": 1}}
+    options: dict[str, Any] = {"pruner": pruner, "trials": len(tried), "arms": {"baseline": 1, "constant": 1}}
     options |= {"candidates": 2, "seeds": {"search": 1, "choose": 1, "confirm": 2}, "enqueue": tried}
     return toy_spec(space=FAMILY, checkpoint_quota=quota, **{**options, **study})
 
@@ -279,7 +279,7 @@ def test_checkpoints_are_forgotten_only_of_runs_that_are_over(
 ) -> None:
     with Store.open(URL) as store:
         study = store.create_study("toy", {}, "0")
-        store.add_tickets(study.id, [new(0, "unit"), new(1, "unit")])
+        store.add_tickets(study.id, [new(0, "baseline"), new(1, "baseline")])
         rows = [taken(store, study), taken(store, study)]
         kept = [Kept(ticket_id=row.id, attempt=1, checkpoint=at(8)) for row in rows]
         outcomes = Outcomes(outcome="pruned", value=0.5, steps=9, seconds=1.0)

@@ -32,7 +32,7 @@ class Scene:
         asked = toy_spec(
             parallel=2,
             trials=6,
-            arms={"unit": 1, "constant": 1},
+            arms={"baseline": 1, "constant": 1},
             limits={"standard_errors": 0.5},
             pruner="none",
         )

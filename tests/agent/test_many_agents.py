@@ -75,7 +75,7 @@ def test_a_paused_study_rests_and_goes_on_where_it_was(undisturbed_fake: Ended) 
 def test_a_stopped_study_confirms_what_it_has_found() -> None:
     def stop() -> None:
         with Store.open(URL) as store:
-            store.withdraw(store.load_study("toy").id, ["unit", "constant", "search"])
+            store.withdraw(store.load_study("toy").id, ["baseline", "constant", "search"])
 
     result = search(toy_spec(trials=30, lease=3), storage=URL, workers=1, observer=Watcher(searched(3), stop))
     count = result.tickets["search"]
@@ -143,10 +143,10 @@ def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() ->
         )
         subprocess.run([sys.executable, "-c", command], check=True)
 
-    spec = toy_spec(arms={"unit": 2, "constant": 3}, lease=3)
+    spec = toy_spec(arms={"baseline": 2, "constant": 3}, lease=3)
     search(spec, storage=URL, workers=1, observer=Watcher(searched(3), grow))
     grown = [fact for fact in facts() if fact[0] == "search"]
-    whole = toy_spec(arms={"unit": 2, "constant": 3}, trials=12)
+    whole = toy_spec(arms={"baseline": 2, "constant": 3}, trials=12)
     search(whole, storage="sqlite:///whole.db", workers=1)
     with Store.open("sqlite:///whole.db") as store:
         rows = store.tickets(store.load_study("toy").id, kinds=["search"])

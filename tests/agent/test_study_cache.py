@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def spec(make_spec: Callable[..., StudySpec]) -> StudySpec:
-    return make_spec(trials=6, arms={"unit": 1, "constant": 2}, parallel=2)
+    return make_spec(trials=6, arms={"baseline": 1, "constant": 2}, parallel=2)
 
 
 @pytest.fixture
@@ -59,11 +59,11 @@ def ended(ticket: TicketRow, value: float) -> TicketRow:
 
 
 def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: Store) -> None:
-    assert cache.limits() == {"unit": 1, "constant": 1, "search": 1}
+    assert cache.limits() == {"baseline": 1, "constant": 1, "search": 1}
     first = take(store, cache, "me")
     cache.take_in(first, {})
     cache.take_in(ended(first, 0.5), {4: 0.5})
-    # the only unit ticket is over; what follows of the others waits for its own past
+    # the only baseline ticket is over; what follows of the others waits for its own past
     assert cache.limits() == {"constant": 1, "search": 1}
 
 
@@ -72,7 +72,7 @@ def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Stor
         end(store, take(store, cache, "another"), 0.5)
     assert cache.done["constant"] == 0
     cache.refresh()
-    assert (cache.done["unit"], cache.done["constant"]) == (1, 2)
+    assert (cache.done["baseline"], cache.done["constant"]) == (1, 2)
     assert cache.limits() == {"search": 1}
 
 
@@ -86,7 +86,7 @@ def test_a_run_that_another_has_ended_already_ends_here_without_a_word(
     end(store, theirs, 0.7)
     cache.refresh()
     cache.take_in(ended(mine, 0.1), {4: 0.1})
-    assert cache.tickets[mine.id].value == 0.7 and cache.done["unit"] == 1
+    assert cache.tickets[mine.id].value == 0.7 and cache.done["baseline"] == 1
 
 
 def test_a_run_that_another_has_taken_over_is_not_ended_here(cache: StudyCache, store: Store) -> None:
@@ -112,7 +112,7 @@ def test_a_study_whose_search_was_withdrawn_is_over_when_its_runs_are(
     cache: StudyCache, store: Store
 ) -> None:
     ticket = take(store, cache, "me")
-    store.withdraw(1, ["unit", "constant", "search"])
+    store.withdraw(1, ["baseline", "constant", "search"])
     cache.refresh()
     assert not cache.over()
     end(store, ticket, 0.5)
@@ -134,12 +134,12 @@ def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
     store: Store, cache: StudyCache, spec: StudySpec
 ) -> None:
     assert (cache.baseline(), cache.gain(0.75)) == (None, None)
-    unit = take(store, cache, "another")
-    assert unit.kind == "unit"
-    end(store, unit, 0.5)
+    baseline = take(store, cache, "another")
+    assert baseline.kind == "baseline"
+    end(store, baseline, 0.5)
     cache.refresh()
     better = 0.25 if cache._spec.study.direction == "maximize" else -0.25
     assert (cache.baseline(), cache.gain(0.75), cache.gain(None)) == (0.5, better, None)
-    store.add_tickets(1, first_tickets(spec.with_overrides(["study.arms.unit=2"])))
+    store.add_tickets(1, first_tickets(spec.with_overrides(["study.arms.baseline=2"])))
     cache.refresh()
     assert (cache.baseline(), cache.gain(0.75)) == (0.5, None)

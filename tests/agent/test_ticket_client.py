@@ -58,8 +58,8 @@ def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_
         store.add_tickets(study.id, first_tickets(spec))
         client = _client(spec, study, store, tmp_path, abandoned.extend)
         ticket = client.next_ticket([])
-        assert ticket is not None and ticket.kind == "unit"
-        folder = tmp_path / "toy" / "unit-0000"
+        assert ticket is not None and ticket.kind == "baseline"
+        folder = tmp_path / "toy" / "baseline-0000"
         folder.mkdir(parents=True)
 
         def keep(step: int, row: TicketRow) -> TicketRow:
@@ -72,7 +72,9 @@ def test_checkpoints_that_the_store_still_names_are_not_deleted_by_whoever_lost_
         ticket = keep(3, keep(2, ticket))
         # frozen now, past the lease: another takes the run over
         store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
-        other = store.take_ticket(study.id, "another", Wanted(limits={"unit": 0}, lease=60.0, max_attempts=3))
+        other = store.take_ticket(
+            study.id, "another", Wanted(limits={"baseline": 0}, lease=60.0, max_attempts=3)
+        )
         assert other is not None and other.id == ticket.id
         client._deliver()
         assert abandoned == [ticket.id]
@@ -94,7 +96,9 @@ def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_th
         return take(self, *args, **kwargs)
 
     monkeypatch.setattr(Store, "take_ticket", counted)
-    spec = StudySpec.parse(toy_spec(parallel=1, trials=1, arms={"unit": 2, "constant": 1}), source="the test")
+    spec = StudySpec.parse(
+        toy_spec(parallel=1, trials=1, arms={"baseline": 2, "constant": 1}), source="the test"
+    )
     with Store.open(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         make_study(store.url, name="toy", direction="minimize", metric="val_loss")
@@ -109,14 +113,14 @@ def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_th
         assert taken == [100.0, 102.0]
         # what another has ended lets the next one begin at once
         done = Outcomes(outcome="complete", value=0.5, steps=1, seconds=1.0)
-        first = theirs["unit"]
+        first = theirs["baseline"]
         assert first is not None
         store.begin(first.id, 1, {}, {}, None)
         ended = Ended(ticket_id=first.id, attempt=1, outcomes=done)
         assert not store.write(study.id, [ended], agent="at unit", lease=60.0).refused
         clock.now = 103.95
         ticket = client.next_ticket([])
-        assert ticket is not None and (ticket.kind, ticket.number) == ("unit", 1)
+        assert ticket is not None and (ticket.kind, ticket.number) == ("baseline", 1)
 
 
 def test_what_others_were_given_is_read_and_not_drawn_again(
@@ -151,14 +155,14 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work_in(tmp_path, monkeypatch)
-    spec = StudySpec.parse(toy_spec(trials=1, arms={"unit": 1, "constant": 1}), source="the test")
+    spec = StudySpec.parse(toy_spec(trials=1, arms={"baseline": 1, "constant": 1}), source="the test")
     with Store.open(URL) as store:
         study = store.create_study("toy", spec.to_json(), spec.identity())
         store.add_tickets(study.id, first_tickets(spec)[:1])
         client = _client(spec, study, store, tmp_path)
         ticket = client.next_ticket([])
         assert ticket is not None
-        folder = tmp_path / "toy" / "unit-0000"
+        folder = tmp_path / "toy" / "baseline-0000"
         folder.mkdir(parents=True)
         for step in range(3):
             path = folder / f"step-{step}-1.ckpt"
@@ -327,7 +331,7 @@ def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_no
         alone = _client(spec, study, store, tmp_path)
         watched = _client(spec, study, store, tmp_path, observer=Onlooker())
         other = store.take_ticket(
-            study.id, "far:7:8:9", Wanted(limits={"unit": 0}, lease=60.0, max_attempts=3)
+            study.id, "far:7:8:9", Wanted(limits={"baseline": 0}, lease=60.0, max_attempts=3)
         )
         assert other is not None
         began = Began(ticket_id=other.id, attempt=1, total_steps=24, code="c", machine="far", device="cpu")
@@ -343,7 +347,7 @@ def test_what_others_do_is_asked_as_often_as_somebody_looks_and_not_at_all_if_no
         assert (seen.agent, seen.machine, seen.kind, seen.step, seen.value) == (
             "far:7",
             "far",
-            "unit",
+            "baseline",
             8,
             0.5,
         )

@@ -69,4 +69,4 @@ def test_the_entropy_is_that_of_the_end_in_the_mean_over_the_heads(begun: MakeTi
 
 
 def test_a_run_without_a_trial_has_none(make_ticket: MakeTicket) -> None:
-    assert trial_attributes(make_ticket("unit", 0, 0.5, trial_number=None), 1.0, 0.5, []) == {}
+    assert trial_attributes(make_ticket("baseline", 0, 0.5, trial_number=None), 1.0, 0.5, []) == {}

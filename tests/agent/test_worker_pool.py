@@ -173,7 +173,7 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
         options = {"parallel": 99, "name": f"study-{next(NAMES)}", **study}
         spec = make_spec(**options)
         row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
-        new = [NewTicket(kind="unit", arm="unit", number=n, seed=n) for n in range(len(world.trials))]
+        new = [NewTicket(kind="baseline", arm="baseline", number=n, seed=n) for n in range(len(world.trials))]
         store.add_tickets(row.id, new)
         world.numbers = {ticket.id: ticket.number for ticket in store.tickets(row.id)}
 
@@ -254,7 +254,7 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
     assert {share for number, _, share in world.runs if number > 1} == {0.5}
     assert [ticket.failures for ticket in rows()] == [1, 0, 0, 0, 0, 0]
     assert len(working.workers) == 2
-    assert any("unit 0 is tried once more, with a card to itself" in note for note in world.notes)
+    assert any("baseline 0 is tried once more, with a card to itself" in note for note in world.notes)
     assert world.notes.count("Trains on NVIDIA Toy at bf16-mixed precision.") == 1
 
 

@@ -154,12 +154,12 @@ def test_what_a_schedule_gains_no_constant_does() -> None:
 @pytest.mark.parametrize(("name", "share"), [("level-3", 0.0), ("inference-50", 0.5), ("inference-100", 1.0)])
 def test_evaluation_alone_reaches_its_share_of_the_gain(name: str, share: float) -> None:
     world = world_of(name)
-    unit, winner = ({**plan, **others(world)} for plan in (_ONE, _COOL))
-    total = world.worth(winner) - world.worth(unit)
-    assert world.worth(unit, _COOL) - world.worth(unit) == pytest.approx(share * total, abs=1e-12)
+    baseline, winner = ({**plan, **others(world)} for plan in (_ONE, _COOL))
+    total = world.worth(winner) - world.worth(baseline)
+    assert world.worth(baseline, _COOL) - world.worth(baseline) == pytest.approx(share * total, abs=1e-12)
     asked = Evaluation(name="test:winner", on="test", temperature=dict(_COOL))
     own = Evaluation(name="test", on="test")
-    gains = [world.measure(unit, s, asked) - world.measure(unit, s, own) for s in range(_SEEDS)]
+    gains = [world.measure(baseline, s, asked) - world.measure(baseline, s, own) for s in range(_SEEDS)]
     assert np.mean(gains) == pytest.approx(share * total, abs=4 * np.std(gains) / math.sqrt(_SEEDS))
 
 

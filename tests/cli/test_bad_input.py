@@ -34,7 +34,7 @@ MARIADB = "127.0.0.1:3306"
 SPEC = """\
 study:
   {name: toy, metric: val_loss, direction: minimize, trials: 2, parallel: 1, candidates: 1,
-  arms: {unit: 1, constant: 1}, seeds: {choose: 1, confirm: 2}}
+  arms: {baseline: 1, constant: 1}, seeds: {choose: 1, confirm: 2}}
 model: {class_path: toy_modules.Toy}
 data: {class_path: toy_modules.ToyData}
 trainer: {max_steps: 10, accelerator: cpu}
@@ -393,7 +393,7 @@ def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path)
     ):
         assert said in message
     message = told("search", "toy.yaml", "--trials", "7")
-    assert "and 1 unit, 1 constant and 7 search tickets are asked now." in message
+    assert "and 1 baseline, 1 constant and 7 search tickets are asked now." in message
     with Store.open(f"sqlite:///{begun}", create=False) as store:
         (summary,) = store.list_studies()
     assert summary.tickets == {"search": {"waiting": 1}}

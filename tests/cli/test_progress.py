@@ -50,8 +50,10 @@ def test_every_outcome_is_said_in_words(
 def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
     assert called(make_ticket()) == "search 7"
     assert called(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
-    assert called(make_ticket(kind="confirm", arm="search+unit", number=3)) == "confirm 3 (search+unit)"
-    assert called(make_ticket(kind="rematch", arm="unit", number=0)) == "rematch 0 (unit)"
+    assert (
+        called(make_ticket(kind="confirm", arm="search+baseline", number=3)) == "confirm 3 (search+baseline)"
+    )
+    assert called(make_ticket(kind="rematch", arm="baseline", number=0)) == "rematch 0 (baseline)"
     alone = make_ticket(kind="ablation", arm="without_schedule", number=2)
     assert called(alone) == "ablation 2 (without_schedule)"
 
@@ -79,7 +81,7 @@ def test_a_log_gets_one_flushed_line_per_finished_ticket(
     lines.finished(make_ticket())
     assert not stream.pending
     head, line = stream.getvalue().splitlines()
-    assert head == "pairs: maximize val_accuracy; tickets: 3 unit, 20 constant, 40 search"
+    assert head == "pairs: maximize val_accuracy; tickets: 3 baseline, 20 constant, 40 search"
     assert line == "[1:01, 40/63] search 7: 0.7124  temperature_init=2.5, schedule=cosine"
 
 

@@ -31,8 +31,8 @@ SPEC = {
     "search": {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}},
 }
 DONE: list[tuple[Kind, dict[str, float], float]] = [
-    ("unit", {}, 0.60),
-    ("unit", {}, 0.62),
+    ("baseline", {}, 0.60),
+    ("baseline", {}, 0.62),
     ("search", {"temperature_init": 2.5}, 0.71239),
 ]
 
@@ -49,7 +49,7 @@ def begun() -> Iterator[None]:
     spec = StudySpec.parse(SPEC, source="the test")
     with Store.open(URL, create=True) as store:
         study = store.create_study("pairs", spec.to_json(), spec.identity())
-        counts: dict[Kind, int] = {"unit": 2, "search": 3}
+        counts: dict[Kind, int] = {"baseline": 2, "search": 3}
         tickets = [NewTicket(kind=k, arm=k, number=i, seed=i) for k, n in counts.items() for i in range(n)]
         store.add_tickets(study.id, tickets)
         for kind, parameters, value in DONE:
@@ -403,7 +403,7 @@ def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
     assert cli.main(["show", "pairs", "--watch", "3"]) == 0
     assert (looks, done.is_set()) == ([3.0], True)
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head == "pairs: maximize val_accuracy; tickets: 2 unit, 3 search"
+    assert head == "pairs: maximize val_accuracy; tickets: 2 baseline, 3 search"
     assert [line.partition("] ")[2].split("  ")[0] for line in lines[:2]] == [
         "search 1: 0.25",
         "search 2: 0.5",

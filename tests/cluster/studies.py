@@ -40,7 +40,7 @@ def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
             "metric": "val_loss",
             "direction": "minimize",
             "trials": tickets,
-            "arms": {"unit": 1, "constant": 1},
+            "arms": {"baseline": 1, "constant": 1},
             "candidates": 1,
             "seeds": {"choose": 1, "confirm": 2},
             "sampler": {"name": "tpe", "n_startup_trials": 8},

@@ -30,7 +30,7 @@ WINNER = {
 LEVEL = 2.5
 ARMS: dict[Arm, dict[str, Any]] = {
     "search": WINNER,
-    "unit": {"temperature_init": 1.0, "lr": 0.5},
+    "baseline": {"temperature_init": 1.0, "lr": 0.5},
     "twin": neutral(WINNER),
     "constant": {"temperature_init": 2.0, "lr": 0.4},
     "constant_twin": {
@@ -94,7 +94,7 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(make_spec: Any)
         "heads": 8,
         "lr": 0.3,
     }
-    arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": neutral(winner), "unit": {"lr": 0.3}}
+    arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": neutral(winner), "baseline": {"lr": 0.3}}
     spec = make_spec({"search": space})
     found = ablated(spec, arms)
     assert set(found) >= {"level", "normaliser", "label_smoothing", "heads"}
@@ -129,7 +129,7 @@ def test_simpler_plans_keep_one_part_or_all_but_one(make_spec: Any) -> None:
 
 def test_a_winner_of_one_part_has_no_simpler_plan() -> None:
     one: dict[str, Any] = {"temperature_init": 3.0, "lr": 0.3}
-    assert simpler_plans({"search": one, "unit": neutral(one), "twin": neutral(one)}) == []
+    assert simpler_plans({"search": one, "baseline": neutral(one), "twin": neutral(one)}) == []
 
 
 # ---- which runs
@@ -240,8 +240,10 @@ def test_the_simplest_plan_that_keeps_most_of_the_gain_is_recommended(
     arm = "simplest" if study.of("ablation", "simplest") else None
     if arm:
         simple = np.array([t.value for t in study.of("ablation", arm)])
-        winner, unit = (np.array([t.value for t in study.of("confirm", each)]) for each in ("search", "unit"))
-        rest = stats.ttest_1samp(simple - 0.5 * winner - 0.5 * unit, 0)
+        winner, baseline = (
+            np.array([t.value for t in study.of("confirm", each)]) for each in ("search", "baseline")
+        )
+        rest = stats.ttest_1samp(simple - 0.5 * winner - 0.5 * baseline, 0)
         assert verdict.simplest.kept.p_value == pytest.approx(rest.pvalue * 0.05 / ALPHA)
         assert verdict.simplest.lost.paired.gain == pytest.approx(np.mean(winner - simple))
 

@@ -74,7 +74,7 @@ def test_looks_count_the_pairs_that_could_be_used_and_spend_by_those_that_were_p
     make_spec: Any, confirmed: Any, values: list[Any]
 ) -> None:
     spec = make_spec(seeds=LOOKS)
-    tickets = confirmed(unit_and_twin=[0.0] * 8, search=values)
+    tickets = confirmed(baseline_and_twin=[0.0] * 8, search=values)
     found = gain(Evidence(tickets, spec, 0))
     used = [value for value in values if value != "lost"]
     if not used:
@@ -109,7 +109,7 @@ def test_a_confirmation_is_decided_by_a_gain_by_being_behind_or_by_its_last_pair
     make_spec: Any, confirmed: Any, values: list[Any], decided: bool
 ) -> None:
     spec = make_spec(seeds=LOOKS)
-    tickets = confirmed(unit_and_twin=[0.0] * len(values), search=values)
+    tickets = confirmed(baseline_and_twin=[0.0] * len(values), search=values)
     assert is_decided(tickets, spec, 0) == decided
     added = [dataclasses.replace(t, round=1) for t in tickets]
     assert is_decided(added, spec, 1)
@@ -118,13 +118,13 @@ def test_a_confirmation_is_decided_by_a_gain_by_being_behind_or_by_its_last_pair
 def test_a_look_has_to_beat_both_references_to_end_with_a_gain(make_spec: Any, confirmed: Any) -> None:
     spec = make_spec(seeds=LOOKS)
     clear, open_yet = [1.0, 1.0005], [0.99, 0.5]
-    assert is_decided(confirmed(unit_and_twin=[0.0, 0.0], search=clear), spec, 0)
-    assert not is_decided(confirmed(unit=[0.0, 0.0], twin=open_yet, search=clear), spec, 0)
-    assert not is_decided(confirmed(unit=open_yet, twin=[0.0, 0.0], search=clear), spec, 0)
+    assert is_decided(confirmed(baseline_and_twin=[0.0, 0.0], search=clear), spec, 0)
+    assert not is_decided(confirmed(baseline=[0.0, 0.0], twin=open_yet, search=clear), spec, 0)
+    assert not is_decided(confirmed(baseline=open_yet, twin=[0.0, 0.0], search=clear), spec, 0)
 
 
 def test_gains_by_pair_are_what_the_verdict_counts(make_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(unit=[0.5, 0.4, "lost", None], twin=[0.2] * 4, search=[0.9, None, 0.8, 0.7])
+    tickets = confirmed(baseline=[0.5, 0.4, "lost", None], twin=[0.2] * 4, search=[0.9, None, 0.8, 0.7])
     found = gains_by_pair(tickets, make_spec(), 0)
     # who diverged has the worst value that any of the two arms reached
     assert found == {0: pytest.approx(0.4), 1: pytest.approx(0.0), 3: pytest.approx(0.3)}

@@ -28,7 +28,7 @@ def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
     spec = make_spec()
     for kind, arm, on in (
         ("search", "search", "validate"),
-        ("rematch", "unit", "validate"),
+        ("rematch", "baseline", "validate"),
         ("choose", "search", "validate"),
         ("confirm", "constant", "test"),
         ("confirm", "constant_twin", "test"),
@@ -47,7 +47,7 @@ def test_runs_are_measured_where_they_are_judged(make_spec: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arms", [("search",), ("unit",), ("twin",), ("unit", "twin"), ("constant", "search")]
+    "arms", [("search",), ("baseline",), ("twin",), ("baseline", "twin"), ("constant", "search")]
 )
 @pytest.mark.parametrize(
     ("confirm_on", "loaders"), [("test", ["validate", "test"]), ("validate", ["validate"])]
@@ -76,7 +76,7 @@ def test_winner_baseline_and_twin_are_measured_under_the_same_plans(
                 {"temperature_init": tau},
             )
     assert {e.on for e in measured} == set(loaders)
-    assert INFERENCE_ARMS == ("search", "unit", "twin")
+    assert INFERENCE_ARMS == ("search", "baseline", "twin")
     # a model that was trained at 1 is measured there as trained, and not once more
     at_one = evaluations("confirm", arms, spec, WINNER, {"temperature_init": 1.0})
     assert {e.name for e in at_one} == set(found) - {f"{loader}:constant=1" for loader in loaders}
@@ -152,7 +152,7 @@ def test_where_the_winner_has_none_a_plain_length_scaling_that_was_searched_is_t
 def test_the_normaliser_of_a_run_stays_at_inference(make_spec: Any, normaliser: dict[str, Any]) -> None:
     own = {"temperature_init": 1.0, "lr": 0.1, **normaliser}
     winner = {"temperature_init": 2.0, "normaliser": "sparsemax"}
-    for each in evaluations("confirm", ("unit",), make_spec(), winner, own):
+    for each in evaluations("confirm", ("baseline",), make_spec(), winner, own):
         if each.temperature is not None:
             kept = {n: v for n, v in each.temperature.items() if n in ("normaliser", "top_k")}
             assert kept == normaliser
@@ -164,7 +164,7 @@ def test_under_every_normaliser_the_plans_of_inference_are_plans(make_spec: Any)
     spec = make_spec({"search": {**TAU, "normaliser": ["softmax", "linear"]}})
     for own in ({"normaliser": "linear"}, {"temperature_init": 1.0, "normaliser": "softmax"}):
         for winner in ({"normaliser": "linear"}, {"temperature_init": 2.0, "normaliser": "softmax"}):
-            measured = evaluations("confirm", ("search", "unit"), spec, winner, own)
+            measured = evaluations("confirm", ("search", "baseline"), spec, winner, own)
             plans = [TemperatureParameters.from_mapping(e.temperature) for e in measured if e.temperature]
             assert {plan.normaliser for plan in plans} == {own["normaliser"]}
             assert json.dumps([e.temperature for e in measured])

@@ -17,7 +17,7 @@ from tempopt.confirmation.verdict import conclude
 from tempopt.records.rows import Measurement, TicketRow
 
 ALPHA = 0.04
-UNIT = np.array([0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48])
+BASELINE = np.array([0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48])
 GAINS = np.array([0.10, 0.12, 0.08, 0.11, 0.09, 0.13, 0.07, 0.10])
 NONE = np.zeros(8)
 JITTER = np.array([1, -2, 3, -1, -3, 2, 1, -1]) / 1e3
@@ -73,14 +73,14 @@ def inferred(
 def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(
     make_spec: Any, confirmed: Any
 ) -> None:
-    tickets = confirmed(unit_and_twin=UNIT, search=UNIT + GAINS)
+    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     # 0.5 is the best on the validation data, so it counts although others are better on the test data
     plans = {
         "constant=0.5": (0.2, 0.06 + JITTER),
         "constant=2": (0.1, 0.09 + JITTER),
         "winner": (0.15, 0.2 + JITTER),
     }
-    found = inferred(make_spec, tickets, measured(tickets, unit=plans))
+    found = inferred(make_spec, tickets, measured(tickets, baseline=plans))
     assert found.plan == "constant=0.5"
     expected = stats.ttest_1samp(0.06 + JITTER, 0)
     interval = expected.confidence_interval(1 - ALPHA)
@@ -89,17 +89,17 @@ def test_the_plan_is_picked_on_validation_data_and_estimated_on_test_data(
     assert test.p_value == pytest.approx(expected.pvalue * 0.05 / ALPHA)
     assert (test.ci_low, test.ci_high) == pytest.approx((interval.low, interval.high))
     assert found.baseline.curve == {
-        AS_TRAINED: pytest.approx(UNIT.mean()),
-        "constant=0.5": pytest.approx(UNIT.mean() + 0.2),
-        "constant=2": pytest.approx(UNIT.mean() + 0.1),
-        "winner": pytest.approx(UNIT.mean() + 0.15),
+        AS_TRAINED: pytest.approx(BASELINE.mean()),
+        "constant=0.5": pytest.approx(BASELINE.mean() + 0.2),
+        "constant=2": pytest.approx(BASELINE.mean() + 0.1),
+        "winner": pytest.approx(BASELINE.mean() + 0.15),
     }
 
 
 def test_of_a_loss_the_lowest_is_picked(make_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(unit_and_twin=UNIT + GAINS, search=UNIT)
+    tickets = confirmed(baseline_and_twin=BASELINE + GAINS, search=BASELINE)
     plans = {"constant=0.5": (-0.02, -0.03 + JITTER), "constant=2": (0.2, -0.3)}
-    found = inferred(make_spec, tickets, measured(tickets, unit=plans), direction="minimize")
+    found = inferred(make_spec, tickets, measured(tickets, baseline=plans), direction="minimize")
     assert found.plan == "constant=0.5"
     assert found.answer.paired.gain == pytest.approx(0.03) and found.answer.significant
 
@@ -107,8 +107,8 @@ def test_of_a_loss_the_lowest_is_picked(make_spec: Any, confirmed: Any) -> None:
 def test_models_stay_as_they_were_trained_unless_another_temperature_is_better(
     make_spec: Any, confirmed: Any
 ) -> None:
-    tickets = confirmed(unit_and_twin=UNIT, search=UNIT + GAINS)
-    found = inferred(make_spec, tickets, measured(tickets, unit={"constant=2": (0.0, 0.3)}))
+    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+    found = inferred(make_spec, tickets, measured(tickets, baseline={"constant=2": (0.0, 0.3)}))
     assert found.plan == AS_TRAINED
     test = found.answer.paired
     assert (test.gain, test.ci_low, test.ci_high, test.p_value) == (0, 0, 0, 1)
@@ -122,13 +122,13 @@ def test_models_stay_as_they_were_trained_unless_another_temperature_is_better(
 def test_without_test_data_the_plan_is_picked_on_every_other_seed_and_counted_on_the_rest(
     make_spec: Any, confirmed: Any, table: list[list[int]], direction: str
 ) -> None:
-    tickets = confirmed(unit_and_twin=UNIT, search=UNIT + 0.5)
+    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
     table_PS = np.vstack([np.zeros(8), np.array(table)]) / 100
     plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(table_PS[1:])}
     found = inferred(
         make_spec,
         tickets,
-        measured(tickets, unit=plans),
+        measured(tickets, baseline=plans),
         confirm_on="validate",
         direction=direction,
     )
@@ -143,10 +143,10 @@ def test_without_test_data_the_plan_is_picked_on_every_other_seed_and_counted_on
 
 def test_without_test_data_the_intervals_hold_what_they_say(make_spec: Any, confirmed: Any) -> None:
     rng = np.random.default_rng(1)
-    tickets, missed = confirmed(unit_and_twin=UNIT, search=UNIT + 0.5), 0
+    tickets, missed = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5), 0
     for _ in range(300):
         plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(rng.normal(0, 0.01, (12, 8)))}
-        found = inferred(make_spec, tickets, measured(tickets, unit=plans), confirm_on="validate")
+        found = inferred(make_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
         test = found.answer.paired
         missed += not test.ci_low <= 0 <= test.ci_high
     # the first verdict's 4 %; picking for each seed on the others missed in 20 %
@@ -157,10 +157,10 @@ def test_picking_and_estimating_on_the_same_values_would_be_caught(make_spec: An
     rng = np.random.default_rng(0)
     gains, naive = [], []
     for _ in range(60):
-        tickets = confirmed(unit_and_twin=UNIT, search=UNIT + 0.5)
+        tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 0.5)
         noise = rng.normal(0, 0.1, (12, 8))
         plans = {f"constant={n + 2}": (row, row) for n, row in enumerate(noise)}
-        found = inferred(make_spec, tickets, measured(tickets, unit=plans), confirm_on="validate")
+        found = inferred(make_spec, tickets, measured(tickets, baseline=plans), confirm_on="validate")
         gains.append(found.answer.paired.gain)
         naive.append(max(0.0, noise.mean(axis=1).max()))
     assert stats.ttest_1samp(gains, 0).pvalue > 1e-3
@@ -168,17 +168,17 @@ def test_picking_and_estimating_on_the_same_values_would_be_caught(make_spec: An
 
 
 def test_the_winners_models_are_tuned_at_inference_as_well(make_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(unit_and_twin=UNIT, search=UNIT + GAINS)
+    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     own = {"constant=0.5": (0.0, 0.3), "constant=8": (0.01, 0.02 + JITTER)}
     found = inferred(
         make_spec,
         tickets,
-        measured(tickets, unit={"constant=0.5": (0.2, 0.06 + JITTER[::-1])}, search=own),
+        measured(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER[::-1])}, search=own),
     )
     assert found.winner is not None and found.winner.plan == "constant=8"
     assert found.winner.answer.paired.gain == pytest.approx(0.02)
     # both tuned, seed by seed: their gains and what the seeds share do not come into it twice
-    difference = UNIT + GAINS + 0.02 + JITTER - (UNIT + 0.06 + JITTER[::-1])
+    difference = BASELINE + GAINS + 0.02 + JITTER - (BASELINE + 0.06 + JITTER[::-1])
     expected = stats.ttest_1samp(difference, 0)
     assert found.difference is not None
     assert found.difference.paired.gain == pytest.approx(difference.mean())
@@ -188,12 +188,12 @@ def test_the_winners_models_are_tuned_at_inference_as_well(make_spec: Any, confi
 def test_the_share_is_the_twins_gain_at_inference_of_the_winners_over_it(
     make_spec: Any, confirmed: Any
 ) -> None:
-    twin = UNIT + 0.02 + 2 * JITTER[::-1]
-    tickets = confirmed(unit=UNIT, twin=twin, search=UNIT + GAINS)
+    twin = BASELINE + 0.02 + 2 * JITTER[::-1]
+    tickets = confirmed(baseline=BASELINE, twin=twin, search=BASELINE + GAINS)
     plans = {"constant=0.5": (0.2, 0.03 + JITTER)}
-    arms = {"unit": {"constant=4": (0.2, 0.09)}, "twin": plans}
+    arms = {"baseline": {"constant=4": (0.2, 0.09)}, "twin": plans}
     found = inferred(make_spec, tickets, measured(tickets, **arms))
-    above, below = 0.03 + JITTER, UNIT + GAINS - twin
+    above, below = 0.03 + JITTER, BASELINE + GAINS - twin
     assert found.plan == "constant=4" and found.share is not None
     assert found.share.ratio == pytest.approx(above.mean() / below.mean())
     # Fieller's interval holds what a t test of the rest does not reject
@@ -203,8 +203,8 @@ def test_the_share_is_the_twins_gain_at_inference_of_the_winners_over_it(
 
 
 def test_there_is_no_share_of_a_gain_that_is_not_shown(make_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(unit_and_twin=UNIT, search=UNIT + 10 * JITTER)
-    found = inferred(make_spec, tickets, measured(tickets, unit={"constant=2": (0.1, 0.1)}))
+    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + 10 * JITTER)
+    found = inferred(make_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.1)}))
     assert found.answer.significant and found.share is None
 
 
@@ -212,8 +212,8 @@ def test_there_is_no_share_of_a_gain_that_is_not_shown(make_spec: Any, confirmed
 def test_a_plan_that_not_all_models_have_a_value_under_is_not_picked(
     make_spec: Any, confirmed: Any, bad: float | None
 ) -> None:
-    tickets = confirmed(unit_and_twin=UNIT, search=UNIT + GAINS)
-    found = measured(tickets, unit={"constant=0.5": (0.2, 0.06), "constant=2": (0.1, 0.09)})
+    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+    found = measured(tickets, baseline={"constant=0.5": (0.2, 0.06), "constant=2": (0.1, 0.09)})
     for name in ("test:constant=0.5", "validate:constant=0.5"):
         missed = next(m for m in found if (m.name, m.ticket_id) == (name, tickets[3].id))
         left = [m for m in found if m is not missed]
@@ -223,9 +223,9 @@ def test_a_plan_that_not_all_models_have_a_value_under_is_not_picked(
 
 
 def test_models_that_diverged_count_as_they_do_in_the_verdict(make_spec: Any, confirmed: Any) -> None:
-    unit = np.array([np.nan, *UNIT[1:]])
-    tickets = confirmed(unit_and_twin=unit, search=UNIT + GAINS)
-    found = inferred(make_spec, tickets, measured(tickets, unit={"constant=2": (0.1, 0.08 + JITTER)}))
+    baseline = np.array([np.nan, *BASELINE[1:]])
+    tickets = confirmed(baseline_and_twin=baseline, search=BASELINE + GAINS)
+    found = inferred(make_spec, tickets, measured(tickets, baseline={"constant=2": (0.1, 0.08 + JITTER)}))
     test = found.answer.paired
     # on the seed on which there is no model both are the worst that was reached, and so equal
     assert test.n_pairs == 8 and (found.answer.diverged, found.answer.reference_diverged) == (1, 1)
@@ -233,9 +233,9 @@ def test_models_that_diverged_count_as_they_do_in_the_verdict(make_spec: Any, co
 
 
 def test_without_measurements_of_the_baseline_there_is_no_answer(make_spec: Any, confirmed: Any) -> None:
-    tickets = confirmed(unit=UNIT, twin=UNIT, search=UNIT + GAINS)
+    tickets = confirmed(baseline=BASELINE, twin=BASELINE, search=BASELINE + GAINS)
     found = measured(tickets, twin={"constant=2": (0.1, 0.1)}, search={"constant=2": (0.1, 0.1)})
-    of_baseline = {t.id for t in tickets if t.arm == "unit"}
+    of_baseline = {t.id for t in tickets if t.arm == "baseline"}
     for left in ([], [m for m in found if m.ticket_id not in of_baseline]):
         verdict = conclude(tickets, left, make_spec())
         assert verdict is not None and verdict.inference_only is None
@@ -245,15 +245,15 @@ def test_without_measurements_of_the_baseline_there_is_no_answer(make_spec: Any,
 
 
 def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(make_spec: Any, confirmed: Any) -> None:
-    first = confirmed(unit_and_twin=UNIT, search=UNIT + GAINS)
+    first = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
     more = [
         dataclasses.replace(t, round=1, id=t.id + 50, number=t.number + 50)
         for t in first
         if t.pair in (0, 1, 2)
     ]
     # by the first eight alone 0.5 would have been picked, by all eleven it is 2
-    before = measured(first, unit={"constant=0.5": (0.02, 0.05), "constant=2": (0.01, 0.06)})
-    after = measured(more, unit={"constant=0.5": (-0.5, 0.05), "constant=2": (0.01, 0.06)})
+    before = measured(first, baseline={"constant=0.5": (0.02, 0.05), "constant=2": (0.01, 0.06)})
+    after = measured(more, baseline={"constant=0.5": (-0.5, 0.05), "constant=2": (0.01, 0.06)})
     assert inferred(make_spec, first, before).plan == "constant=0.5"
     found = inferred(make_spec, [*first, *more], [*before, *after])
     assert found.plan == "constant=2"
@@ -263,8 +263,8 @@ def test_added_pairs_are_part_of_what_is_picked_and_estimated_on(make_spec: Any,
 def test_models_judged_at_the_temperature_of_the_moment_are_evaluated_at_others_all_the_same(
     make_spec: Any, confirmed: Any
 ) -> None:
-    tickets = confirmed(unit_and_twin=UNIT, search=UNIT + GAINS)
-    found = measured(tickets, unit={"constant=0.5": (0.2, 0.06 + JITTER)})
+    tickets = confirmed(baseline_and_twin=BASELINE, search=BASELINE + GAINS)
+    found = measured(tickets, baseline={"constant=0.5": (0.2, 0.06 + JITTER)})
     own = [dataclasses.replace(each, name=f"{each.name}_current") for each in found if each.name == "test"]
     said = inferred(make_spec, tickets, [*found, *own], validate_at="current")
     assert said.plan == "constant=0.5" and said.answer.paired.gain == pytest.approx(0.06)

@@ -20,7 +20,7 @@ from tests.simulated import Simulated
 def searched(make_ticket: Any) -> list[TicketRow]:
     """Three runs of tau = 1, two constants, four search trials of which the third is the best."""
     return [
-        *(make_ticket("unit", i, 0.5, parameters={"temperature_init": 1.0}) for i in range(3)),
+        *(make_ticket("baseline", i, 0.5, parameters={"temperature_init": 1.0}) for i in range(3)),
         *(
             make_ticket("constant", i, 0.5 + i / 10, parameters={"temperature_init": 2.0 + i})
             for i in range(2)
@@ -122,7 +122,7 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
     runs = [run_ticket(t, None, state="running") if t is tickets[0] else run_ticket(t, 0.5) for t in tickets]
     assert tickets[0].arm == "constant" != tickets[-1].arm == "search"
     assert choices(searched, spec) == {}
-    assert choices([*searched, *runs], spec).keys() == {"search", "unit", "twin"}
+    assert choices([*searched, *runs], spec).keys() == {"search", "baseline", "twin"}
     runs[-1] = run_ticket(tickets[-1], None, state="running")
     assert choices([*searched, *runs], spec) == {}
     assert confirm_tickets([*searched, *runs], spec) == []
@@ -132,7 +132,7 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
 def test_one_candidate_is_not_chosen_among(make_spec: Any, searched: list[TicketRow]) -> None:
     spec = make_spec(candidates=1)
     assert {t.kind for t in next_tickets(searched, spec)} == {"confirm", "init_only"}
-    assert [t.arm for t in confirm_tickets(searched, spec)[:3]] == ["search", "unit+twin", "constant"]
+    assert [t.arm for t in confirm_tickets(searched, spec)[:3]] == ["search", "baseline+twin", "constant"]
 
 
 def test_what_initialisation_gives_is_trained_only_if_it_is_wanted(
@@ -170,7 +170,7 @@ def test_every_arm_is_confirmed_on_the_same_seeds(make_spec: Any) -> None:
     study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
     batch = study.batches[-1]
     arms = [arms_of(t) for t in batch if t.pair == 0]
-    assert arms == [("search",), ("unit",), ("twin",), ("constant",), ("constant_twin",), ("init_only",)]
+    assert arms == [("search",), ("baseline",), ("twin",), ("constant",), ("constant_twin",), ("init_only",)]
     assert [t.kind for t in batch] == ["confirm"] * 40 + ["init_only"] * 8
     assert [t.number for t in batch] == [*range(40), *range(8)]
     assert all(len({t.seed for t in batch if t.pair == pair}) == 1 for pair in range(8))
@@ -188,7 +188,7 @@ def test_every_arm_is_confirmed_on_the_same_seeds(make_spec: Any) -> None:
     }
     tried = [t.parameters for t in study.of("choose", "constant_twin")]
     assert level in tried and len({str(each) for each in tried}) == 5
-    assert by_arm["unit"] in [t.parameters for t in (*study.of("unit"), *study.of("rematch"))]
+    assert by_arm["baseline"] in [t.parameters for t in (*study.of("baseline"), *study.of("rematch"))]
     assert by_arm["constant"] in [t.parameters for t in study.of("constant")]
     assert winner_of(study.rows, study.spec) == winner
 
@@ -198,18 +198,20 @@ def test_arms_that_come_to_the_same_parameters_share_their_runs(make_spec: Any) 
     def worth(t: TicketRow) -> float:
         assert t.parameters is not None
         own = t.kind == "rematch" and t.number == 0
-        return 1.0 * own + (t.kind == "choose" and t.arm == "unit" and t.candidate == 0) + t.seed % 997 / 1e6
+        return (
+            1.0 * own + (t.kind == "choose" and t.arm == "baseline" and t.candidate == 0) + t.seed % 997 / 1e6
+        )
 
     study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), worth)
-    assert [t.arm for t in study.batches[-1] if t.pair == 0][:2] == ["search", "unit+twin"]
+    assert [t.arm for t in study.batches[-1] if t.pair == 0][:2] == ["search", "baseline+twin"]
     twin = neutral(winner_of(study.rows, study.spec) or {})
-    assert {str(t.parameters) for t in study.of("confirm", "unit")} == {str(twin)}
+    assert {str(t.parameters) for t in study.of("confirm", "baseline")} == {str(twin)}
 
 
 def test_a_constant_winner_shares_its_runs_with_the_constant_of_its_own(make_spec: Any) -> None:
     study = confirmed(make_spec(LR, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
     arms = [t.arm for t in study.batches[-1] if t.pair == 0]
-    assert arms == ["search+constant_twin", "unit", "twin", "constant", "init_only"]
+    assert arms == ["search+constant_twin", "baseline", "twin", "constant", "init_only"]
 
 
 def test_where_only_temperature_is_searched_a_study_takes_no_run_more_than_it_ever_did(
@@ -219,9 +221,9 @@ def test_where_only_temperature_is_searched_a_study_takes_no_run_more_than_it_ev
     del plan["lr"]
     spec = make_spec({"search": plan}, trials=6, candidates=3, seeds={"choose": 4}, ablation="none")
     study = Simulated(spec, lambda t: t.seed % 997 / 997).run()
-    assert study.kinds() == ["unit", "constant", "search", "choose", "confirm", "init_only"]
+    assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm", "init_only"]
     assert {t.arm for t in study.of("choose")} == {"constant", "search"}
-    assert [t.arm for t in study.of("confirm") if t.pair == 0] == ["search", "unit+twin", "constant"]
+    assert [t.arm for t in study.of("confirm") if t.pair == 0] == ["search", "baseline+twin", "constant"]
     assert len(study.of("confirm")) + len(study.of("init_only")) == 4 * 8
 
 
@@ -231,11 +233,11 @@ def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_tic
         make_ticket(
             arm, i, 0.5 + i / 10 + (arm == "search"), parameters={"temperature_init": 1.0, "lr": 0.2 + i}
         )
-        for arm in ("unit", "constant", "search")
+        for arm in ("baseline", "constant", "search")
         for i in range(2)
     ]
     new = next_tickets(tickets, spec)
-    assert [(t.kind, t.arm) for t in new] == [("confirm", "search+unit+twin")] * 8
+    assert [(t.kind, t.arm) for t in new] == [("confirm", "search+baseline+twin")] * 8
     assert {str(t.parameters) for t in new} == {str({"temperature_init": 1.0, "lr": 1.2})}
 
 
@@ -246,7 +248,9 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
     found = {"temperature_init": 3.0, "lr": 0.15}
     tickets = [
         *(
-            make_ticket("unit", i, None, outcome="diverged", parameters={"temperature_init": 1.0, "lr": 0.9})
+            make_ticket(
+                "baseline", i, None, outcome="diverged", parameters={"temperature_init": 1.0, "lr": 0.9}
+            )
             for i in range(4)
         ),
         make_ticket("search", 0, 0.9, parameters=found),
@@ -260,10 +264,10 @@ def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train
         for t in rematch
     ]
     arms = choices([*tickets, *over], spec)
-    assert arms["unit"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
+    assert arms["baseline"] == arms["twin"] == {"temperature_init": 1.0, "lr": 0.15}
     assert [t.arm for t in next_tickets([*tickets, *over], spec) if t.pair == 0] == [
         "search+constant_twin",
-        "unit+twin",
+        "baseline+twin",
         "init_only",
     ]
 
@@ -288,18 +292,18 @@ def test_a_baseline_that_trains_only_with_the_winners_other_parameters_has_them(
         rate |= {"lr": found["lr"]} if found else {}
         assert study.step()
     study.run()
-    assert study.of("unit") and all(t.outcome == "diverged" for t in study.of("unit"))
-    assert {t.outcome for t in study.of("confirm", "unit")} == {"complete"}
-    assert {t.arm for t in study.of("confirm", "unit")} == {"unit+twin"}
+    assert study.of("baseline") and all(t.outcome == "diverged" for t in study.of("baseline"))
+    assert {t.outcome for t in study.of("confirm", "baseline")} == {"complete"}
+    assert {t.arm for t in study.of("confirm", "baseline")} == {"baseline+twin"}
 
 
-def test_unit_is_confirmed_even_if_no_run_of_it_came_through(
+def test_baseline_is_confirmed_even_if_no_run_of_it_came_through(
     make_spec: Any, searched: list[TicketRow]
 ) -> None:
     spec = make_spec(candidates=1)
     broken = [dataclasses.replace(t, outcome="diverged", value=None) for t in searched[:3]]
     new = confirm_tickets([*broken, *searched[3:]], spec)
-    assert {str(t.parameters) for t in new if "unit" in arms_of(t)} == {str({"temperature_init": 1.0})}
+    assert {str(t.parameters) for t in new if "baseline" in arms_of(t)} == {str({"temperature_init": 1.0})}
 
 
 def test_without_a_complete_search_trial_there_is_nothing_to_confirm(
@@ -324,10 +328,10 @@ def test_what_has_no_temperature_at_its_beginning_is_not_baked(make_spec: Any, m
     )
     found = {"temperature_init": 1.0, "normaliser": "sparsemax"}
     tickets = [
-        make_ticket("unit", 0, 0.5, parameters={"temperature_init": 1.0, "normaliser": "softmax"}),
+        make_ticket("baseline", 0, 0.5, parameters={"temperature_init": 1.0, "normaliser": "softmax"}),
         make_ticket("search", 0, 0.9, parameters=found),
     ]
-    assert [(t.kind, t.arm) for t in next_tickets(tickets, spec)] == [("confirm", "search+unit+twin")] * 8
+    assert [(t.kind, t.arm) for t in next_tickets(tickets, spec)] == [("confirm", "search+baseline+twin")] * 8
 
 
 # ---- more pairs

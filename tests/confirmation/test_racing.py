@@ -111,7 +111,7 @@ def test_who_was_lost_is_out_of_it_and_who_was_given_up_stays_out(tried: Tried) 
 def test_a_clear_choice_takes_half_of_the_seeds(make_spec: Any, make_ticket: Any, run_ticket: Any) -> None:
     spec = make_spec(candidates=3, seeds={"choose": 4})
     searched = [
-        make_ticket("unit", 0, 0.5, parameters={"temperature_init": 1.0}),
+        make_ticket("baseline", 0, 0.5, parameters={"temperature_init": 1.0}),
         *(make_ticket("search", n, 0.6, parameters={"temperature_init": 2.0 + n}) for n in range(3)),
     ]
     worth = {2.0: 0.5, 3.0: 0.9, 4.0: 0.89}

@@ -38,7 +38,7 @@ def rematched(spec: StudySpec, worth: Any = hot) -> tuple[Simulated, list[Ticket
 def test_the_winner_is_chosen_first_then_comes_the_rematch_and_then_the_rest(make_spec: Any) -> None:
     study = Simulated(make_spec({"search": LR}, trials=6, ablation="none"), hot).run()
     assert study.kinds() == [
-        *("unit", "constant", "search"),
+        *("baseline", "constant", "search"),
         *("choose", "rematch", "choose", "confirm", "init_only"),
     ]
     before, after = (
@@ -49,9 +49,11 @@ def test_the_winner_is_chosen_first_then_comes_the_rematch_and_then_the_rest(mak
         )
     )
     # a constant winner has no other level to stand in for it
-    assert (before, after) == ({"constant", "search"}, {"unit", "exchange"})
-    seeds = {arm: {t.pair: t.seed for t in study.of("choose", arm)} for arm in ("search", "unit", "constant")}
-    assert all(seeds["unit"][pair] == seed for arm in seeds for pair, seed in seeds[arm].items())
+    assert (before, after) == ({"constant", "search"}, {"baseline", "exchange"})
+    seeds = {
+        arm: {t.pair: t.seed for t in study.of("choose", arm)} for arm in ("search", "baseline", "constant")
+    }
+    assert all(seeds["baseline"][pair] == seed for arm in seeds for pair, seed in seeds[arm].items())
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ def test_the_winner_is_chosen_first_then_comes_the_rematch_and_then_the_rest(mak
     [
         (6, {}, 10),
         (40, {}, 20),
-        (40, {"unit": 3}, 37),
-        (40, {"unit": 39}, 10),
+        (40, {"baseline": 3}, 37),
+        (40, {"baseline": 39}, 10),
         (40, {"rematch": 11}, 11),
         (6, {"rematch": 40}, 40),
     ],
@@ -69,16 +71,18 @@ def test_the_baseline_gets_as_many_runs_as_the_search_and_ten_more_at_least(
     make_spec: Any, trials: int, arms: dict[str, int], expected: int
 ) -> None:
     study, tickets = rematched(make_spec({"search": LR}, trials=trials, arms=arms))
-    assert [(t.kind, t.arm, t.number) for t in tickets] == [("rematch", "unit", n) for n in range(expected)]
+    assert [(t.kind, t.arm, t.number) for t in tickets] == [
+        ("rematch", "baseline", n) for n in range(expected)
+    ]
     if "rematch" not in arms and expected > 10:
-        assert len(study.of("unit")) + len(tickets) == trials
-    searched = study.of("unit") + study.of("constant") + study.of("search") + study.of("choose")
+        assert len(study.of("baseline")) + len(tickets) == trials
+    searched = study.of("baseline") + study.of("constant") + study.of("search") + study.of("choose")
     assert len({t.seed for t in tickets}) == expected
     assert {t.seed for t in tickets}.isdisjoint(t.seed for t in searched)
 
 
 def test_search_trials_that_were_never_begun_do_not_count(make_spec: Any) -> None:
-    study = Simulated(make_spec({"search": LR}, trials=40, arms={"unit": 3}), hot)
+    study = Simulated(make_spec({"search": LR}, trials=40, arms={"baseline": 3}), hot)
     study.search()
     given_up = [t.number >= 20 for t in study.rows if t.kind == "search"]
     assert sum(given_up) == 20
@@ -126,8 +130,8 @@ def test_a_winner_at_one_has_no_rematch(make_spec: Any) -> None:
     study = Simulated(make_spec({"search": choices}, trials=8), lambda t: -hot(t)).run()
     found = winner_of(study.rows, study.spec)
     assert found is not None and found["temperature_init"] == 1.0
-    assert study.kinds() == ["unit", "constant", "search", "choose", "confirm"]
-    assert {t.arm for t in study.of("confirm")} == {"search+unit+twin"}
+    assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm"]
+    assert {t.arm for t in study.of("confirm")} == {"search+baseline+twin"}
     assert len(study.of("confirm")) == 8
 
 
@@ -146,7 +150,7 @@ def test_later_rounds_have_a_rematch_of_their_own_in_which_all_runs_at_one_compe
     found = winner(study.rows, study.spec)
     assert found is not None and second[0].parameters is not None
     assert second[0].parameters["lr"] == found["lr"]
-    assert {str(t.parameters) for t in study.of("confirm", "unit", 1)} == {str(first[3].parameters)}
+    assert {str(t.parameters) for t in study.of("confirm", "baseline", 1)} == {str(first[3].parameters)}
 
 
 def test_a_schedule_is_chosen_its_own_constants_on_the_seeds_of_choosing(make_spec: Any) -> None:
@@ -201,18 +205,18 @@ def test_the_winner_takes_the_baselines_other_parameters_where_it_is_better_with
 
     study = Simulated(make_spec({"search": LR}, trials=6, candidates=2, ablation="none"), worth).run()
     found = first_winner(study.rows, study.spec)
-    final, unit = (study.of("confirm", arm)[0].parameters for arm in ("search", "unit"))
-    assert found is not None and final is not None and unit is not None
-    assert unit["lr"] > found["lr"]
-    assert final == ({**found, "lr": unit["lr"]} if taken else found)
+    final, baseline = (study.of("confirm", arm)[0].parameters for arm in ("search", "baseline"))
+    assert found is not None and final is not None and baseline is not None
+    assert baseline["lr"] > found["lr"]
+    assert final == ({**found, "lr": baseline["lr"]} if taken else found)
     assert winner_of(study.rows, study.spec) == final
     # both have a run on each of the choosing seeds, none of them twice
     tried = [(training_key(t.parameters or {}), t.pair) for t in study.of("choose")]
     assert len(set(tried)) == len(tried)
-    for each in (found, {**found, "lr": unit["lr"]}):
+    for each in (found, {**found, "lr": baseline["lr"]}):
         assert sum(key == training_key(each) for key, _ in tried) == study.spec.study.seeds.choose
     # with the baseline's other parameters the winner's twin is the baseline
-    assert {t.arm for t in study.of("confirm", "unit")} == {"unit+twin" if taken else "unit"}
+    assert {t.arm for t in study.of("confirm", "baseline")} == {"baseline+twin" if taken else "baseline"}
 
 
 def test_where_only_temperature_is_searched_nothing_is_exchanged(make_spec: Any) -> None:
@@ -228,7 +232,7 @@ def reports_of(rows: list[TicketRow]) -> list[Measurement]:
     return [
         Measurement(ticket_id=t.id, step=step, name="report", value=t.value * step / 10)
         for t in rows
-        if t.value is not None and t.kind in ("unit", "constant", "search", "rematch")
+        if t.value is not None and t.kind in ("baseline", "constant", "search", "rematch")
         for step in (5, 10)
     ]
 
@@ -239,7 +243,7 @@ def begun(request: Any, make_spec: Any) -> tuple[StudySpec, list[TicketRow]]:
     spec = make_spec(
         {"search": LR},
         trials=8,
-        arms={"unit": 7},
+        arms={"baseline": 7},
         parallel=3,
         sampler=request.param,
         pruner={"name": "median", "n_startup_trials": 2} if request.param == "tpe" else request.param,
@@ -273,7 +277,7 @@ def asked_in_turn(
         mine = arms[agent]
         ticket = rows[place]
         sampled = mine.ask(ticket)
-        parameters = spec.parameters("unit", sampled)
+        parameters = spec.parameters("baseline", sampled)
         ticket = dataclasses.replace(
             ticket, state="running", attempt=1, sampled=sampled, parameters=parameters
         )
@@ -323,7 +327,7 @@ def test_tickets_in_work_together_are_asked_the_same_in_any_order(
             tickets[place],
             state="running",
             sampled=found[place],
-            parameters=spec.parameters("unit", found[place]),
+            parameters=spec.parameters("baseline", found[place]),
         )
         arms.asked(asked)
     assert [found[place] for place in range(3)] == [each[1] for each in expected[:3]]
@@ -335,19 +339,19 @@ def test_the_rematch_goes_on_where_the_arm_at_one_has_stopped(
     spec, due = begun
     _, expected = asked_in_turn(spec, due, [0] * 10)
     # the same runs, all of the arm itself, with the sampler of a rematch: it asks what the rematch does
-    whole = spec.with_overrides(["study.arms.unit=17", "study.sampler=knowledge_gradient"])
+    whole = spec.with_overrides(["study.arms.baseline=17", "study.sampler=knowledge_gradient"])
     moved = [
-        dataclasses.replace(t, kind="unit", number=7 + t.number, id=2000 + t.number)
+        dataclasses.replace(t, kind="baseline", number=7 + t.number, id=2000 + t.number)
         if t.kind == "rematch"
         else t
         for t in due
     ]
     arms = Arms(whole, moved, reports_of(moved))
     for number, sampled, _ in expected:
-        ticket = next(t for t in moved if (t.kind, t.number) == ("unit", 7 + number))
+        ticket = next(t for t in moved if (t.kind, t.number) == ("baseline", 7 + number))
         assert arms.ask(ticket) == sampled
         done = dataclasses.replace(
-            ticket, sampled=sampled, parameters=whole.parameters("unit", sampled), state="done"
+            ticket, sampled=sampled, parameters=whole.parameters("baseline", sampled), state="done"
         )
         value = hot(done) + sampled["lr"]
         done = dataclasses.replace(done, outcome="complete", value=value)
@@ -364,7 +368,7 @@ def test_what_the_rematch_has_shown_is_part_of_what_the_arm_names(
     raised = [dataclasses.replace(t, value=9.0) if t.id == best.id else t for t in rows]
     arms = Arms(spec, raised, reports_of(raised))
     new = next_tickets(raised, spec, arms.recommend)
-    assert {t.arm for t in new} == {"unit"}
+    assert {t.arm for t in new} == {"baseline"}
     assert best.parameters is not None
     tried = {training_key(t.parameters) for t in new if t.parameters is not None}
-    assert tried == {training_key(each) for each in arms.recommend("unit", 2)}
+    assert tried == {training_key(each) for each in arms.recommend("baseline", 2)}

@@ -66,7 +66,7 @@ def ended(ticket: NewTicket, run_ticket: Any, state: str) -> TicketRow:
 def test_a_study_begins_with_the_runs_of_its_three_arms(make_spec: Any) -> None:
     tickets = first_tickets(make_spec(trials=6))
     assert [(t.kind, t.number) for t in tickets] == [
-        *(("unit", n) for n in range(3)),
+        *(("baseline", n) for n in range(3)),
         *(("constant", n) for n in range(3)),
         *(("search", n) for n in range(6)),
     ]
@@ -83,7 +83,7 @@ def test_the_seeds_of_the_first_round_are_the_ones_they_have_always_been(make_sp
     tickets = carried_through([run(t) for t in first_tickets(make_spec())], make_spec(), run)
     firsts = {t.kind: t.seed for t in reversed(tickets)}
     assert firsts == {
-        "unit": 4797198654560859574,
+        "baseline": 4797198654560859574,
         "constant": 1776894181857862516,
         "search": 7490143876721514577,
         "choose": 1118836708800866042,
@@ -137,7 +137,7 @@ def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any,
         assert len(set.union(*seeds)) == sum(map(len, seeds))
     others = {t.seed for t in third if t.kind != "init_only"}
     pairs = {(t.kind, t.round, t.pair) for t in third if t.kind in ("choose", "confirm")}
-    arms = sum(t.kind in ("unit", "constant") for t in third)
+    arms = sum(t.kind in ("baseline", "constant") for t in third)
     assert len(others) == len(pairs) + arms + 2  # the seeds that the search shares
 
 
@@ -201,12 +201,12 @@ def test_a_search_without_any_run_at_one_is_compared_with_it_all_the_same(
     spec = make_spec(trials=4, candidates=1)
     tickets = [
         dataclasses.replace(ended(t, run_ticket, "withdrawn"), parameters=None)
-        if t.kind == "unit"
+        if t.kind == "baseline"
         else run(t)
         for t in first_tickets(spec)
     ]
-    unit = next(t for t in next_tickets(tickets, spec) if t.arm == "unit+twin")
-    assert unit.parameters == {"temperature_init": 1.0}
+    baseline = next(t for t in next_tickets(tickets, spec) if t.arm == "baseline+twin")
+    assert baseline.parameters == {"temperature_init": 1.0}
     # which learning rate tau = 1 would have had the rematch finds out
     tickets = [
         dataclasses.replace(t, parameters={**t.parameters, "lr": 0.2}) if t.kind == "search" else t
@@ -214,7 +214,7 @@ def test_a_search_without_any_run_at_one_is_compared_with_it_all_the_same(
         if t.kind != "constant"
     ]
     rematch = next_tickets(tickets, make_spec(LR, trials=4, candidates=1))
-    assert {(t.kind, t.arm) for t in rematch} == {("rematch", "unit")}
+    assert {(t.kind, t.arm) for t in rematch} == {("rematch", "baseline")}
     assert [t.sampled for t in rematch] == [{"lr": 0.2}] + [None] * 9
 
 
@@ -282,11 +282,11 @@ def test_the_stages_of_a_study_in_their_order(make_spec: Any) -> None:
     study = Simulated(spec, helped(1.0)).run()
     arms = [(batch[0].kind, {t.arm for t in batch if t.kind == "choose"}) for batch in study.batches]
     kinds = list(dict.fromkeys((kind, *sorted(of)) for kind, of in arms))
-    assert kinds[0] == ("unit",)
+    assert kinds[0] == ("baseline",)
     assert kinds[1] == ("choose", "constant", "search")
     place = kinds.index(("rematch",))
-    assert all(kind[0] == "choose" and "unit" not in kind for kind in kinds[1:place])
-    assert "unit" in kinds[place + 1] and not {"search", "constant"} & set(kinds[place + 1])
+    assert all(kind[0] == "choose" and "baseline" not in kind for kind in kinds[1:place])
+    assert "baseline" in kinds[place + 1] and not {"search", "constant"} & set(kinds[place + 1])
     after = kinds.index(("confirm",))
     assert kinds[after + 1 :] in ([("choose", "simpler"), ("ablation",)], [("ablation",)])
 

@@ -13,7 +13,7 @@ from scipy import stats
 from tempopt.confirmation.verdict import conclude
 from tempopt.records.rows import TicketRow
 
-UNIT = [0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48]
+BASELINE = [0.50, 0.52, 0.47, 0.55, 0.49, 0.51, 0.53, 0.48]
 GAINS = [0.10, 0.12, 0.08, 0.11, 0.09, 0.13, 0.07, 0.10]
 NOISY = [0.10, 0.12, -0.05, 0.11, 0.09, 0.13, -0.04, 0.10]
 FIRST = 0.04
@@ -21,7 +21,7 @@ FIRST = 0.04
 
 PARAMETERS = {
     "search": {"temperature_init": 4.0, "temperature_final": 2.0, "schedule": "linear", "lr": 0.1},
-    "unit": {"temperature_init": 1.0, "lr": 0.3},
+    "baseline": {"temperature_init": 1.0, "lr": 0.3},
     "twin": {"temperature_init": 1.0, "lr": 0.1},
     "constant": {"temperature_init": 2.0, "lr": 0.2},
     "constant_twin": {"temperature_init": 3.0, "lr": 0.1},
@@ -57,9 +57,11 @@ def plus(values: list[Any], gains: list[float]) -> list[float]:
 def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
     make_spec: Any, runs: Any
 ) -> None:
-    verdict = conclude([*runs("unit+twin", UNIT), *runs("search", plus(UNIT, NOISY))], [], make_spec())
+    verdict = conclude(
+        [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, NOISY))], [], make_spec()
+    )
     assert verdict is not None
-    expected = stats.ttest_rel(plus(UNIT, NOISY), UNIT)
+    expected = stats.ttest_rel(plus(BASELINE, NOISY), BASELINE)
     interval = expected.confidence_interval(1 - FIRST)
     total = verdict.total.paired
     # p is given so that 0.05 is the limit all the same
@@ -68,7 +70,7 @@ def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
     assert (total.gain, total.confidence, verdict.alpha) == (pytest.approx(np.mean(NOISY)), 0.96, FIRST)
     assert verdict.total.significant and verdict.total.each == ()
     assert (verdict.round, verdict.looks) == (0, 1)
-    assert (verdict.params, verdict.baseline_params) == (PARAMETERS["search"], PARAMETERS["unit"])
+    assert (verdict.params, verdict.baseline_params) == (PARAMETERS["search"], PARAMETERS["baseline"])
     assert (verdict.test, verdict.confirmed_on) == ("t", "test")
     assert verdict.over_baseline == verdict.over_twin == verdict.total
     assert verdict.against_constant is verdict.constant_params is verdict.failures is None
@@ -77,8 +79,10 @@ def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(
 
 def test_between_four_and_five_percent_no_first_verdict_shows_a_gain(make_spec: Any, runs: Any) -> None:
     noisy = [0.10, 0.12, -0.06, 0.11, 0.09, 0.13, -0.053, 0.10]
-    assert FIRST < stats.ttest_rel(plus(UNIT, noisy), UNIT).pvalue < 0.05
-    verdict = conclude([*runs("unit+twin", UNIT), *runs("search", plus(UNIT, noisy))], [], make_spec())
+    assert FIRST < stats.ttest_rel(plus(BASELINE, noisy), BASELINE).pvalue < 0.05
+    verdict = conclude(
+        [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, noisy))], [], make_spec()
+    )
     assert verdict is not None and not verdict.total.significant
     assert verdict.total.paired.ci_low < 0
 
@@ -87,11 +91,13 @@ def test_between_four_and_five_percent_no_first_verdict_shows_a_gain(make_spec: 
 
 
 def test_a_gain_is_the_more_cautious_of_baseline_and_twin(make_spec: Any, runs: Any) -> None:
-    search = plus(UNIT, GAINS)
-    twin = plus(UNIT, [0.06, 0.05, 0.01, 0.04, 0.07, 0.02, 0.03, 0.02])
-    verdict = conclude([*runs("unit", UNIT), *runs("twin", twin), *runs("search", search)], [], make_spec())
+    search = plus(BASELINE, GAINS)
+    twin = plus(BASELINE, [0.06, 0.05, 0.01, 0.04, 0.07, 0.02, 0.03, 0.02])
+    verdict = conclude(
+        [*runs("baseline", BASELINE), *runs("twin", twin), *runs("search", search)], [], make_spec()
+    )
     assert verdict is not None and verdict.over_twin is not None
-    tests = [stats.ttest_rel(search, reference) for reference in (UNIT, twin)]
+    tests = [stats.ttest_rel(search, reference) for reference in (BASELINE, twin)]
     intervals = [each.confidence_interval(1 - FIRST) for each in tests]
     total = verdict.total.paired
     assert total.gain == pytest.approx(np.mean(np.subtract(search, twin)))
@@ -105,18 +111,18 @@ def test_a_gain_is_the_more_cautious_of_baseline_and_twin(make_spec: Any, runs: 
     assert verdict.twin_params == PARAMETERS["twin"]
 
 
-@pytest.mark.parametrize("beaten", ["unit", "twin"])
+@pytest.mark.parametrize("beaten", ["baseline", "twin"])
 def test_who_beats_only_one_of_the_two_has_shown_no_gain_and_the_two_interact(
     make_spec: Any, runs: Any, beaten: str
 ) -> None:
-    search = plus(UNIT, GAINS)
+    search = plus(BASELINE, GAINS)
     equal = plus(search, [0.01, -0.02, 0.02, -0.01, 0.01, 0.0, -0.01, 0.01])
-    values = {"unit": equal, "twin": equal, beaten: UNIT}
+    values = {"baseline": equal, "twin": equal, beaten: BASELINE}
     tickets = [t for arm, of_arm in values.items() for t in runs(arm, of_arm)]
     verdict = conclude([*tickets, *runs("search", search)], [], make_spec())
     assert verdict is not None and verdict.over_twin is not None
     assert (verdict.over_baseline.significant, verdict.over_twin.significant) == (
-        beaten == "unit",
+        beaten == "baseline",
         beaten == "twin",
     )
     assert not verdict.total.significant and verdict.interacts
@@ -128,29 +134,33 @@ def test_who_beats_only_one_of_the_two_has_shown_no_gain_and_the_two_interact(
 
 def test_a_winner_is_worse_only_if_it_is_worse_than_both(make_spec: Any, runs: Any) -> None:
     loss = [-gain for gain in GAINS]
-    tickets = [*runs("unit", UNIT), *runs("search", plus(UNIT, loss))]
-    both = conclude([*tickets, *runs("twin", plus(UNIT, [0.01, -0.01] * 4))], [], make_spec())
+    tickets = [*runs("baseline", BASELINE), *runs("search", plus(BASELINE, loss))]
+    both = conclude([*tickets, *runs("twin", plus(BASELINE, [0.01, -0.01] * 4))], [], make_spec())
     assert both is not None and both.total.worse and both.total.paired.p_value < 0.05
-    one = conclude([*tickets, *runs("twin", plus(UNIT, loss))], [], make_spec())
+    one = conclude([*tickets, *runs("twin", plus(BASELINE, loss))], [], make_spec())
     assert one is not None and not one.total.worse
 
 
 def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say_and_nothing_is_shown(
     make_spec: Any, runs: Any
 ) -> None:
-    tickets = [*runs("unit", UNIT), *runs("twin", ["lost"] * 8), *runs("search", plus(UNIT, GAINS))]
+    tickets = [
+        *runs("baseline", BASELINE),
+        *runs("twin", ["lost"] * 8),
+        *runs("search", plus(BASELINE, GAINS)),
+    ]
     verdict = conclude(tickets, [], make_spec())
     assert verdict is not None and verdict.over_twin is None and verdict.over_baseline is not None
     assert verdict.total.paired == verdict.over_baseline.paired and verdict.over_baseline.significant
     assert verdict.total.lost == 1 and not verdict.total.significant
-    other = [*runs("unit", ["lost"] * 8), *runs("twin", UNIT), *runs("search", plus(UNIT, GAINS))]
+    other = [*runs("baseline", ["lost"] * 8), *runs("twin", BASELINE), *runs("search", plus(BASELINE, GAINS))]
     verdict = conclude(other, [], make_spec())
     assert verdict is not None and verdict.over_baseline is None and not verdict.total.significant
 
 
 def test_a_winner_at_one_gains_nothing_for_certain(make_spec: Any, runs: Any, make_ticket: Any) -> None:
-    one = PARAMETERS["unit"]
-    tickets = runs("search+unit+twin", UNIT, parameters=one)
+    one = PARAMETERS["baseline"]
+    tickets = runs("search+baseline+twin", BASELINE, parameters=one)
     verdict = conclude(tickets, [], make_spec())
     assert verdict is not None and verdict.at_one
     total = verdict.total.paired
@@ -163,9 +173,9 @@ def test_a_winner_at_one_gains_nothing_for_certain(make_spec: Any, runs: Any, ma
 def test_a_schedule_has_to_beat_the_best_constant_and_the_constant_of_its_own(
     make_spec: Any, runs: Any
 ) -> None:
-    search = plus(UNIT, GAINS)
-    tickets = [*runs("unit+twin", UNIT), *runs("search", search)]
-    constant = runs("constant", plus(UNIT, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
+    search = plus(BASELINE, GAINS)
+    tickets = [*runs("baseline+twin", BASELINE), *runs("search", search)]
+    constant = runs("constant", plus(BASELINE, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
     own = plus(search, [-0.02, -0.01, -0.015, -0.02, -0.01, -0.02, -0.015, -0.01])
     verdict = conclude([*tickets, *constant, *runs("constant_twin", own)], [], make_spec())
     assert verdict is not None and verdict.against_constant is not None
@@ -181,24 +191,26 @@ def test_a_schedule_has_to_beat_the_best_constant_and_the_constant_of_its_own(
 
 
 def test_a_winner_that_is_a_constant_is_not_worth_more_than_itself(make_spec: Any, runs: Any) -> None:
-    constant = runs("constant", plus(UNIT, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
+    constant = runs("constant", plus(BASELINE, [0.02, 0.01, 0.0, 0.01, 0.02, 0.01, 0.0, 0.01]))
     own: dict[str, Any] = {"parameters": PARAMETERS["constant_twin"]}
-    winner = plus(UNIT, GAINS)
-    tickets = [*runs("unit+twin", UNIT), *runs("search+constant_twin", winner, **own), *constant]
+    winner = plus(BASELINE, GAINS)
+    tickets = [*runs("baseline+twin", BASELINE), *runs("search+constant_twin", winner, **own), *constant]
     verdict = conclude(tickets, [], make_spec())
     assert verdict is not None and verdict.total.significant
     assert verdict.against_constant is not None and verdict.constant_twin_params == verdict.params
     assert verdict.against_constant.paired.gain == 0.0 and not verdict.schedule_shown
     # where only temperature is searched it may be better than the constants that were tuned, and is one
-    alone = conclude([*runs("unit+twin", UNIT), *runs("search", winner, **own), *constant], [], make_spec())
+    alone = conclude(
+        [*runs("baseline+twin", BASELINE), *runs("search", winner, **own), *constant], [], make_spec()
+    )
     assert alone is not None and alone.against_constant is not None and alone.against_constant.significant
     assert alone.is_constant and not alone.schedule_shown
 
 
 def test_no_schedule_is_shown_where_no_gain_is(make_spec: Any, runs: Any) -> None:
     # one answer is primary, and declared so in advance
-    tickets = [*runs("unit+twin", UNIT), *runs("search", plus(UNIT, [0.01, -0.01] * 4))]
-    verdict = conclude([*tickets, *runs("constant", plus(UNIT, [-g for g in GAINS]))], [], make_spec())
+    tickets = [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, [0.01, -0.01] * 4))]
+    verdict = conclude([*tickets, *runs("constant", plus(BASELINE, [-g for g in GAINS]))], [], make_spec())
     assert verdict is not None and verdict.against_constant is not None
     assert verdict.against_constant.significant and not verdict.schedule_shown
 
@@ -213,8 +225,8 @@ def rounds(runs: Any, make_ticket: Any) -> Callable[..., list[TicketRow]]:
     def make(*gains: list[float], added: tuple[int, ...] = ()) -> list[TicketRow]:
         found = []
         for number, of_round in enumerate(gains):
-            unit = UNIT[: len(of_round)]
-            tickets = [*runs("unit+twin", unit), *runs("search", plus(unit, of_round))]
+            baseline = BASELINE[: len(of_round)]
+            tickets = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, of_round))]
             if number not in added:
                 tickets.append(make_ticket("search", number, 0.5))
             found += [
@@ -232,7 +244,7 @@ def test_a_round_that_was_never_confirmed_was_no_look(make_spec: Any, rounds: An
     for tickets in (first, [dataclasses.replace(withdrawn, number=999, id=9999), *first]):
         verdict = conclude(tickets, [], make_spec())
         assert verdict is not None and (verdict.round, verdict.looks, verdict.alpha) == (1, 1, FIRST)
-        expected = stats.ttest_rel(plus(UNIT, NOISY), UNIT)
+        expected = stats.ttest_rel(plus(BASELINE, NOISY), BASELINE)
         assert verdict.total.paired.p_value == pytest.approx(expected.pvalue * 0.05 / FIRST)
 
 
@@ -244,7 +256,7 @@ def test_later_verdicts_spend_halves_of_what_the_first_has_left(
     verdict = conclude(rounds(*[GAINS] * (verdicts - 1), smaller), [], make_spec())
     assert verdict is not None and (verdict.round, verdict.looks) == (verdicts - 1, verdicts)
     level = 0.01 / 2 ** (verdicts - 1)
-    expected = stats.ttest_rel(plus(UNIT, smaller), UNIT)
+    expected = stats.ttest_rel(plus(BASELINE, smaller), BASELINE)
     interval = expected.confidence_interval(1 - level)
     total = verdict.total.paired
     assert verdict.alpha == pytest.approx(level)
@@ -253,7 +265,7 @@ def test_later_verdicts_spend_halves_of_what_the_first_has_left(
 
 
 def test_what_one_look_calls_significant_three_may_not(make_spec: Any, rounds: Any) -> None:
-    pvalue = stats.ttest_rel(plus(UNIT, NOISY), UNIT).pvalue
+    pvalue = stats.ttest_rel(plus(BASELINE, NOISY), BASELINE).pvalue
     assert 0.0025 < pvalue < FIRST
     first = conclude(rounds(NOISY), [], make_spec())
     third = conclude(rounds(GAINS, GAINS, NOISY), [], make_spec())
@@ -314,16 +326,16 @@ SEQUENTIAL = {"confirm": {"min": 4, "max": 16}}
 def test_there_is_no_verdict_between_two_looks(make_spec: Any, runs: Any) -> None:
     spec = make_spec(seeds=SEQUENTIAL)
     for pairs in (4, 8):
-        unit = UNIT[:pairs]
+        baseline = BASELINE[:pairs]
         even = [0.10, -0.05, 0.05, -0.02, 0.06, -0.05, 0.02, 0.04][:pairs]
-        open_yet = [*runs("unit+twin", unit), *runs("search", plus(unit, even))]
+        open_yet = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, even))]
         assert conclude(open_yet, [], spec) is None
-        clear = [*runs("unit+twin", unit), *runs("search", plus(unit, GAINS[:pairs]))]
+        clear = [*runs("baseline+twin", baseline), *runs("search", plus(baseline, GAINS[:pairs]))]
         verdict = conclude(clear, [], spec)
         assert verdict is not None and verdict.total.significant and verdict.total.paired.n_pairs == pairs
         behind = [
-            *runs("unit+twin", unit),
-            *runs("search", plus(unit, [-0.5, 0.4, 0.01, 0.0] * (pairs // 4))),
+            *runs("baseline+twin", baseline),
+            *runs("search", plus(baseline, [-0.5, 0.4, 0.01, 0.0] * (pairs // 4))),
         ]
         verdict = conclude(behind, [], spec)
         assert verdict is not None and not verdict.total.significant and not verdict.total.worse
@@ -334,13 +346,13 @@ def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(make_spec: Any, runs
     gains = [0.10, 0.16, 0.07, 0.12]
     pvalue = stats.ttest_1samp(gains, 0).pvalue
     assert FIRST / 8 < pvalue < FIRST
-    tickets = [*runs("unit+twin", UNIT[:4]), *runs("search", plus(UNIT[:4], gains))]
+    tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], gains))]
     assert conclude(tickets, [], make_spec(seeds=SEQUENTIAL)) is None
     fixed = conclude(tickets, [], make_spec(seeds={"confirm": 4}))
     assert fixed is not None and fixed.total.significant
     clearer = [0.10, 0.11, 0.10, 0.12]
     assert stats.ttest_1samp(clearer, 0).pvalue < FIRST / 8
-    tickets = [*runs("unit+twin", UNIT[:4]), *runs("search", plus(UNIT[:4], clearer))]
+    tickets = [*runs("baseline+twin", BASELINE[:4]), *runs("search", plus(BASELINE[:4], clearer))]
     verdict = conclude(tickets, [], make_spec(seeds=SEQUENTIAL))
     assert verdict is not None and verdict.total.significant
     total, alone = verdict.total.paired, conclude(tickets, [], make_spec(seeds={"confirm": 4}))
@@ -353,21 +365,21 @@ def test_a_gain_at_a_look_has_to_be_clearer_than_at_the_end(make_spec: Any, runs
 
 
 def test_a_falling_loss_is_a_gain(make_spec: Any, runs: Any) -> None:
-    tickets = [*runs("unit+twin", plus(UNIT, GAINS)), *runs("search", UNIT)]
+    tickets = [*runs("baseline+twin", plus(BASELINE, GAINS)), *runs("search", BASELINE)]
     verdict = conclude(tickets, [], make_spec(direction="minimize"))
     assert verdict is not None and verdict.total.significant
     assert verdict.total.paired.gain == pytest.approx(0.1)
 
 
 def test_there_is_no_verdict_from_half_of_the_pairs(make_spec: Any, runs: Any, make_ticket: Any) -> None:
-    tickets = [*runs("unit+twin", UNIT), *runs("search", plus(UNIT, GAINS))]
+    tickets = [*runs("baseline+twin", BASELINE), *runs("search", plus(BASELINE, GAINS))]
     running = make_ticket("confirm", 999, None, arm="constant", pair=7, state="running")
     assert conclude([*tickets, running], [], make_spec()) is None
     assert conclude([], [], make_spec()) is None
 
 
 def test_a_lost_run_drops_its_pair_and_is_counted(make_spec: Any, runs: Any) -> None:
-    tickets = [*runs("unit+twin", ["lost", *UNIT[1:]]), *runs("search", plus(UNIT, GAINS))]
+    tickets = [*runs("baseline+twin", ["lost", *BASELINE[1:]]), *runs("search", plus(BASELINE, GAINS))]
     verdict = conclude(tickets, [], make_spec())
     assert verdict is not None
     assert (verdict.total.paired.n_pairs, verdict.total.dropped) == (7, 1)
@@ -377,19 +389,22 @@ def test_a_lost_run_drops_its_pair_and_is_counted(make_spec: Any, runs: Any) -> 
 def test_a_winner_that_diverges_is_counted_with_the_worst_value_and_not_significant(
     make_spec: Any, runs: Any
 ) -> None:
-    better = [value + 1.0 for value in plus(UNIT, GAINS)]
-    tickets = [*runs("unit+twin", UNIT), *runs("search", [None, *better[1:]])]
+    better = [value + 1.0 for value in plus(BASELINE, GAINS)]
+    tickets = [*runs("baseline+twin", BASELINE), *runs("search", [None, *better[1:]])]
     verdict = conclude(tickets, [], make_spec())
     assert verdict is not None
     total = verdict.total
-    differences = [min(UNIT) - UNIT[0], *(b - a for a, b in zip(UNIT[1:], better[1:], strict=True))]
+    differences = [
+        min(BASELINE) - BASELINE[0],
+        *(b - a for a, b in zip(BASELINE[1:], better[1:], strict=True)),
+    ]
     assert total.paired.gain == pytest.approx(np.mean(differences))
     assert (total.paired.n_pairs, total.dropped, total.diverged, total.reference_diverged) == (8, 0, 1, 0)
     assert total.paired.significant and not total.significant
 
 
 def test_a_gain_over_runs_that_diverge_is_a_lower_bound(make_spec: Any, runs: Any) -> None:
-    tickets = [*runs("unit+twin", [None, None, *UNIT[2:]]), *runs("search", plus(UNIT, GAINS))]
+    tickets = [*runs("baseline+twin", [None, None, *BASELINE[2:]]), *runs("search", plus(BASELINE, GAINS))]
     verdict = conclude(tickets, [], make_spec())
     assert verdict is not None
     assert verdict.total.reference_diverged == 2
@@ -398,14 +413,14 @@ def test_a_gain_over_runs_that_diverge_is_a_lower_bound(make_spec: Any, runs: An
 
 
 def test_arms_that_always_diverge_are_equally_bad(make_spec: Any, runs: Any) -> None:
-    verdict = conclude([*runs("unit+twin", [None] * 8), *runs("search", [None] * 8)], [], make_spec())
+    verdict = conclude([*runs("baseline+twin", [None] * 8), *runs("search", [None] * 8)], [], make_spec())
     assert verdict is not None
     assert (verdict.total.paired.gain, verdict.total.paired.p_value) == (0, 1)
 
 
 def test_pairs_on_which_both_diverge_say_nothing(make_spec: Any, runs: Any) -> None:
-    unit, search = [None, *UNIT[1:]], [None, *plus(UNIT[1:], GAINS[1:])]
-    verdict = conclude([*runs("unit+twin", unit), *runs("search", search)], [], make_spec())
+    baseline, search = [None, *BASELINE[1:]], [None, *plus(BASELINE[1:], GAINS[1:])]
+    verdict = conclude([*runs("baseline+twin", baseline), *runs("search", search)], [], make_spec())
     assert verdict is not None
     total = verdict.total
     assert (total.paired.n_pairs, total.diverged, total.reference_diverged) == (8, 1, 1)
@@ -415,9 +430,9 @@ def test_pairs_on_which_both_diverge_say_nothing(make_spec: Any, runs: Any) -> N
 def test_failures_are_counted_beside_the_mean_where_the_spec_says_what_fails(
     make_spec: Any, runs: Any
 ) -> None:
-    unit = [0.5, 0.1, None, 0.1, 0.1, 0.1, 0.1, "lost"]
+    baseline = [0.5, 0.1, None, 0.1, 0.1, 0.1, 0.1, "lost"]
     search = [0.8, 0.8, 0.8, 0.8, 0.2, 0.9, 0.8, 0.8]
-    tickets = [*runs("unit+twin", unit), *runs("search", search)]
+    tickets = [*runs("baseline+twin", baseline), *runs("search", search)]
     assert (conclude(tickets, [], make_spec()) or tickets).failures is None  # type: ignore[union-attr]
     verdict = conclude(tickets, [], make_spec(failure=0.3))
     assert verdict is not None and verdict.failures is not None
@@ -435,10 +450,10 @@ def test_failures_are_counted_beside_the_mean_where_the_spec_says_what_fails(
 
 
 def test_the_initialisation_has_its_share_of_the_gain_over_the_twin(make_spec: Any, runs: Any) -> None:
-    search = plus(UNIT, GAINS)
-    twin = plus(UNIT, [0.02] * 8)
+    search = plus(BASELINE, GAINS)
+    twin = plus(BASELINE, [0.02] * 8)
     baked = runs("init_only", plus(twin, [gain / 4 for gain in GAINS]), kind="init_only")
-    tickets = [*runs("unit", UNIT), *runs("twin", twin), *runs("search", search)]
+    tickets = [*runs("baseline", BASELINE), *runs("twin", twin), *runs("search", search)]
     verdict = conclude([*tickets, *baked], [], make_spec())
     assert verdict is not None and verdict.init_only is not None and verdict.init_only.share is not None
     assert verdict.init_only.answer.paired.gain == pytest.approx(0.025)
@@ -451,12 +466,12 @@ def test_the_initialisation_has_its_share_of_the_gain_over_the_twin(make_spec: A
 
 
 def test_there_is_no_share_of_a_gain_that_is_not_shown(make_spec: Any, runs: Any) -> None:
-    search = runs("search", plus(UNIT, [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.05]))
-    baked = runs("init_only", plus(UNIT, GAINS), kind="init_only")
-    verdict = conclude([*runs("unit+twin", UNIT), *search, *baked], [], make_spec())
+    search = runs("search", plus(BASELINE, [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.05]))
+    baked = runs("init_only", plus(BASELINE, GAINS), kind="init_only")
+    verdict = conclude([*runs("baseline+twin", BASELINE), *search, *baked], [], make_spec())
     assert verdict is not None and not verdict.total.significant
     assert verdict.init_only is not None and verdict.init_only.answer.significant
     assert verdict.init_only.share is None
     waiting = dataclasses.replace(baked[0], state="waiting", outcome=None, value=None)
-    early = conclude([*runs("unit+twin", UNIT), *search, waiting, *baked[1:]], [], make_spec())
+    early = conclude([*runs("baseline+twin", BASELINE), *search, waiting, *baked[1:]], [], make_spec())
     assert early is not None and early.init_only is None

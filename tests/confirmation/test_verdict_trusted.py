@@ -43,7 +43,7 @@ def simulated(
     def value(arm: str) -> float:
         return next(draws) + (gain if arm == "search" else 0.0)
 
-    tickets = [make_ticket("unit", number, value("unit")) for number in range(3)]
+    tickets = [make_ticket("baseline", number, value("baseline")) for number in range(3)]
     tickets += [
         make_ticket(arm, number, value(arm), parameters={"temperature_init": tau + number})
         for arm, tau in (("constant", 2.0), ("search", 2.5))

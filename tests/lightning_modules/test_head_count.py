@@ -43,6 +43,6 @@ def test_every_number_of_heads_has_the_same_parameters_and_computes_something_el
     assert not any(torch.equal(outputs[0], other) for other in outputs[1:])
 
 
-@pytest.mark.parametrize("arm", ["unit", "constant", "search"])
+@pytest.mark.parametrize("arm", ["baseline", "constant", "search"])
 def test_every_arm_chooses_the_number_of_heads(spec: StudySpec, arm: str) -> None:
     assert {"num_heads", "lr"} <= set(spec.space(arm))

@@ -109,7 +109,10 @@ def make(world: World) -> Made:
     """Return the rows of a study."""
     spec, draw = world.spec(), random.Random(3)
     names = spec.other_names
-    rows = [_ended(world, spec, draw, "unit", i, _sampled(spec, draw, names)) for i in range(spec.num_unit)]
+    rows = [
+        _ended(world, spec, draw, "baseline", i, _sampled(spec, draw, names))
+        for i in range(spec.num_baseline)
+    ]
     rows += [
         _ended(world, spec, draw, "constant", i, {"temperature_init": tau, **_sampled(spec, draw, names)})
         for i, tau in enumerate(spec.constants())
@@ -226,7 +229,7 @@ def _at(world: World, temperature: Mapping[str, Any]) -> float:
 def _ended(
     world: World, spec: StudySpec, draw: random.Random, arm: Kind, number: int, sampled: Mapping[str, Any]
 ) -> TicketRow:
-    tuned = "unit" if arm == "rematch" else arm
+    tuned = "baseline" if arm == "rematch" else arm
     parameters = spec.parameters(tuned, sampled)  # type: ignore[arg-type]
     value = _worth(world, parameters) + draw.gauss(0, 0.012)
     outcome = "complete"

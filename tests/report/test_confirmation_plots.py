@@ -22,8 +22,8 @@ def _values(made: Made, arm: str) -> dict[int | None, float | None]:
 def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
     data = plots.differences_data(confirmed)
     winner = {run.pair: run.value for run in runs_of(confirmed, "confirm", "search")}
-    unit = {run.pair: run.value for run in runs_of(confirmed, "confirm", "unit")}
-    expected = {pair: winner[pair] - unit[pair] for pair in unit}  # type: ignore[operator]
+    baseline = {run.pair: run.value for run in runs_of(confirmed, "confirm", "baseline")}
+    expected = {pair: winner[pair] - baseline[pair] for pair in baseline}  # type: ignore[operator]
     assert dict(data.pairs) == pytest.approx(expected)
     assert data.mean.gain == pytest.approx(fmean(expected.values()))
     assert data.mean.confidence == pytest.approx(0.96)
@@ -51,12 +51,13 @@ def tuned() -> StudyResult:
 
 def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned: StudyResult) -> None:
     data = plots.differences_data(tuned)
-    winner, unit, twin = (
-        {run.pair: run.value for run in runs_of(tuned, "confirm", arm)} for arm in ("search", "unit", "twin")
+    winner, baseline, twin = (
+        {run.pair: run.value for run in runs_of(tuned, "confirm", arm)}
+        for arm in ("search", "baseline", "twin")
     )
-    assert dict(data.pairs) == pytest.approx({p: winner[p] - unit[p] for p in unit})  # type: ignore[operator]
+    assert dict(data.pairs) == pytest.approx({p: winner[p] - baseline[p] for p in baseline})  # type: ignore[operator]
     assert dict(data.twin) == pytest.approx({p: winner[p] - twin[p] for p in twin})  # type: ignore[operator]
-    assert unit != twin
+    assert baseline != twin
     named = {each.name: each for each in data.others}
     baseline, own = named["against τ = 1, tuned again"], named["against its twin at τ = 1"]
     assert baseline.gain == pytest.approx(fmean(gain for _, gain in data.pairs))
@@ -117,7 +118,7 @@ def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
     assert (
         "99.5 % intervals, those of the winner's parts 96 %, from before pairs were added" in data.caption()
     )
-    assert plots.entropy_data(result).runs == {"search": 12, "unit": 12}
+    assert plots.entropy_data(result).runs == {"search": 12, "baseline": 12}
     assert [run.pair for run in plots.pruning_check_data(result).runs] == list(range(12))
 
 
@@ -133,16 +134,16 @@ def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> No
     assert data.at_one and {gain for _, gain in data.pairs} == {0.0}
     assert "has chosen τ = 1 itself" in data.caption()
     assert (data.mean.ci_low, data.mean.ci_high) == (0.0, 0.0)
-    assert list(plots.inference_data(result).arms) == ["unit"]
+    assert list(plots.inference_data(result).arms) == ["baseline"]
     entropies = plots.entropy_data(result)
-    assert entropies.heads["search"] == entropies.heads["unit"]
+    assert entropies.heads["search"] == entropies.heads["baseline"]
 
 
 def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
     data = plots.inference_data(tuned)
     assert tuned.verdict is not None and tuned.verdict.inference_only is not None
     for arm, found in (
-        ("unit", tuned.verdict.inference_only.baseline),
+        ("baseline", tuned.verdict.inference_only.baseline),
         ("search", tuned.verdict.inference_only.winner),
     ):
         assert found is not None
@@ -150,7 +151,7 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
         for scaling, points in models.curves.items():
             label = "" if scaling == "none" else f",length_scaling={scaling}"
             for tau, value in points:
-                if (arm, scaling, tau) == ("unit", "none", 1.0):
+                if (arm, scaling, tau) == ("baseline", "none", 1.0):
                     assert value == models.as_trained
                     continue
                 name = f"validate:constant={tau:.4g}{label}"
@@ -161,10 +162,10 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
             models.as_trained, models.winners or 0.0, *(v for p in models.curves.values() for _, v in p)
         )
         assert models.picked[2] == best == found.curve[found.plan]
-    assert data.arms["search"].winners is None and data.arms["unit"].winners is not None
-    taus = [tau for tau, _ in data.arms["unit"].curves["none"]]
+    assert data.arms["search"].winners is None and data.arms["baseline"].winners is not None
+    taus = [tau for tau, _ in data.arms["baseline"].curves["none"]]
     assert 1.0 in taus and taus == sorted(taus)
-    assert set(data.arms["unit"].curves) == {"none", "log_n"}
+    assert set(data.arms["baseline"].curves) == {"none", "log_n"}
     assert "What that gains is counted on the test data." in data.caption()
     assert "Dotted lines have length scaling as well (log_n)." in data.caption()
 
@@ -191,8 +192,8 @@ def test_models_that_do_best_as_they_were_trained_are_said_to(tuned: StudyResult
 def test_less_of_a_loss_is_drawn_as_a_gain() -> None:
     made = make(World(gain=-0.12, study={"direction": "minimize", "metric": "val_loss"}))
     data = plots.differences_data(made.result())
-    winner, unit = _values(made, "search"), _values(made, "unit")
-    assert dict(data.pairs) == pytest.approx({p: unit[p] - winner[p] for p in unit})  # type: ignore[operator]
+    winner, baseline = _values(made, "search"), _values(made, "baseline")
+    assert dict(data.pairs) == pytest.approx({p: baseline[p] - winner[p] for p in baseline})  # type: ignore[operator]
     best = plots.history_data(made.result()).best
     assert all(earlier[1] > later[1] for earlier, later in pairwise(best))
     curves = plots.schedules_data(made.result()).curves
@@ -206,9 +207,11 @@ def test_a_run_that_diverged_is_marked_and_counts_as_the_worst() -> None:
     data = plots.differences_data(made.result())
     pair = made.tickets[place].pair
     assert data.diverged == {pair}
-    unit = _values(made, "unit")
-    reached = [value for value in (*unit.values(), *_values(made, "search").values()) if value is not None]
-    assert dict(data.pairs)[pair] == pytest.approx(min(reached) - unit[pair])  # type: ignore[operator]
+    baseline = _values(made, "baseline")
+    reached = [
+        value for value in (*baseline.values(), *_values(made, "search").values()) if value is not None
+    ]
+    assert dict(data.pairs)[pair] == pytest.approx(min(reached) - baseline[pair])  # type: ignore[operator]
 
 
 def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> None:
@@ -225,7 +228,7 @@ def test_intervals_are_read_as_gain_and_loss_and_divergence_forbids_a_gain() -> 
     # the worst value that was reached is still a gain on this seed
     pair = made.tickets[last].pair
     for place, ticket in enumerate(made.tickets):
-        if ticket.kind == "confirm" and "unit" in arms_of(ticket) and ticket.pair == pair:
+        if ticket.kind == "confirm" and "baseline" in arms_of(ticket) and ticket.pair == pair:
             made.tickets[place] = replace(ticket, value=-0.5)
     data = plots.differences_data(made.result())
     assert data.mean.ci_low > 0

@@ -204,11 +204,13 @@ def test_too_few_trials_to_tell_what_mattered_are_told(world: World, reason: str
 def test_entropies_are_means_over_the_confirmationsruns_of(confirmed: StudyResult) -> None:
     data = plots.entropy_data(confirmed)
     assert data.layers == (0, 1, 2)
-    assert data.runs == {"search": 8, "unit": 8}
-    own = [dict(confirmed.measured[run.id]["entropy/1/2"]) for run in runs_of(confirmed, "confirm", "unit")]
+    assert data.runs == {"search": 8, "baseline": 8}
+    own = [
+        dict(confirmed.measured[run.id]["entropy/1/2"]) for run in runs_of(confirmed, "confirm", "baseline")
+    ]
     step = data.steps[5]
     place = data.steps.index(step)
-    assert data.heads["unit"][1, 2][place] == pytest.approx(fmean(points[step] for points in own))
+    assert data.heads["baseline"][1, 2][place] == pytest.approx(fmean(points[step] for points in own))
     heads = [data.heads["search"][0, head][place] for head in range(4)]
     assert data.layer("search", 0)[place] == pytest.approx(fmean(heads))
 
@@ -227,11 +229,11 @@ def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> 
         }
         return replace(confirmed, measured=measured)
 
-    data = plots.heads_data(lost("unit", {"entropy/0/1"}))
-    assert (0, 1) not in data.entropies.heads["unit"] and (0, 1) in data.entropies.heads["search"]
-    one = lost("unit", {f"entropy/2/{head}" for head in range(4)})
+    data = plots.heads_data(lost("baseline", {"entropy/0/1"}))
+    assert (0, 1) not in data.entropies.heads["baseline"] and (0, 1) in data.entropies.heads["search"]
+    one = lost("baseline", {f"entropy/2/{head}" for head in range(4)})
     assert len(plots.plot_entropy(plots.entropy_data(one)).data) == 5
-    alone = plots.heads_data(lost("unit", None))
+    alone = plots.heads_data(lost("baseline", None))
     assert list(alone.entropies.heads) == ["search"] and list(alone.entropies.runs) == ["search"]
     for each in (data, alone):
         for caption in (each.caption(), each.entropies.caption()):

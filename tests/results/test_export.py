@@ -110,9 +110,9 @@ def test_what_a_class_hands_on_unseen_is_among_its_arguments(best_of: Any) -> No
 
 
 def test_the_header_says_what_was_shown(
-    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
-    done = result_of(make_spec(), whole_study, measure_unit(whole_study))
+    done = result_of(make_spec(), whole_study, measure_baseline(whole_study))
     for text in (to_yaml(done), to_python(done)):
         assert "\n# Gain shown: val_accuracy is higher by 0.1035" in text
         assert "temperature_init" in text and "UNCONFIRMED" not in text
@@ -138,7 +138,7 @@ def test_a_winner_without_a_gain_is_exported_as_one_without(
 def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirmed(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    searched = [t for t in whole_study if t.kind in ("unit", "constant", "search")]
+    searched = [t for t in whole_study if t.kind in ("baseline", "constant", "search")]
     text = to_yaml(result_of(make_spec(), searched))
     assert "# The best trial of the search, but UNCONFIRMED" in text
     assert yaml.safe_load(text)["model"]["init_args"]["temperature_init"] == 6.0

@@ -78,7 +78,7 @@ def keys_match(data: Any, documented: Any) -> bool:
 def test_a_study_that_has_done_nothing_knows_nothing(
     make_spec: Any, make_ticket: Any, result_of: Any
 ) -> None:
-    waiting = [make_ticket(kind, 0, state="waiting") for kind in ("unit", "constant", "search")]
+    waiting = [make_ticket(kind, 0, state="waiting") for kind in ("baseline", "constant", "search")]
     data = result_of(make_spec(), waiting).to_json()
     assert keys_match(data, DOCUMENTED)
     assert data["baseline"] is data["best"] is data["verdict"] is None
@@ -138,28 +138,28 @@ def test_what_runs_took_of_cards_is_counted_and_who_needed_one_alone_is_named(
     rows = [
         make_ticket("search", 0, 0.7, gpu_seconds=1.5, peak_memory=2**33),
         make_ticket("search", 12, 0.7, gpu_seconds=3.0, peak_memory=2**35, alone=True, failures=1),
-        make_ticket("unit", 0, 0.7),
+        make_ticket("baseline", 0, 0.7),
     ]
     data = result_of(make_spec(), rows).to_json()
     assert (data["cost"]["gpu_seconds"], data["cost"]["peak_memory"]) == (4.5, 2**35)
     assert data["alone"] == ["search-12"]
 
 
-def test_the_baseline_is_the_arm_unit(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
-    unit = [make_ticket("unit", i, value) for i, value in enumerate([0.4, 0.6])]
-    assert result_of(make_spec(), unit).to_json()["baseline"] == {
+def test_the_baseline_is_the_baseline_arm(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
+    baseline = [make_ticket("baseline", i, value) for i, value in enumerate([0.4, 0.6])]
+    assert result_of(make_spec(), baseline).to_json()["baseline"] == {
         "mean": pytest.approx(0.5),
         "sd": pytest.approx(0.02**0.5),
         "n": 2,
     }
-    assert result_of(make_spec(), unit[:1]).to_json()["baseline"] == {"mean": 0.4, "sd": None, "n": 1}
+    assert result_of(make_spec(), baseline[:1]).to_json()["baseline"] == {"mean": 0.4, "sd": None, "n": 1}
 
 
 def test_a_finished_study_has_all_four_answers(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any, measure_unit: Any
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any, measure_baseline: Any
 ) -> None:
     spec = make_spec()
-    result = result_of(spec, whole_study, measure_unit(whole_study), state="done")
+    result = result_of(spec, whole_study, measure_baseline(whole_study), state="done")
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert keys_match(data, DOCUMENTED)
     verdict = data["verdict"]
@@ -275,8 +275,10 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
     spec = make_spec()
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         row = store.create_study("pairs", spec.to_json(), spec.identity())
-        store.add_tickets(row.id, [NewTicket(kind="unit", arm="unit", number=0, seed=3)])
-        ticket = store.take_ticket(row.id, "here", Wanted(limits={"unit": None}, lease=60.0, max_attempts=3))
+        store.add_tickets(row.id, [NewTicket(kind="baseline", arm="baseline", number=0, seed=3)])
+        ticket = store.take_ticket(
+            row.id, "here", Wanted(limits={"baseline": None}, lease=60.0, max_attempts=3)
+        )
         assert ticket is not None
         store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
         assert (load(store, "pairs").state, load(store, "pairs").agents) == ("running", 1)

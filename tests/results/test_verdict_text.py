@@ -27,9 +27,9 @@ def shifted(tickets: list[TicketRow], arm: str, gains: list[float]) -> list[Tick
 
 
 def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
-    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
-    lines = verdict_lines(result_of(make_spec(), whole_study, measure_unit(whole_study), state="done"))
+    lines = verdict_lines(result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done"))
     first, winner, constant, inference, difference, init, cost = lines
     assert first.startswith("Gain shown: val_accuracy is higher by 0.1035 than with τ = 1")
     assert "96 % interval +0.1013 to +0.1057" in first and "p = 9.5e-13" in first
@@ -53,10 +53,10 @@ def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRo
 
 
 def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
-    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     tickets = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.03])
-    lines = verdict_lines(result_of(make_spec(), tickets, measure_unit(tickets)))
+    lines = verdict_lines(result_of(make_spec(), tickets, measure_baseline(tickets)))
     assert lines[0].startswith(
         "No gain shown: the winner of the search gains +0.00 in val_accuracy over τ = 1"
     )
@@ -81,7 +81,7 @@ def test_a_winner_that_is_worse_is_called_worse(
 def test_the_best_value_of_a_search_is_never_called_the_gain(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
-    searched = [t for t in whole_study if t.kind in ("unit", "constant", "search")]
+    searched = [t for t in whole_study if t.kind in ("baseline", "constant", "search")]
     lines = verdict_lines(result_of(make_spec(), searched))
     assert lines[0] == "No verdict yet: the confirmation on fresh seeds is not over."
     assert lines[1] == "  best trial: val_accuracy 0.53 with temperature_init=6; that is not the gain."
@@ -113,7 +113,7 @@ def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[Ticket
         dataclasses.replace(t, outcome="diverged", value=None)
         if (t.kind, t.arm, t.pair) == ("confirm", "search", 0)
         else dataclasses.replace(t, outcome="failed", state="failed", value=None)
-        if (t.kind, t.arm, t.pair) == ("confirm", "unit+twin", 1)
+        if (t.kind, t.arm, t.pair) == ("confirm", "baseline+twin", 1)
         else dataclasses.replace(t, value=9.0 + (t.pair or 0))
         if (t.kind, t.arm) == ("confirm", "search")
         else t
@@ -128,7 +128,7 @@ def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[Ticket
 
 
 def test_a_later_verdict_says_what_part_of_the_level_it_may_spend(
-    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     later = [
         dataclasses.replace(t, round=1, id=t.id + 500, number=t.number + 500)
@@ -136,7 +136,7 @@ def test_a_later_verdict_says_what_part_of_the_level_it_may_spend(
         if t.kind in ("search", "confirm", "init_only")
     ]
     tickets = [*whole_study, *later]
-    lines = verdict_lines(result_of(make_spec(), tickets, measure_unit(tickets)))
+    lines = verdict_lines(result_of(make_spec(), tickets, measure_baseline(tickets)))
     assert "99.5 % interval" in lines[0] and "p = 7.6e-12" in lines[0]
     assert lines[2] == (
         "  verdict 2 of this study: of the 5 % that all its verdicts share, this one may spend 0.5 %, so p "
@@ -225,7 +225,7 @@ def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
 
 def test_failed_runs_are_told_beside_the_mean(make_spec: Any, result_of: Any) -> None:
     def worth(t: TicketRow) -> float:
-        return by_part(t) - 5.0 * (t.kind == "confirm" and "unit" in t.arm and t.pair in (0, 1, 2))
+        return by_part(t) - 5.0 * (t.kind == "confirm" and "baseline" in t.arm and t.pair in (0, 1, 2))
 
     lines = told(make_spec, result_of, worth, failure=-2.0)
     some, none = (stats.binomtest(k, 8).proportion_ci(0.96, method="exact") for k in (3, 0))
@@ -286,12 +286,12 @@ def test_what_runs_took_of_cards_is_told_where_they_took_any(
 
 
 def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
-    make_spec: Any, whole_study: list[TicketRow], measure_unit: Any, result_of: Any
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
-    measured = measure_unit(whole_study, {"test:winner": -0.1})
+    measured = measure_baseline(whole_study, {"test:winner": -0.1})
     lines = verdict_lines(result_of(make_spec(), whole_study, measured))
     assert "  inference only: models trained at τ = 1 are evaluated best at τ = 1." in lines
-    measured = measure_unit(whole_study, {"validate:constant=0.5": 0.1, "test:constant=0.5": 0.2})
+    measured = measure_baseline(whole_study, {"validate:constant=0.5": 0.1, "test:constant=0.5": 0.2})
     lines = verdict_lines(result_of(make_spec(), whole_study, measured))
     (line,) = [line for line in lines if "evaluated at τ = 0.5)" in line]
     assert line.endswith(": 193 % of the gain (189 to 197 %).")
@@ -304,7 +304,7 @@ def test_a_winner_that_is_better_at_another_temperature_is_compared_at_that(
 ) -> None:
     measured = measure(
         whole_study,
-        unit={"validate:winner": 0.03, "test:winner": 0.03},
+        baseline={"validate:winner": 0.03, "test:winner": 0.03},
         search={"validate:constant=2": 0.1, "test:constant=2": 0.05},
     )
     lines = verdict_lines(result_of(make_spec(), whole_study, measured))

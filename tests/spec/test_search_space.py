@@ -249,16 +249,19 @@ def test_every_arm_samples_what_it_tunes_and_no_more() -> None:
     space = _space(SEARCH)
     others = {name: space[name] for name in ("lr", "data.batch_size")}
     assert arm_space(space, "search", list(others)) == space
-    assert arm_space(space, "unit", list(others)) == others
+    assert arm_space(space, "baseline", list(others)) == others
     constant = {"temperature_init": FloatDistribution(0.5, 8.0, log=True), **others}
     assert arm_space(space, "constant", list(others)) == constant
-    assert arm_space(space, "unit", ["lr"]) == {"lr": space["lr"]}
-    assert arm_space(space, "unit", []) == {}
+    assert arm_space(space, "baseline", ["lr"]) == {"lr": space["lr"]}
+    assert arm_space(space, "baseline", []) == {}
 
 
-def test_the_unit_arm_makes_neutral_all_that_the_study_touches() -> None:
+def test_the_baseline_arm_makes_neutral_all_that_the_study_touches() -> None:
     parameters = arm_parameters(
-        "unit", {"lr": 0.1}, searched=_parse(SEARCH), fixed={"layer_pattern": "u", "output_temperature": 2.0}
+        "baseline",
+        {"lr": 0.1},
+        searched=_parse(SEARCH),
+        fixed={"layer_pattern": "u", "output_temperature": 2.0},
     )
     assert parameters == {
         "temperature_init": 1.0,
@@ -283,7 +286,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("arm", ["unit", "constant"])
+@pytest.mark.parametrize("arm", ["baseline", "constant"])
 def test_what_has_a_baseline_is_held_there_whatever_the_search_tries(arm: Any) -> None:
     search = _parse({**SEARCH, **METHODS}, loss={})
     level = {"temperature_init": 2.0} if arm == "constant" else {}

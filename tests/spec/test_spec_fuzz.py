@@ -20,7 +20,7 @@ VALID: dict[str, Any] = {
         "metric": "val_loss",
         "direction": "minimize",
         "trials": 6,
-        "arms": {"unit": 2, "constant": 3},
+        "arms": {"baseline": 2, "constant": 3},
         "candidates": 2,
         "seeds": {"choose": 2, "confirm": 6},
         "test": "wilcoxon",

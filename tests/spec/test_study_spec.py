@@ -20,7 +20,7 @@ from tests.specs import BASE, Write, changed, make
 
 def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
     spec = load_spec(write(BASE))
-    assert (spec.study.trials, spec.num_constant, spec.num_unit) == (40, 20, 3)
+    assert (spec.study.trials, spec.num_constant, spec.num_baseline) == (40, 20, 3)
     assert (spec.study.candidates, spec.study.seeds.choose) == (3, 4)
     assert (spec.study.seeds.confirm.looks, spec.study.arms.rematch) == ((8,), None)
     assert (spec.study.ablation, spec.study.keep_share, spec.study.failure) == ("auto", 0.5, None)
@@ -31,9 +31,9 @@ def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
     assert spec.notes == []
 
 
-def test_other_parameters_make_the_unit_arm_a_search_of_its_own() -> None:
-    assert make(search__lr=[0.1, 0.2], study__trials=31).num_unit == 16
-    assert make(search__lr=[0.1, 0.2], study__arms={"unit": 5, "constant": 7}).num_unit == 5
+def test_other_parameters_make_the_baseline_arm_a_search_of_its_own() -> None:
+    assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 16
+    assert make(search__lr=[0.1, 0.2], study__arms={"baseline": 5, "constant": 7}).num_baseline == 5
     assert make(study__arms={"constant": 7}).num_constant == 7
 
 
@@ -48,8 +48,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__trials": 4.5}, "study.trials: given 4.5. Give a whole number of at least 1."),
     ({"study__trials": True}, "study.trials: given True. Give a whole number of at least 1."),
     ({"study__parallel": 0}, "study.parallel: given 0. Give a whole number of at least 1."),
-    ({"study__arms": {"unit": 0}}, "study.arms.unit: given 0. Give a whole number of at least 1, or null."),
-    ({"study__arms": 3}, "study.arms: given 3. Give a mapping with the keys unit, constant, rematch."),
+    (
+        {"study__arms": {"baseline": 0}},
+        "study.arms.baseline: given 0. Give a whole number of at least 1, or null.",
+    ),
+    ({"study__arms": 3}, "study.arms: given 3. Give a mapping with the keys baseline, constant, rematch."),
     (
         {"study__arms": {"rematch": 9}},
         "study.arms.rematch: given 9. Give a whole number of at least 10, or null.",
@@ -378,7 +381,7 @@ def test_a_file_of_parameter_sets_that_cannot_be_read_is_refused(tmp_path: Path)
 
 
 def test_more_tickets_and_another_name_are_no_change() -> None:
-    more = make(study__trials=80, study__arms={"unit": 9}, study__name="other", study__max_attempts=9)
+    more = make(study__trials=80, study__arms={"baseline": 9}, study__name="other", study__max_attempts=9)
     assert diff(make(), more) == []
     assert more.identity() == make().identity()
 
@@ -403,15 +406,15 @@ def test_a_program_holds_what_a_trainer_needs(monkeypatch: pytest.MonkeyPatch) -
 def test_an_attached_module_keeps_its_own_arguments() -> None:
     own = {"num_steps": 3, "schedule": "mine", "output_temperature": 2.0}
     attached = make(model__init_args=own, attach={"layers": "auto"})
-    assert attached.parameters("unit", {}) == {"temperature_init": 1.0, "output_temperature": 1.0}
+    assert attached.parameters("baseline", {}) == {"temperature_init": 1.0, "output_temperature": 1.0}
 
 
 def test_the_arms_follow_from_themake() -> None:
     spec = make(search__lr={"low": 1e-3, "high": 1e-1, "log": True}, study__trials=10)
-    assert list(spec.space("unit")) == ["lr"]
+    assert list(spec.space("baseline")) == ["lr"]
     assert list(spec.space("constant")) == ["temperature_init", "lr"]
     assert spec.constants() == pytest.approx([1.0, 0.25, 4.0, 0.5, 2.0])
-    assert spec.parameters("unit", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1}
+    assert spec.parameters("baseline", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1}
 
 
 def test_what_has_a_baseline_is_held_there_at_one_and_kept_by_the_search() -> None:
@@ -423,10 +426,13 @@ def test_what_has_a_baseline_is_held_there_at_one_and_kept_by_the_search() -> No
     )
     assert spec.other_names == ["lr"]
     assert sorted(spec.method_names) == ["heads", "label_smoothing", "normaliser"]
-    assert list(spec.space("unit")) == ["lr"] and list(spec.space("constant")) == ["temperature_init", "lr"]
+    assert list(spec.space("baseline")) == ["lr"] and list(spec.space("constant")) == [
+        "temperature_init",
+        "lr",
+    ]
     assert list(spec.space("search")) == list(spec.search)
     held = {"heads": None, "label_smoothing": 0.0, "normaliser": "softmax"}
-    assert spec.parameters("unit", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1, **held}
+    assert spec.parameters("baseline", {"lr": 0.1}) == {"temperature_init": 1.0, "lr": 0.1, **held}
     constant = {"temperature_init": 2.0, "lr": 0.1}
     assert spec.parameters("constant", constant) == {**constant, **held}
     sampled = {**constant, "heads": 8, "label_smoothing": 0.1, "normaliser": "sparsemax"}

@@ -107,7 +107,7 @@ def test_a_folder_that_is_no_runs_holds_nothing_of_ours() -> None:
 def test_runs_with_many_digits_are_runs() -> None:
     assert checkpoints.run_name("confirm", 12345) == "confirm-12345"
     assert checkpoints.RUN.fullmatch("confirm-12345")
-    assert checkpoints.RUN.fullmatch(checkpoints.run_name("unit", 0))
+    assert checkpoints.RUN.fullmatch(checkpoints.run_name("baseline", 0))
 
 
 def test_a_path_becomes_absolute_and_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.store.scenes import HOUR, ended, new, only, taken
 
 @pytest.fixture
 def ticket(store: Store, study: StudyRow) -> TicketRow:
-    store.add_tickets(study.id, [new(0, "unit")])
+    store.add_tickets(study.id, [new(0, "baseline")])
     return taken(store, study)
 
 

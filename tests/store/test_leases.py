@@ -191,8 +191,8 @@ def silent(store: Store, study: StudyRow, optuna_study: optuna.Study, ticket: Ti
     """A ticket that was taken from "agent" for its silence, and that nobody has begun since."""
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     expire(store, ticket)
-    store.add_tickets(study.id, [new(0, "unit")])
-    assert taken(store, study, "second", limits={"unit": None}).id != ticket.id
+    store.add_tickets(study.id, [new(0, "baseline")])
+    assert taken(store, study, "second", limits={"baseline": None}).id != ticket.id
     return ticket
 
 
@@ -319,7 +319,7 @@ def test_the_tickets_of_agents_can_be_given_back(store: Store, study: StudyRow) 
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
-@pytest.mark.parametrize("limits", [ALL, {"unit": 5, "search": 5}, {"constant": 0, "search": None}])
+@pytest.mark.parametrize("limits", [ALL, {"baseline": 5, "search": 5}, {"constant": 0, "search": None}])
 def test_a_taking_that_is_not_finished_keeps_nobody_from_the_next_ticket(
     store: Store, study: StudyRow, limits: dict[str, int | None]
 ) -> None:

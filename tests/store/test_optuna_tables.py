@@ -255,7 +255,7 @@ def test_a_ticket_keeps_its_trial_for_life(store: Store, study: StudyRow, optuna
 def test_a_ticket_that_is_not_optunas_business_makes_no_trial(
     store: Store, study: StudyRow, optuna_study: optuna.Study
 ) -> None:
-    store.add_tickets(study.id, [new(0, "unit")])
+    store.add_tickets(study.id, [new(0, "baseline")])
     ticket = taken(store, study)
     assert store.begin(ticket.id, 1, PARAMETERS, {}, None) is None
     store.write(study.id, [reported(ticket, 1, 0.5), ended(ticket)], agent="agent", lease=HOUR)

@@ -25,7 +25,7 @@ from tests.store.scenes import (
 
 @pytest.fixture
 def ticket(store: Store, study: StudyRow) -> TicketRow:
-    store.add_tickets(study.id, [new(0, "unit")])
+    store.add_tickets(study.id, [new(0, "baseline")])
     return taken(store, study)
 
 
@@ -55,7 +55,7 @@ def test_the_machine_and_the_device_are_those_of_the_latest_attempt(
 
 
 def test_steps_are_told_with_the_leases_that_they_earn(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(n, "unit") for n in range(4)])
+    store.add_tickets(study.id, [new(n, "baseline") for n in range(4)])
     runs = [taken(store, study) for _ in range(4)]
     renew = {run.id: 1 for run in runs}
     steps = {runs[0].id: 10, runs[1].id: 20, runs[2].id: 30}
@@ -82,7 +82,7 @@ def test_steps_of_an_attempt_that_is_another_s_by_now_are_refused(
 
 
 def test_steps_cost_no_statement_more_than_the_leases_do(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(n, "unit") for n in range(5)])
+    store.add_tickets(study.id, [new(n, "baseline") for n in range(5)])
     runs = [taken(store, study) for _ in range(5)]
     renew = {run.id: 1 for run in runs}
     seen: list[str] = []
@@ -103,7 +103,7 @@ def test_steps_cost_no_statement_more_than_the_leases_do(store: Store, study: St
 
 
 def test_a_run_is_read_with_its_study_and_its_reports(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(0), NewTicket(kind="unit", arm="unit", number=0, seed=1)])
+    store.add_tickets(study.id, [new(0), NewTicket(kind="baseline", arm="baseline", number=0, seed=1)])
     other, ticket = taken(store, study), taken(store, study)
     changes = [reported(ticket, 20, 0.5), reported(ticket, 10, 0.25), reported(other, 10, 0.75)]
     store.begin(ticket.id, 1, PARAMETERS, SAMPLED, None)
@@ -116,7 +116,7 @@ def test_a_run_is_read_with_its_study_and_its_reports(store: Store, study: Study
 
 
 def test_nothing_is_taken_of_a_study_that_rests(store: Store, study: StudyRow, ticket: TicketRow) -> None:
-    store.add_tickets(study.id, [new(1, "unit")])
+    store.add_tickets(study.id, [new(1, "baseline")])
     store.set_state(study.id, "paused")
     with pytest.raises(AssertionError):
         taken(store, study, "another agent")

@@ -97,11 +97,11 @@ def test_the_spec_and_the_place_of_the_checkpoints_can_be_set(store: Store, stud
 
 
 def test_studies_are_listed_with_their_numbers_of_tickets(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(0, "unit"), new(0), new(1)])
+    store.add_tickets(study.id, [new(0, "baseline"), new(0), new(1)])
     taken(store, study)
     empty = store.create_study("empty", {}, "")
     first, second = store.list_studies()
-    assert first.tickets == {"unit": {"running": 1}, "search": {"waiting": 2}}
+    assert first.tickets == {"baseline": {"running": 1}, "search": {"waiting": 2}}
     assert first.study == store.load_study("example")
     assert (second.study, second.tickets) == (empty, {})
 
@@ -216,12 +216,12 @@ def test_a_study_runs_again_with_its_new_tickets_and_not_without(store: Store, s
 
 
 def test_what_is_withdrawn_is_not_begun_and_what_was_begun_goes_on(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(0, "unit"), *(new(n) for n in range(3)), new(0, "choose")])
+    store.add_tickets(study.id, [new(0, "baseline"), *(new(n) for n in range(3)), new(0, "choose")])
     taken(store, study, limits={"search": None})
-    assert store.withdraw(study.id, ["unit", "search"]) == 3
+    assert store.withdraw(study.id, ["baseline", "search"]) == 3
     states = [(t.kind, t.state) for t in store.tickets(study.id)]
     assert states == [
-        ("unit", "withdrawn"),
+        ("baseline", "withdrawn"),
         ("search", "running"),
         ("search", "withdrawn"),
         ("search", "withdrawn"),
@@ -256,7 +256,7 @@ def test_a_ticket_that_was_taken_and_not_begun_is_withdrawn_with_the_others(
 def test_every_kind_has_a_stage_of_its_own_and_the_first_keep_theirs() -> None:
     assert set(STAGES) == set(KINDS) and {stage: kind for kind, stage in STAGES.items()} == KIND_OF
     # databases have these numbers: kinds that came later are behind
-    first = ("unit", "constant", "search", "choose", "confirm", "init_only", "rematch", "ablation")
+    first = ("baseline", "constant", "search", "choose", "confirm", "init_only", "rematch", "ablation")
     assert [KIND_OF[stage] for stage in range(len(first))] == list(first)
 
 
@@ -276,7 +276,7 @@ def test_tickets_are_taken_in_the_order_of_stages_then_of_numbers(store: Store, 
 
 
 def test_only_the_kinds_and_numbers_that_are_wanted_are_taken(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(0, "unit"), *(new(n, "search") for n in range(3)), new(0, "choose")])
+    store.add_tickets(study.id, [new(0, "baseline"), *(new(n, "search") for n in range(3)), new(0, "choose")])
     assert take(store, study.id, limits={"constant": None}) is None
     assert take(store, study.id, limits={}) is None
     limits = {"choose": None, "search": 1}
@@ -284,7 +284,7 @@ def test_only_the_kinds_and_numbers_that_are_wanted_are_taken(store: Store, stud
     assert [(t.kind, t.number) for t in order] == [("search", 0), ("search", 1), ("choose", 0)]
     assert take(store, study.id, limits=limits) is None
     assert taken(store, study, limits={"search": 2}).number == 2
-    assert [t.kind for t in store.tickets(study.id, kinds=["unit", "choose"])] == ["unit", "choose"]
+    assert [t.kind for t in store.tickets(study.id, kinds=["baseline", "choose"])] == ["baseline", "choose"]
 
 
 def test_taking_a_ticket_counts_the_attempt_and_names_the_agent(store: Store, ticket: TicketRow) -> None:
@@ -319,8 +319,10 @@ def test_tickets_of_another_study_are_left_alone(store: Store, ticket: TicketRow
 
 
 def test_news_are_the_tickets_that_somebody_began_from_a_number_on(store: Store, study: StudyRow) -> None:
-    store.add_tickets(study.id, [new(n, kind) for kind in ("unit", "search", "confirm") for n in range(3)])
-    held = [taken(store, study, limits={kind: None}) for kind in ("unit", "search", "search", "confirm")]
+    store.add_tickets(
+        study.id, [new(n, kind) for kind in ("baseline", "search", "confirm") for n in range(3)]
+    )
+    held = [taken(store, study, limits={kind: None}) for kind in ("baseline", "search", "search", "confirm")]
     store.write(study.id, [ended(held[1])], agent="agent", lease=HOUR)
     news = store.news(study.id, {"search": 1, "confirm": 0})
     assert [(t.kind, t.number, t.state) for t in news.tickets] == [

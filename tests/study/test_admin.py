@@ -20,7 +20,7 @@ from tempopt.study import admin
 
 FAR = "far:7:0a1b2c3d:99"
 NEAR = f"{socket.gethostname()}:7:{machine()}:no such start"
-COUNTS: dict[Kind, int] = {"unit": 1, "constant": 2, "search": 3, "choose": 1}
+COUNTS: dict[Kind, int] = {"baseline": 1, "constant": 2, "search": 3, "choose": 1}
 PRINTED = "epoch 1\nepoch 2\n"
 
 
@@ -125,7 +125,7 @@ def test_a_stop_withdraws_what_was_still_to_be_searched_and_nothing_else(
     take()
     assert admin.stop(url, "pairs") == admin.Told(before="running", agents=["far:7"], withdrawn=5)
     assert _states(store, study, "search") == ["running", "withdrawn", "withdrawn"]
-    assert _states(store, study, "unit") == ["withdrawn"]
+    assert _states(store, study, "baseline") == ["withdrawn"]
     assert _states(store, study, "choose") == ["waiting"]
     assert store.load_study("pairs").state == "running"
     assert admin.stop(url, "pairs").withdrawn == 0
@@ -172,7 +172,7 @@ def test_a_deletion_leaves_all_that_tempopt_did_not_write(
     # a folder of the person's, which has the study's name
     store.set_checkpoints(study.id, str(folder))
     own = ["search-0000/log.txt", "search-0001/step-8-1.ckpt", "search-0001/step-9-1.ckpt.writing"]
-    own += ["unit-0000/resume-2.ckpt.writing", "undelivered-a+1+b+2.1.jsonl"]
+    own += ["baseline-0000/resume-2.ckpt.writing", "undelivered-a+1+b+2.1.jsonl"]
     theirs = ["train.py", "log.txt", "step-1-1.ckpt", "models/step-1-1.ckpt", "old/search-0000/step-1-1.ckpt"]
     theirs += ["search-0000/best.ckpt", "search-0000/kept/step-1-1.ckpt", "search-1/step-1-1.ckpt"]
     theirs += ["weights-0001/step-1-1.ckpt", "data/undelivered-1.jsonl"]
@@ -189,7 +189,7 @@ def test_a_deletion_leaves_all_that_tempopt_did_not_write(
     there = {str(path.relative_to(folder / "pairs")) for path in (folder / "pairs").rglob("*")}
     assert {name for name in there if (folder / "pairs" / name).is_file()} == set(theirs)
     assert "empty" in there
-    assert not {"search-0001", "unit-0000"} & there
+    assert not {"search-0001", "baseline-0000"} & there
 
 
 def test_what_a_link_leads_to_stays(store: Store, study: StudyRow, url: str, folder: Path) -> None:
@@ -355,11 +355,11 @@ def test_logs_have_a_line_for_each_attempt_in_the_order_of_the_runs(
     store.write(study.id, [died], agent=FAR, lease=60.0)
     again = take()
     assert (again.id, again.attempt) == (search.id, 2)
-    unit = take("unit", agent="near:3:0:1")
+    baseline = take("baseline", agent="near:3:0:1")
     store.write(study.id, [_end(again, "done")], agent=FAR, lease=60.0)
-    store.write(study.id, [_end(unit, "\n")], agent="near:3:0:1", lease=60.0)
+    store.write(study.id, [_end(baseline, "\n")], agent="near:3:0:1", lease=60.0)
     assert admin.logs(url, "pairs") == [
-        admin.Printed(ticket="unit-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
+        admin.Printed(ticket="baseline-0", attempt=1, agent="near:3", running=False, lines=1, text=""),
         admin.Printed(ticket="search-0", attempt=1, agent="far:7", running=False, lines=2, text="epoch 2"),
         admin.Printed(ticket="search-0", attempt=2, agent="far:7", running=False, lines=1, text="done"),
     ]
@@ -392,7 +392,7 @@ def test_a_run_at_work_shows_its_log_where_that_is(
     [
         ("search-3", 'Study "pairs" has no search-3; it has search-0 to search-2.'),
         ("confirm-0", 'Study "pairs" has no confirm-0; it has no confirm yet.'),
-        ("serch-1", '"serch-1" is no run. Give kind and number, as in search-12; the kinds are unit,'),
+        ("serch-1", '"serch-1" is no run. Give kind and number, as in search-12; the kinds are baseline,'),
         ("12", '"12" is no run.'),
     ],
 )

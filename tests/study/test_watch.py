@@ -49,13 +49,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def _begun(store: Store, make_spec: Any) -> int:
     spec: StudySpec = make_spec(trials=3)
     study = store.create_study("pairs", spec.to_json(), spec.identity())
-    store.add_tickets(study.id, [NewTicket(kind="unit", arm="unit", number=n, seed=n) for n in range(3)])
+    store.add_tickets(
+        study.id, [NewTicket(kind="baseline", arm="baseline", number=n, seed=n) for n in range(3)]
+    )
     return study.id
 
 
 def _taken(store: Store, study: int) -> TicketRow:
     ticket = store.take_ticket(
-        study, AGENT, Wanted(limits={"unit": None}, lease=60.0, max_attempts=3, held=[1, 2, 3])
+        study, AGENT, Wanted(limits={"baseline": None}, lease=60.0, max_attempts=3, held=[1, 2, 3])
     )
     assert ticket is not None
     store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
@@ -77,8 +79,8 @@ def test_nothing_is_told_before_somebody_has_begun_it_and_all_from_then_on(
     study = _begun(store, make_spec)
     _end(store, study, _taken(store, study))
     assert watch.look() == "running"
-    assert seen.told == ["unit 0 after 0"]
-    assert seen.snapshots[-1].done["unit"] == 1 and seen.snapshots[-1].asked["unit"] == 3
+    assert seen.told == ["baseline 0 after 0"]
+    assert seen.snapshots[-1].done["baseline"] == 1 and seen.snapshots[-1].asked["baseline"] == 3
     assert watch.look() == "running"
     assert len(seen.told) == 1
 
@@ -90,7 +92,7 @@ def test_what_was_over_before_is_counted_and_not_told_of(store: Store, make_spec
     watch = Watch(store, "pairs", seen)
     _end(store, study, _taken(store, study))
     watch.look()
-    assert seen.told == ["unit 1 after 1"]
+    assert seen.told == ["baseline 1 after 1"]
 
 
 def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted(
@@ -104,13 +106,13 @@ def test_a_run_in_work_is_shown_with_its_last_report_and_a_lost_attempt_is_noted
     store.write(study, reports, agent=AGENT, lease=60.0)
     watch.look()
     (view,) = seen.snapshots[-1].workers
-    assert (view.kind, view.number, view.step, view.value) == ("unit", 0, 8, 0.8)
+    assert (view.kind, view.number, view.step, view.value) == ("baseline", 0, 8, 0.8)
     assert (view.agent, view.machine, view.silent, view.bound) == ("far:1", None, False, None)
     lost = Lost(ticket_id=ticket.id, attempt=1, error="the worker was killed by SIGKILL", max_attempts=3)
     store.write(study, [lost], agent=AGENT, lease=60.0)
     _taken(store, study)
     watch.look()
-    assert seen.told == ["unit 0: the worker was killed by SIGKILL"]
+    assert seen.told == ["baseline 0: the worker was killed by SIGKILL"]
 
 
 def test_the_state_of_the_study_is_told_and_its_deletion_is_an_error(store: Store, make_spec: Any) -> None:

@@ -486,7 +486,7 @@ def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixe
     model = {"class_path": "their_module.Tempered", "init_args": init_args}
     prepared = prepare(program(model=model))
     space = parse_search({"temperature_init": [0.5, 2.0], **searched}, model_args=init_args)
-    for arm, sampled in (("unit", {}), ("constant", {"temperature_init": 2.0})):
+    for arm, sampled in (("baseline", {}), ("constant", {"temperature_init": 2.0})):
         parameters = arm_parameters(arm, sampled, searched=space, fixed=init_args)  # type: ignore[arg-type]
         module: Any = prepared.module(parameters)
         assert not module.entropy.has_term, (arm, parameters)

@@ -14,11 +14,11 @@ from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import before, confirming, seeds
 from tempopt.report.plots.style import (
+    BASELINE,
     CONSTANT,
     FAINT,
     INK,
     OTHER,
-    UNIT,
     WINNER,
     evenly,
     figure,
@@ -152,7 +152,7 @@ _SEED_ROWS = 12
 """Rows of the plot for seeds; more of them lie closer together, and not each has its name."""
 MEAN = "mean, against τ = 1"
 BOTH = "against τ = 1, both"
-BASELINE = "against τ = 1, tuned again"
+AGAINST_BASELINE = "against τ = 1, tuned again"
 _TWIN = "against its twin"
 TWIN = f"{_TWIN} at τ = 1"
 AGAINST_CONSTANT = "against constants"
@@ -162,9 +162,9 @@ INITIALISATION = "initialisation only"
 WITHOUT = "without "
 SIMPLEST = "over the simplest plan"
 _COLOURS = {
-    **dict.fromkeys((MEAN, BOTH, BASELINE, TWIN), WINNER),
+    **dict.fromkeys((MEAN, BOTH, AGAINST_BASELINE, TWIN), WINNER),
     AGAINST_CONSTANT: CONSTANT,
-    INFERENCE: UNIT,
+    INFERENCE: BASELINE,
     DIFFERENCE: WINNER,
 }
 
@@ -179,10 +179,10 @@ def differences_data(result: StudyResult) -> Differences:
     if verdict is None:
         raise NothingToPlot("No confirmation on fresh seeds is over, so there is nothing to compare yet.")
     numbered = seeds(result)
-    compared = [*confirming(result, "search"), *confirming(result, "unit"), *confirming(result, "twin")]
+    compared = [*confirming(result, "search"), *confirming(result, "baseline"), *confirming(result, "twin")]
     return Differences(
         metric=result.metric,
-        pairs=_gains(result, "unit"),
+        pairs=_gains(result, "baseline"),
         twin=_gains(result, "twin") if verdict.total.each else (),
         diverged=frozenset(numbered[run.id] for run in compared if run.outcome == "diverged"),
         mean=_comparison(BOTH if verdict.total.each else MEAN, verdict.total),
@@ -209,7 +209,7 @@ def _forbidden(verdict: Verdict) -> Iterator[str]:
 def _answers(verdict: Verdict) -> Iterator[tuple[str, Answer]]:
     if verdict.total.each and verdict.over_twin is not None:
         if verdict.over_baseline is not None:
-            yield BASELINE, verdict.over_baseline
+            yield AGAINST_BASELINE, verdict.over_baseline
         yield TWIN, verdict.over_twin
     if verdict.against_constant is not None and not verdict.at_one:
         yield AGAINST_CONSTANT, verdict.against_constant

@@ -11,12 +11,12 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.rows import KINDS, Kind, TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
+    BASELINE,
     CONSTANT,
     DIVERGING,
     FAINT,
     OTHER,
     SEQUENTIAL,
-    UNIT,
     WINNER,
     figure,
     label_bars,
@@ -26,7 +26,7 @@ from tempopt.report.plots.style import (
 from tempopt.results.study_result import StudyResult
 
 _COLOURS: Mapping[Kind, str] = {
-    "unit": UNIT,
+    "baseline": BASELINE,
     "constant": CONSTANT,
     "search": WINNER,
     "choose": OTHER,

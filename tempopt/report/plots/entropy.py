@@ -16,10 +16,10 @@ from tempopt.records.tickets import arms_of
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import confirming
 from tempopt.report.plots.style import (
+    BASELINE,
     QUIET,
     SEQUENTIAL,
     TEMPLATE,
-    UNIT,
     WINNER,
     evenly,
     figure,
@@ -28,8 +28,8 @@ from tempopt.report.plots.style import (
 from tempopt.results.study_result import StudyResult
 
 Head = tuple[int, int]
-_ARMS = ("search", "unit")
-_NAMED = {"search": "winner", "unit": "τ = 1"}
+_ARMS = ("search", "baseline")
+_NAMED = {"search": "winner", "baseline": "τ = 1"}
 _MOST_LAYERS = 8
 _MOST_HEADS = 64
 _ROWS = 60
@@ -41,8 +41,8 @@ class Entropies:
 
     Args:
         steps: Optimizer steps.
-        heads: Arm (``search``, ``unit``) to layer and head to the share at each step, NaN where it was not
-            measured; what was never measured is not in it.
+        heads: Arm (``search``, ``baseline``) to layer and head to the share at each step, NaN where it
+            was not measured; what was never measured is not in it.
         runs: Arm to number of runs that were measured.
     """
 
@@ -68,7 +68,7 @@ class Entropies:
         ends = {arm: self._end(arm) for arm in self.heads}
         if len(ends) == 2:
             text += f" At the end the winner is at {100 * ends['search']:.0f} % and τ = 1 at "
-            text += f"{100 * ends['unit']:.0f} %."
+            text += f"{100 * ends['baseline']:.0f} %."
         return text
 
     def _end(self, arm: str) -> float:
@@ -184,7 +184,7 @@ def plot_entropy(data: Entropies) -> go.Figure:
     """Return a line for each layer and arm."""
     made = figure(x="optimizer step", y="entropy, share of ln n", height=380)
     layers = [data.layers[place] for place in evenly(len(data.layers), _MOST_LAYERS)]
-    for arm, colour, dash in (("search", WINNER, "solid"), ("unit", UNIT, "dash")):
+    for arm, colour, dash in (("search", WINNER, "solid"), ("baseline", BASELINE, "dash")):
         if arm not in data.heads:
             continue
         for place, layer in enumerate(layers):

@@ -15,13 +15,13 @@ from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
+    BASELINE,
+    BASELINE_BAND,
     CONSTANT,
     INK,
     MOST_LABELS,
     MOST_MARKS,
     OTHER,
-    UNIT,
-    UNIT_BAND,
     WINNER,
     evenly,
     figure,
@@ -213,8 +213,8 @@ def _levels(data: HistoryShown) -> list[float]:
 def _draw_baseline(made: go.Figure, baseline: Baseline, ends: Sequence[int]) -> None:
     if baseline.sd is not None:
         low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
-        made.add_hrect(y0=low, y1=high, fillcolor=UNIT_BAND, line={"width": 0}, layer="below")
-    made.add_trace(_level(ends, baseline.mean, "τ = 1", UNIT, "dash"))
+        made.add_hrect(y0=low, y1=high, fillcolor=BASELINE_BAND, line={"width": 0}, layer="below")
+    made.add_trace(_level(ends, baseline.mean, "τ = 1", BASELINE, "dash"))
 
 
 def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str) -> go.Scatter:

@@ -12,15 +12,15 @@ from tempopt.confirmation.evaluations import WINNER as WINNERS_PLAN
 from tempopt.confirmation.inference import AS_TRAINED, Tuned
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Cell, Table
-from tempopt.report.plots.style import GROUND, UNIT, WINNER, figure, number, plain, temperature_axis
+from tempopt.report.plots.style import BASELINE, GROUND, WINNER, figure, number, plain, temperature_axis
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import plan_text
 from tempopt.temperature import TemperatureParameters
 
 _CONSTANT = "constant="
 _SCALED = ",length_scaling="
-_NAMED = {"search": "winner", "unit": "τ = 1"}
-_COLOURS = {"search": WINNER, "unit": UNIT}
+_NAMED = {"search": "winner", "baseline": "τ = 1"}
+_COLOURS = {"search": WINNER, "baseline": BASELINE}
 _LINES = ("solid", "dot", "dashdot")
 
 Points = tuple[tuple[float, float], ...]
@@ -52,7 +52,7 @@ class InferenceShown:
     Args:
         metric: Name of the metric.
         direction: Which values are better.
-        arms: Arm (``unit``, ``search``) to its models.
+        arms: Arm (``baseline``, ``search``) to its models.
         last: The winner's last temperature.
         tested: Whether gains are counted on other data than the best temperature is picked on.
     """
@@ -108,7 +108,7 @@ def inference_data(result: StudyResult) -> InferenceShown:
     if verdict is None or verdict.inference_only is None:
         raise NothingToPlot("No confirmed model has been evaluated at other temperatures yet.")
     last = _last(verdict.params)
-    found = {"unit": _models(verdict.inference_only.baseline, 1.0, last)}
+    found = {"baseline": _models(verdict.inference_only.baseline, 1.0, last)}
     if verdict.inference_only.winner is not None and not verdict.at_one:
         found["search"] = _models(verdict.inference_only.winner, last, None)
     return InferenceShown(

@@ -14,13 +14,13 @@ from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.schedules import colorbar
 from tempopt.report.plots.style import (
+    BASELINE,
     FAINT,
     INK,
     MOST_LABELS,
     MOST_MARKS,
     OTHER,
     SEQUENTIAL,
-    UNIT,
     bounds,
     evenly,
     figure,
@@ -155,7 +155,7 @@ def plot_landscape(data: Landscape) -> go.Figure:
             bar = {"colorbar": colorbar(data.metric)} if name == "trials" else {}
             made.add_trace(_placed(points, symbol, name, colours | bar))
     for place, symbol, name, colour in (
-        ((1.0, 1.0), "x-thin", "τ = 1", UNIT),
+        ((1.0, 1.0), "x-thin", "τ = 1", BASELINE),
         (data.winner, "star-open", "winner", INK),
     ):
         if place is not None:

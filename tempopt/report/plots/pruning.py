@@ -16,7 +16,7 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.rows import OVER, Measurement, TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import confirming, seeds
-from tempopt.report.plots.style import INK, OTHER, UNIT, WINNER, evenly, figure
+from tempopt.report.plots.style import BASELINE, INK, OTHER, WINNER, evenly, figure
 from tempopt.results.study_result import Curve, StudyResult
 from tempopt.results.verdict_text import duration
 from tempopt.sampling.arms import Arms
@@ -351,9 +351,9 @@ def plot_pruning_check(data: PruningCheck) -> go.Figure:
 def _bound_shown(data: PruningCheck) -> go.Scatter:
     """Return the bound as a line, or as points where it holds at rungs only."""
     drawn = (
-        {"mode": "lines", "line": {"color": UNIT, "width": 2, "dash": "dash"}}
+        {"mode": "lines", "line": {"color": BASELINE, "width": 2, "dash": "dash"}}
         if data.rungs is None
-        else {"mode": "markers", "marker": {"color": UNIT, "size": 9, "symbol": "square"}}
+        else {"mode": "markers", "marker": {"color": BASELINE, "size": 9, "symbol": "square"}}
     )
     return go.Scatter(
         x=[step for step, _ in data.bound],

@@ -12,7 +12,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.pruning import thinned
 from tempopt.report.plots.schedules import levels
-from tempopt.report.plots.style import TEMPLATE, UNIT, WINNER, evenly, number, plain
+from tempopt.report.plots.style import BASELINE, TEMPLATE, WINNER, evenly, number, plain
 from tempopt.results.study_result import Curve, StudyResult
 
 _POINTS = 101
@@ -76,7 +76,7 @@ def plot_trial_curve(data: TrialCurve) -> go.Figure:
     made = go.Figure(layout={"template": TEMPLATE, "height": 360, "showlegend": False, "margin": {"t": 12}})
     for curve, axis, colour, name in (
         (data.values, "y", WINNER, data.metric),
-        (data.temperatures, "y2", UNIT, "τ"),
+        (data.temperatures, "y2", BASELINE, "τ"),
     ):
         made.add_trace(
             go.Scatter(

@@ -14,10 +14,10 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
+    BASELINE,
     DIVERGING,
     MOST_CURVES,
     SEQUENTIAL,
-    UNIT,
     WINNER,
     WINNER_BAND,
     bounds,
@@ -288,7 +288,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
             x=[0, 1],
             y=[1, 1],
             mode="lines",
-            line={"color": UNIT, "width": 2, "dash": "dash"},
+            line={"color": BASELINE, "width": 2, "dash": "dash"},
             name="τ = 1",
             hovertemplate="τ = 1<extra></extra>",
         )
@@ -342,7 +342,7 @@ def plot_schedules(data: Schedules) -> go.Figure:
             made.add_trace(_lines(group, data, colour))
     made.add_trace(_key(worst, best, data.metric))
     made.update_yaxes(temperature_axis([1.0, *(level for _, _, levels in data.curves for level in levels)]))
-    made.add_hline(y=1, line={"color": UNIT, "width": 1.5, "dash": "dash"})
+    made.add_hline(y=1, line={"color": BASELINE, "width": 1.5, "dash": "dash"})
     made.update_xaxes(range=[0, 1], tickformat=".0%")
     return made
 

@@ -14,7 +14,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 WINNER = "#0b62a4"
-UNIT = "#c2500a"
+BASELINE = "#c2500a"
 CONSTANT = "#0f7b5f"
 OTHER = "#69727d"
 FAINT = "#c3c9d0"
@@ -23,7 +23,7 @@ QUIET = "#565e68"
 GRID = "#e4e7eb"
 GROUND = "#ffffff"
 WINNER_BAND = "rgba(11,98,164,0.14)"
-UNIT_BAND = "rgba(194,80,10,0.14)"
+BASELINE_BAND = "rgba(194,80,10,0.14)"
 SEQUENTIAL = ("#d5e8c4", "#95d0ba", "#4fb3c4", "#2b87b8", "#265a9b", "#15306f")
 """From the worst value to the best; and from little to much."""
 DIVERGING = ("#0c4f93", "#7fb0d8", "#efeeeb", "#efb182", "#a9490d")
@@ -31,7 +31,7 @@ DIVERGING = ("#0c4f93", "#7fb0d8", "#efeeeb", "#efb182", "#a9490d")
 
 DARK: Mapping[str, str] = {
     WINNER: "#6cb6f5",
-    UNIT: "#ff9a5c",
+    BASELINE: "#ff9a5c",
     CONSTANT: "#46c9a2",
     OTHER: "#9aa5b1",
     FAINT: "#4d5661",
@@ -40,7 +40,7 @@ DARK: Mapping[str, str] = {
     GRID: "#2d343c",
     GROUND: "#15191e",
     WINNER_BAND: "rgba(108,182,245,0.18)",
-    UNIT_BAND: "rgba(255,154,92,0.18)",
+    BASELINE_BAND: "rgba(255,154,92,0.18)",
     **dict(zip(SEQUENTIAL, ("#2b3f5c", "#2c5f88", "#2f86ac", "#55adbd", "#9dd2b5", "#f0f3b8"), strict=True)),
     **dict(zip(DIVERGING, ("#8cc6ff", "#3f77a9", "#2b2f35", "#a9672f", "#ffb474"), strict=True)),
 }
@@ -79,7 +79,7 @@ TEMPLATE = go.layout.Template(
         "font": {"family": FONT, "size": 13, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "colorway": [WINNER, UNIT, CONSTANT, OTHER],
+        "colorway": [WINNER, BASELINE, CONSTANT, OTHER],
         "margin": {"l": 12, "r": 26, "t": 40, "b": 12},
         "xaxis": _axis(),
         "yaxis": _axis(),
