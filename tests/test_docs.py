@@ -134,7 +134,7 @@ def test_python_runs_and_prints_what_is_shown(page: Path, folder: Path) -> None:
         if block.language == "python":
             printed = io.StringIO()
             # so that a traceback names the line of the page
-            code = compile("\n" * block.line + block.text, str(page), "exec")
+            code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
             with contextlib.redirect_stdout(printed):
                 exec(code, namespace)
 

@@ -58,6 +58,12 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument(
+        "--import",
+        metavar="MODULE",
+        help="import a module before the command: one with a schedule of your own, which show, report and "
+        "dashboard do not import by themselves",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         own = commands.add_parser(
@@ -76,7 +82,7 @@ def _refuse_unknown(argv: Sequence[str]) -> None:
     if any(_SPACED_URL.search(word) for word in argv):
         raise UsageError("A URL was given with a space in its user name or password. Write it %20.")
     if not argv or argv[0].startswith("-"):
-        own, where, known = argv[:1], "option", ["--version"]
+        own, where, known = argv[:1], "option", ["--version", "--import"]
     elif argv[0] not in COMMANDS:
         raise UsageError(unknown("command", argv[0], COMMANDS))
     else:
@@ -101,7 +107,21 @@ def _refuse_no_folder() -> None:
         raise UsageError("The current folder has been removed. Go to one that exists.") from None
 
 
+def _imported(argv: Sequence[str]) -> list[str]:
+    """Import what ``--import`` names, before the command; return the words after it."""
+    words = list(argv)
+    while words and words[0].partition("=")[0] == "--import":
+        name = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
+        if not name or name.startswith("-"):
+            raise UsageError("--import needs the name of a module, as in tempopt --import my_schedules show.")
+        from tempopt.workers.class_paths import import_module as import_given
+
+        import_given(name, where="--import")
+    return words
+
+
 def _run(argv: Sequence[str]) -> int:
+    argv = _imported(argv)
     _refuse_unknown(argv)
     parser, commands = build_parsers()
     if not argv or argv[0] not in commands:

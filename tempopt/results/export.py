@@ -16,7 +16,14 @@ from tempopt.errors import StudyFailed
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, parameters_text, round_lines
 from tempopt.spec.sections import AttachSection
-from tempopt.temperature import ENTROPY_PARAMETERS, PLAN_PARAMETERS, EntropyParameters, effective
+from tempopt.temperature import (
+    ENTROPY_PARAMETERS,
+    PLAN_PARAMETERS,
+    TEMPERATURE_PARAMETERS,
+    EntropyParameters,
+    ParameterNames,
+    effective,
+)
 
 _WIDTH = 72
 
@@ -133,17 +140,19 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
         del config["trainer"]["logger"]
     for name in spec.fixed_temperatures:
         # What the winner does not read is not among its parameters, and may not even go with it.
-        del config["model"]["init_args"][name]
+        config["model"]["init_args"].pop(name.partition(".")[0], None)
     plan: dict[str, Any] = {}
     by_interface = spec.attach is not None and spec.attach.way == "attention_interface"
-    attached = {*PLAN_PARAMETERS, *(ENTROPY_PARAMETERS if by_interface else ())}
+    attached = ParameterNames((*PLAN_PARAMETERS, *(ENTROPY_PARAMETERS if by_interface else ())))
     for name, value in parameters.items():
         section, dot, rest = name.partition(".")
         if dot and section in ("data", "trainer"):
             target = config["trainer"] if section == "trainer" else config["data"]["init_args"]
             _put(target, rest, value)
         elif spec.attach is not None and name in attached:
-            plan[name] = value
+            _put(plan, name, value)
+        elif name in TEMPERATURE_PARAMETERS:
+            _put(config["model"]["init_args"], name, value)
         else:
             config["model"]["init_args"][name] = value
     return config, plan

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from tempopt.sampling.unit_cube import place_of
-from tempopt.temperature import GROUPS, NEUTRAL, PLAN_PARAMETERS, TemperatureParameters
+from tempopt.temperature import GROUPS, NEUTRAL, PLAN_PARAMETERS, TemperatureParameters, is_own_number
 
 if TYPE_CHECKING:
     from tempopt.spec.search_space import Arm
@@ -42,18 +42,24 @@ class Features:
     def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
         self._fixed = spec.fixed_temperatures
         space = spec.space(arm)
-        self._curve = any(name in space for name in _CURVE)
+        self._curve = any(_root(name) in _CURVE for name in space)
         self._depth = any(name in space for name in _DEPTH)
-        self._others = {name: each for name, each in space.items() if name not in (*_CURVE, *_DEPTH)}
+        self._others = {name: each for name, each in space.items() if _root(name) not in (*_CURVE, *_DEPTH)}
 
     def __call__(self, parameters: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return the vector of a whole parameter set."""
         whole = {**self._fixed, **parameters}
-        curve, depth = _of_plan(tuple((name, whole[name]) for name in PLAN_PARAMETERS if name in whole))
+        curve, depth = _of_plan(
+            tuple((name, whole[name]) for name in sorted(whole) if name in PLAN_PARAMETERS)
+        )
         found = [*(curve if self._curve else ()), *(depth if self._depth else ())]
         for name, each in self._others.items():
             found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
         return np.array(found)
+
+
+def _root(name: str) -> str:
+    return "schedule_args" if is_own_number(name) else name
 
 
 @lru_cache(maxsize=50_000)

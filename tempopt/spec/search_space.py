@@ -133,7 +133,7 @@ def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
     if not _NAME.fullmatch(name):
         return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
     prefix, dot, rest = name.partition(".")
-    if not dot:
+    if not dot or name in TEMPERATURE_PARAMETERS:
         return None
     if prefix == "model":
         bare = rest.removeprefix("init_args.")

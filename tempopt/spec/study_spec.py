@@ -57,6 +57,7 @@ from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.groups import CREDITED, NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
+from tempopt.temperature.plan import OWN_NUMBER
 from tempopt.version import __version__
 from tempopt.workers.messages import Program
 from tempopt.workers.placement import Need
@@ -184,7 +185,12 @@ class StudySpec(Section):
         temperature of its output is tempopt's.
         """
         names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
-        return {name: value for name, value in self.model["init_args"].items() if name in names}
+        given = {name: value for name, value in self.model["init_args"].items() if name in names}
+        own = given.get("schedule_args")
+        if isinstance(own, Mapping):
+            del given["schedule_args"]
+            given |= {f"{OWN_NUMBER}{name}": value for name, value in own.items()}
+        return given
 
     @property
     def other_names(self) -> list[str]:

@@ -12,6 +12,7 @@ from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
 from tempopt.errors import UsageError
 from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.sections import Workers
 from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.store.store import Store
@@ -55,6 +56,7 @@ def search(
         KeyboardInterrupt: After everything was saved.
     """
     spec = _loaded(spec)
+    import_schedules(spec)
     with Store.open(storage, create=True) as store:
         spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue)
         runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved())
@@ -84,6 +86,7 @@ def resume(
     with Store.open(storage, create=False) as store:
         study = store.load_study(name)
         spec = StudySpec.from_json(study.spec)
+        import_schedules(spec)
         grow(store, study, spec, more)
         add_pairs(store, study, spec, pairs)
         return StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
@@ -107,6 +110,7 @@ def join(
         if study.state == "paused":
             raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
         spec = StudySpec.from_json(study.spec)
+        import_schedules(spec)
         runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
         return runner.carry_out()
 
@@ -137,6 +141,7 @@ def take_part(
             spec = StudySpec.from_json(study.spec) if spec is None else same_question(study, spec)
         assert spec is not None
         spec = spec.with_overrides(overrides)
+        import_schedules(spec)
         runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
         return runner.carry_out()
 
@@ -162,6 +167,7 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
         SpecError: The spec cannot be carried out.
     """
     spec = _loaded(spec)
+    import_schedules(spec)
     optimizers(spec)
     with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
         started = rehearse(spec, workers[0], task="rehearse" if dry_run else "check")

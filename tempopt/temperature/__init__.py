@@ -50,10 +50,12 @@ from tempopt.temperature.parameters import (
     NEUTRAL,
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
+    ParameterNames,
     check_parameter,
     effective,
 )
-from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, progress
+from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, is_own_number, progress
+from tempopt.temperature.ranges import number
 from tempopt.temperature.schedules import (
     SCHEDULES,
     Constant,
@@ -71,6 +73,10 @@ from tempopt.temperature.schedules import (
     Step,
     Triangular,
     WarmupAnneal,
+    check_own_numbers,
+    is_own,
+    own_numbers,
+    schedule_class,
 )
 
 __all__ = [
@@ -109,6 +115,7 @@ __all__ = [
     "Logarithmic",
     "NoLengthScaling",
     "Normaliser",
+    "ParameterNames",
     "Polynomial",
     "Schedule",
     "Sigmoid",
@@ -125,16 +132,22 @@ __all__ = [
     "YarnScaling",
     "active_groups",
     "at_constant",
+    "check_own_numbers",
     "check_parameter",
     "constant_levels",
     "effective",
     "end_alike",
     "is_neutral",
+    "is_own",
+    "is_own_number",
     "mean_level",
     "neutral",
+    "number",
     "only",
+    "own_numbers",
     "progress",
     "same_training",
+    "schedule_class",
     "steps_alike",
     "steps_held",
     "training_key",

@@ -19,7 +19,7 @@ from tempopt.temperature.plan import TemperatureParameters, progress
 from tempopt.temperature.schedules import SCHEDULES, Schedule
 
 _SCHEDULED = frozenset(
-    {"schedule", "entropy_lambda", "entropy_lambda_final", "entropy_schedule"}
+    {"schedule", "schedule_args", "entropy_lambda", "entropy_lambda_final", "entropy_schedule"}
     | {each.name for schedule in SCHEDULES.values() for each in fields(schedule)}
 )
 """What decides attention by a value at each step alone; everything else has to be the same."""
@@ -142,7 +142,9 @@ def _course(parameters: Mapping[str, Any]) -> _Course:
     return _Course(
         schedule=TemperatureParameters.from_mapping(whole).plan(1).schedule,
         entropy=EntropyParameters.from_mapping(whole),
-        rest=_text({name: value for name, value in whole.items() if name not in _SCHEDULED}),
+        rest=_text(
+            {name: value for name, value in whole.items() if name.partition(".")[0] not in _SCHEDULED}
+        ),
     )
 
 

@@ -17,9 +17,9 @@ from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
 from tempopt.temperature.normalisers import NORMALISERS
-from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, effective
+from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, ParameterNames, effective
 from tempopt.temperature.plan import TemperatureParameters
-from tempopt.temperature.schedules import SCHEDULES, Constant
+from tempopt.temperature.schedules import SCHEDULES, Constant, schedule_class
 
 
 def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
@@ -29,11 +29,11 @@ def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
 NORMALISATION: frozenset[str] = frozenset({"normaliser"}) | _fields_of(NORMALISERS)
 """Parameters of the plan that are no temperature: what makes weights of the logits over the temperature."""
 
-CREDITED: tuple[str, ...] = tuple(name for name in TEMPERATURE_PARAMETERS if name not in NORMALISATION)
+CREDITED = ParameterNames(name for name in TEMPERATURE_PARAMETERS if name not in NORMALISATION)
 """Parameters whose gain is temperature's."""
 
 _LEVELS = frozenset({"temperature_init", "temperature_final", "warmup_start"})
-_SHAPE = (_fields_of(SCHEDULES) | {"schedule"}) - {"temperature_init"}
+_SHAPE = (_fields_of(SCHEDULES) | {"schedule", "schedule_args"}) - {"temperature_init"}
 
 GROUPS: dict[str, frozenset[str]] = {
     "schedule": _SHAPE,
@@ -138,6 +138,6 @@ def _divided(parameters: Mapping[str, Any], level: float) -> dict[str, Any]:
     if _is_flat(_levels(parameters)):
         # dividing would round
         return at_constant(parameters, 1.0)
-    read = {each.name for each in fields(SCHEDULES[parameters["schedule"]])} & _LEVELS
+    read = {each.name for each in fields(schedule_class(parameters["schedule"]))} & _LEVELS
     scaled = {name: value / level for name in read if (value := parameters.get(name, NEUTRAL[name]))}
     return effective({**parameters, **scaled})

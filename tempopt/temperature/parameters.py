@@ -17,22 +17,43 @@ from tempopt.temperature.normalisers import SoftmaxNormaliser
 from tempopt.temperature.plan import (
     TemperatureParameters,
     check_plan_parameter,
+    is_own_number,
     plainly_named,
     unread_plan,
 )
 from tempopt.temperature.ranges import check_number
 
-PLAN_PARAMETERS: tuple[str, ...] = tuple(each.name for each in fields(TemperatureParameters))
+
+class ParameterNames(tuple[str, ...]):
+    """Names of temperature parameters; with ``schedule_args`` it contains ``schedule_args.knee``, too."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__("schedule_args" if is_own_number(name) else name)
+
+
+class _Neutral(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        if is_own_number(name):
+            return None
+        raise KeyError(name)
+
+
+PLAN_PARAMETERS = ParameterNames(each.name for each in fields(TemperatureParameters))
 """Names of the parameters that decide the plan."""
 
-NEUTRAL: dict[str, Any] = {
-    each.name: each.default
-    for each in (*fields(TemperatureParameters), *fields(EntropyParameters))
-    if each.init
-} | {"output_temperature": 1.0}
+NEUTRAL: dict[str, Any] = _Neutral(
+    {
+        each.name: each.default
+        for each in (*fields(TemperatureParameters), *fields(EntropyParameters))
+        if each.init
+    }
+    | {"output_temperature": 1.0}
+)
 """The value of every temperature parameter at which it changes nothing, by name."""
 
-TEMPERATURE_PARAMETERS: tuple[str, ...] = tuple(NEUTRAL)
+TEMPERATURE_PARAMETERS = ParameterNames(NEUTRAL)
 """Names of all temperature parameters."""
 
 

@@ -19,8 +19,17 @@ from tempopt.temperature.length import (
     YarnScaling,
 )
 from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
-from tempopt.temperature.ranges import check_number
-from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule, WarmupAnneal
+from tempopt.temperature.ranges import FINITE, check_number
+from tempopt.temperature.schedules import (
+    SCHEDULES,
+    Constant,
+    Schedule,
+    WarmupAnneal,
+    check_own_numbers,
+    is_own,
+    own_numbers,
+    schedule_class,
+)
 
 _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "schedule": SCHEDULES,
@@ -28,6 +37,17 @@ _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "length_scaling": LENGTH_SCALINGS,
     "normaliser": NORMALISERS,
 }
+
+
+_OWN_READ = frozenset({"temperature_init", "temperature_final", "schedule_args"})
+
+OWN_NUMBER = "schedule_args."
+"""What the names of numbers begin with that a schedule outside tempopt has for itself."""
+
+
+def is_own_number(name: object) -> bool:
+    """Return whether a name is ``schedule_args.NAME``: a number of a schedule outside tempopt."""
+    return isinstance(name, str) and name.startswith(OWN_NUMBER)
 
 
 def progress(step: int, total_steps: int) -> float:
@@ -83,7 +103,7 @@ class TemperatureParameters:
     Args:
         temperature_init: Temperature at progress 0 (for ``warmup_anneal`` at ``warmup_fraction``).
         temperature_final: Temperature at progress 1; None means ``temperature_init``.
-        schedule: Name in ``SCHEDULES``.
+        schedule: Name in ``SCHEDULES``, or ``package.module:Class`` of one that was imported.
         layer_pattern: Name in ``LAYER_PATTERNS``.
         layer_ratio: Last layer over first (``linear``, ``exp``, ``cosine``) or ends over middle (``u``).
         length_scaling: Name in ``LENGTH_SCALINGS``.
@@ -100,6 +120,7 @@ class TemperatureParameters:
         hold_fraction: Progress, between 0 and 1, until which ``hold_anneal`` is at ``temperature_init``.
         normaliser: Name in ``NORMALISERS``; ``linear`` has no temperature.
         top_k: Number of keys, at least 1, that ``top_k`` keeps.
+        schedule_args: Numbers of a schedule outside tempopt by name; those left out have their default.
 
     Raises:
         SpecError: if a name is not known, a number is out of range, ``constant`` is given a
@@ -124,11 +145,13 @@ class TemperatureParameters:
     hold_fraction: float = 0.5
     normaliser: str = "softmax"
     top_k: int = 8
+    schedule_args: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
             check_plan_parameter(each.name, getattr(self, each.name))
         self._check_reached()
+        self._check_own_numbers()
         self._check_has_temperature()
 
     def _check_reached(self) -> None:
@@ -137,6 +160,15 @@ class TemperatureParameters:
                 f'temperature_final={self.temperature_final!r} has no effect: schedule "constant" stays at '
                 f"temperature_init={self.temperature_init!r}. Leave temperature_final out, or choose a "
                 'schedule that moves, as in schedule="cosine".'
+            )
+
+    def _check_own_numbers(self) -> None:
+        if is_own(self.schedule):
+            check_own_numbers(self.schedule, self.schedule_args or {})
+        elif self.schedule_args:
+            raise SpecError(
+                f'schedule_args={dict(self.schedule_args)!r} has no effect: schedule "{self.schedule}" is '
+                "tempopt's, whose numbers are parameters of their own. Leave schedule_args out."
             )
 
     def _check_has_temperature(self) -> None:
@@ -156,7 +188,12 @@ class TemperatureParameters:
     @classmethod
     def from_mapping(cls, parameters: Mapping[str, Any]) -> TemperatureParameters:
         """Pick the plan's parameters out of a flat mapping that may hold others; missing ones are neutral."""
-        return cls(**{each.name: parameters[each.name] for each in fields(cls) if each.name in parameters})
+        given = {each.name: parameters[each.name] for each in fields(cls) if each.name in parameters}
+        if own := {
+            name.removeprefix(OWN_NUMBER): value for name, value in parameters.items() if is_own_number(name)
+        }:
+            given["schedule_args"] = {**(given.get("schedule_args") or {}), **own}
+        return cls(**given)
 
     def plan(self, num_layers: int) -> TemperaturePlan:
         """Return the plan for a model with that many attention layers."""
@@ -164,11 +201,20 @@ class TemperatureParameters:
         scaling = NoLengthScaling.name if self.normaliser == LinearNormaliser.name else self.length_scaling
         return TemperaturePlan(
             num_layers=num_layers,
-            schedule=self._build(SCHEDULES[self.schedule]),
+            schedule=self._schedule(),
             layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
             length_scaling=self._build(LENGTH_SCALINGS[scaling]),
             normaliser=self._build(NORMALISERS[self.normaliser]),
         )
+
+    def _schedule(self) -> Schedule:
+        kind = schedule_class(self.schedule)
+        if not is_own(self.schedule):
+            made: Schedule = self._build(kind)
+            return made
+        final = self.temperature_init if self.temperature_final is None else self.temperature_final
+        ends = {"temperature_init": self.temperature_init, "temperature_final": final}
+        return kind(**ends, **(self.schedule_args or {}))
 
     def _build(self, kind: type[Any]) -> Any:
         values = {name: getattr(self, name) for name in _field_names(kind)}
@@ -186,7 +232,17 @@ def check_plan_parameter(name: str, value: object) -> None:
     Raises:
         SpecError: if the value is of the wrong type, out of range, or a name that is not known.
     """
-    if name in _REGISTRIES:
+    if is_own_number(name):
+        # of which schedule is not said here
+        check_number(name, value, FINITE)
+    elif name == "schedule_args":
+        if not (value is None or isinstance(value, Mapping)):
+            raise SpecError(
+                f"schedule_args={value!r} is no mapping. Give numbers by name, as in {{knee: 0.3}}."
+            )
+    elif name == "schedule" and is_own(value):
+        own_numbers(str(value))
+    elif name in _REGISTRIES:
         registry = _REGISTRIES[name]
         if not (isinstance(value, str) and value in registry):
             raise SpecError(unknown(name, value, registry))
@@ -203,9 +259,23 @@ def unread_plan(parameters: Mapping[str, Any]) -> set[str]:
     unread = {
         name for choice in _REGISTRIES if choice in parameters for name in _unread(choice, parameters[choice])
     }
+    unread |= _unread_own_numbers(parameters)
     if parameters.get("normaliser") == LinearNormaliser.name:
         unread |= _field_names(TemperatureParameters) - {"normaliser"}
+        unread |= {name for name in parameters if is_own_number(name)}
     return unread
+
+
+def _unread_own_numbers(parameters: Mapping[str, Any]) -> set[str]:
+    """Return the numbers of schedules outside tempopt that the schedule has not, as far as that is known."""
+    chosen = parameters.get("schedule")
+    given = {name for name in parameters if is_own_number(name)}
+    if chosen is None:
+        return set()
+    if not is_own(chosen):
+        return given
+    known = own_numbers(chosen)
+    return set() if known is None else given - {f"{OWN_NUMBER}{name}" for name in known}
 
 
 def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,7 +308,13 @@ def _read(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
     if choice not in parameters:
         return frozenset()
     check_plan_parameter(choice, parameters[choice])
-    return _field_names(_REGISTRIES[choice][parameters[choice]])
+    return _fields_read(choice, parameters[choice])
+
+
+def _fields_read(choice: str, chosen: str) -> frozenset[str]:
+    if choice == "schedule":
+        return _OWN_READ if is_own(chosen) else _field_names(SCHEDULES[chosen])
+    return _field_names(_REGISTRIES[choice][chosen])
 
 
 def _unread(choice: str, chosen: str) -> frozenset[str]:
@@ -250,8 +326,8 @@ def _unread(choice: str, chosen: str) -> frozenset[str]:
 @cache
 def _only_others(choice: str, chosen: str) -> frozenset[str]:
     registry = _REGISTRIES[choice]
-    others = frozenset(name for strategy in registry.values() for name in _field_names(strategy))
-    return others - _field_names(registry[chosen])
+    others = {name for strategy in registry.values() for name in _field_names(strategy)}
+    return frozenset(others | (_OWN_READ if choice == "schedule" else set())) - _fields_read(choice, chosen)
 
 
 def _field_names(strategy: type[Any]) -> frozenset[str]:

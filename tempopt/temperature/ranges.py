@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
 
 from tempopt.errors import SpecError
 
@@ -12,6 +13,8 @@ from tempopt.errors import SpecError
 # layer's factor, would leave the range of half precision altogether.
 LOWEST = 1e-6
 HIGHEST = 1e6
+
+_OWN = "tempopt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +26,21 @@ class Range:
     whole: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRange(Range):
+    """The values of a number that :func:`number` declares: from ``low`` to ``high``, both allowed."""
+
+    low: int | float
+    high: int | float
+
+
 def _is_scale(value: float) -> bool:
     return LOWEST <= value <= HIGHEST
 
 
 _SCALE = Range(allowed=f"a number from {LOWEST:g} to {HIGHEST:g}", accepts=_is_scale)
 
-_FINITE = Range(allowed="a finite number", accepts=math.isfinite)
+FINITE = Range(allowed="a finite number", accepts=math.isfinite)
 
 _FRACTION = Range(allowed="a number between 0 and 1, both excluded", accepts=lambda value: 0 < value < 1)
 
@@ -56,8 +67,8 @@ RANGES: dict[str, Range] = {
     "num_steps": Range(allowed="a whole number of at least 2", accepts=lambda value: value >= 2, whole=True),
     "top_k": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
     "num_layers": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
-    "entropy_lambda": _FINITE,
-    "entropy_lambda_final": _FINITE,
+    "entropy_lambda": FINITE,
+    "entropy_lambda_final": FINITE,
     "entropy_target": Range(
         allowed="a share of ln n, the largest entropy of n keys, from 0 to 1",
         accepts=lambda value: 0 <= value <= 1,
@@ -66,13 +77,47 @@ RANGES: dict[str, Range] = {
 }
 
 
-def check_number(name: str, value: object) -> None:
+def number(default: int | float, *, low: int | float, high: int | float) -> Any:
+    """Declare a number that a schedule has for itself, as a field of its dataclass.
+
+    Args:
+        default: Value where none is given; an integer declares a whole number.
+        low: Least value, itself allowed.
+        high: Largest value, itself allowed.
+
+    Raises:
+        ValueError: The default is not from ``low`` to ``high``, or these are not finite.
+    """
+    if not -math.inf < low <= default <= high < math.inf:
+        raise ValueError(
+            f"default {default!r} is not from {low!r} to {high!r}. Give finite numbers in order."
+        )
+    whole = isinstance(default, int)
+    allowed = f"a {'whole number' if whole else 'number'} from {low:g} to {high:g}"
+    own = OwnRange(
+        allowed=allowed, accepts=lambda value: low <= value <= high, whole=whole, low=low, high=high
+    )
+    return field(default=default, metadata={_OWN: own})
+
+
+def own_range(each: Field[Any]) -> OwnRange | None:
+    """Return what :func:`number` declared of a field; None if it declared nothing."""
+    found: OwnRange | None = each.metadata.get(_OWN)
+    return found
+
+
+def check_number(name: str, value: object, allowed: Range | None = None) -> None:
     """Refuse a value that the numeric parameter ``name`` cannot have.
+
+    Args:
+        name: The parameter.
+        value: Its value.
+        allowed: What it may be; None: what ``RANGES`` says of that name.
 
     Raises:
         SpecError: if the value is not a number, not finite or out of range.
     """
-    allowed = RANGES[name]
+    allowed = allowed or RANGES[name]
     kinds = (int,) if allowed.whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise SpecError(f"{name}={value!r} is {_kind(value)}. Give {allowed.allowed}.{_remedy(value)}")
@@ -89,8 +134,8 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            check_number(field.name, getattr(self, field.name))
+        for each in fields(self):
+            check_number(each.name, getattr(self, each.name), own_range(each))
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,6 @@
-"""Tests that a launcher of your own can be run against; see :class:`LauncherTests`. Needs pytest.
+"""Tests that a launcher or a schedule of your own can be run against. Needs ``tempopt[testing]``.
+
+:class:`LauncherTests` is for launchers, :func:`check_schedule` for schedules.
 
 Nothing is imported before it is asked for: workers find a toy in here, where there may be no pytest.
 """
@@ -9,13 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tempopt.testing.launchers import LauncherTests as LauncherTests
+    from tempopt.testing.schedules import check_schedule as check_schedule
 
-__all__ = ["LauncherTests"]
+__all__ = ["LauncherTests", "check_schedule"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f'module "tempopt.testing" has no attribute "{name}"; it has LauncherTests')
+        raise AttributeError(
+            f'module "tempopt.testing" has no attribute "{name}"; it has {" and ".join(__all__)}'
+        )
+    if name == "check_schedule":
+        from tempopt.testing.schedules import check_schedule
+
+        return check_schedule
     import pytest
 
     # before the first import: so that an assertion that fails shows what it compared

@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
-from tempopt.temperature.parameters import NEUTRAL, PLAN_PARAMETERS, TEMPERATURE_PARAMETERS, effective
+from tempopt.temperature.parameters import (
+    NEUTRAL,
+    PLAN_PARAMETERS,
+    TEMPERATURE_PARAMETERS,
+    ParameterNames,
+    effective,
+)
+from tempopt.temperature.plan import OWN_NUMBER, is_own_number
+from tempopt.temperature.schedules import is_own
 from tempopt.training.arguments import Arguments, loaders, parameter
-from tempopt.workers.class_paths import load_class
+from tempopt.workers.class_paths import load_class, load_schedule
 from tempopt.workers.messages import Program
 
 if TYPE_CHECKING:
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 # Attaching puts on what decides attention; these act on the loss and on its logits.
 _BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
 # What decides attention.
-_ATTENDED = (*PLAN_PARAMETERS, *ENTROPY_PARAMETERS)
+_ATTENDED = ParameterNames((*PLAN_PARAMETERS, *ENTROPY_PARAMETERS))
 # Why the rows of the query cannot deliver some of it.
 _WHERE_ATTENDED = {
     "length_scaling": "know nothing of the number of keys",
@@ -114,7 +122,7 @@ class Prepared:
         """
         values = self._model.values(self._split(parameters).model)
         if self.tempered:
-            counted = effective({name: values[name] for name in _ATTENDED if name in values})
+            counted = _counted({name: values[name] for name in _ATTENDED if name in values})
             values = {name: each for name, each in values.items() if name not in _ATTENDED} | counted
         module: L.LightningModule = _made(self._model, values)
         return module
@@ -143,7 +151,7 @@ class Prepared:
         """Return what decides attention: what is given, and below that a TemperedModule's init arguments."""
         merged = {**(self._model.given if self.tempered else {}), **parameters}
         names = _ATTENDED if self.tempered else self._attachable
-        return effective({name: merged[name] for name in names if name in merged})
+        return _counted(_nested({name: value for name, value in merged.items() if name in names}))
 
     @property
     def way(self) -> Literal["query_rows", "attention_interface"]:
@@ -190,7 +198,7 @@ class Prepared:
 
     def _split(self, parameters: Mapping[str, Any]) -> _Parts:
         parts = _Parts()
-        for name, value in parameters.items():
+        for name, value in _nested(parameters, self._model.given.get("schedule_args")).items():
             prefix, dot, rest = name.partition(".")
             if dot and prefix == "trainer":
                 parts.trainer[rest] = value
@@ -281,6 +289,22 @@ class Prepared:
             for kind, remedy in remedies.items()
             if kind in wanted - there
         ]
+
+
+def _nested(parameters: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return parameters with ``schedule_args.knee`` in the argument ``schedule_args``, above those given."""
+    found = {name: value for name, value in parameters.items() if not is_own_number(name)}
+    own = {n.removeprefix(OWN_NUMBER): value for n, value in parameters.items() if is_own_number(n)}
+    if own:
+        found["schedule_args"] = {**(given or {}), **(found.get("schedule_args") or {}), **own}
+    return found
+
+
+def _counted(attended: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what counts of the parameters that decide attention; a schedule of one's own is imported."""
+    if is_own(attended.get("schedule")):
+        load_schedule(attended["schedule"], where="schedule")
+    return effective(attended)
 
 
 def build(

@@ -24,8 +24,10 @@ from tempopt.temperature import (
     TemperatureParameters,
     TemperaturePlan,
     TopKNormaliser,
+    is_own,
 )
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
+from tempopt.workers.class_paths import load_schedule
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
 _HELD = (
@@ -57,7 +59,7 @@ class TemperedModule(L.LightningModule):
         num_layers: Number of attention layers, >= 1.
         temperature_init: tau at the start of training, dimensionless, > 0.
         temperature_final: tau at the end; None for ``temperature_init``.
-        schedule: Name of a schedule in :data:`tempopt.temperature.SCHEDULES`.
+        schedule: Name of a schedule in :data:`tempopt.temperature.SCHEDULES`, or ``package.module:Class``.
         layer_pattern: Name of a pattern in :data:`tempopt.temperature.LAYER_PATTERNS`.
         layer_ratio: Ratio between the pattern's ends, > 0.
         length_scaling: Name of a factor on 1/tau by the number of keys a query sees, in
@@ -80,6 +82,7 @@ class TemperedModule(L.LightningModule):
         normaliser: What makes weights of the logits, a name in :data:`tempopt.temperature.NORMALISERS`.
             ``linear`` takes no temperature but 1, and all but ``softmax`` no ``entropy_lambda``.
         top_k: Number of keys that the normaliser ``top_k`` keeps, >= 1.
+        schedule_args: Numbers by name of a schedule that is a ``package.module:Class``.
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
@@ -125,6 +128,7 @@ class TemperedModule(L.LightningModule):
         hold_fraction: float = 0.5,
         normaliser: str = "softmax",
         top_k: int = 8,
+        schedule_args: dict[str, Any] | None = None,
         validate_at: str = "final",
     ) -> None:
         super().__init__()
@@ -133,6 +137,8 @@ class TemperedModule(L.LightningModule):
             raise SpecError(f'validate_at is "{validate_at}"; allowed are final and current.')
         # parameters are arguments of the same names
         given = locals()
+        if is_own(schedule):
+            load_schedule(schedule, where="schedule")
         self.entropy = EntropyParameters.from_mapping(given)
         self.num_layers = num_layers
         self.validate_at = validate_at

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tempopt.errors import SpecError, unknown
+from tempopt.temperature.schedules import Schedule, own_numbers
 
 _BUNDLED = "lightning_modules"
 
@@ -45,6 +46,34 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
             f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(found, module, base)}'
         )
     return found
+
+
+def load_schedule(name: str, *, where: str) -> None:
+    """Import a schedule that is not tempopt's own, so that it is known by its name.
+
+    Args:
+        name: ``package.module:Class``.
+        where: Key of the spec that names it, for messages.
+
+    Raises:
+        SpecError: As :func:`load_class`, or the class is not declared as a schedule is.
+    """
+    found = load_class(name.replace(":", "."), base=Schedule, where=where)
+    if found.name != name:  # type: ignore[attr-defined]
+        raise SpecError(f'{where}: "{name}" is defined as "{found.name}". Name it so.')  # type: ignore[attr-defined]
+    try:
+        own_numbers(name)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def import_module(name: str, *, where: str) -> None:
+    """Import a module, from the current folder or from what is installed.
+
+    Raises:
+        SpecError: There is none, or it does not import.
+    """
+    _import(name, where=where)
 
 
 def _import(module_name: str, *, where: str) -> object:

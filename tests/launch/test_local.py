@@ -70,6 +70,7 @@ def test_an_agent_that_is_told_to_leave_before_it_listens_has_left_in_good_order
     assert launcher.jobs(ids)[0].code in (2, 130)
 
 
+@pytest.mark.service  # the driver of PostgreSQL, though no server
 def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

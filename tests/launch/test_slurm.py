@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+pytest.importorskip("submitit", reason="Slurm's tests are of the tier service, which needs tempopt[slurm].")
+
 from tempopt.errors import UsageError
 from tempopt.launch import slurm, slurm_job
 from tempopt.launch.launcher import Job, Task
@@ -25,6 +27,8 @@ from tests.cluster import studies
 from tests.cluster.crew import wait_until
 from tests.cluster.slurm import CPUS, GPUS, PARTITION, Slurm
 from tests.servers import find_or_start, strike
+
+pytestmark = pytest.mark.service
 
 _ENDED = ("done", "failed", "gone")
 # nothing that crawls is done before its time limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from pathlib import Path
@@ -18,7 +19,7 @@ from tempopt.attention.functional.attention import tempered_attention
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.attention.modules.learned import HeadTemperature, QueryKeyNorm
 from tempopt.errors import SpecError
-from tempopt.temperature import NORMALISERS, TemperatureParameters
+from tempopt.temperature import NEUTRAL, NORMALISERS, TemperatureParameters
 from tempopt.training.build import prepare
 from tempopt.workers.messages import Program
 
@@ -418,3 +419,13 @@ def test_the_type_of_the_weights_does_not_round_what_attention_is_weighed_with(d
     assert float(module._length_constant[0]) == pytest.approx(math.log(7.0), rel=exact)
     kept = Small(normaliser="top_k", top_k=1001).to(dtype)
     assert int(kept._top_k) == 1001
+
+
+def test_every_temperature_parameter_but_that_of_the_loss_is_an_argument() -> None:
+    given = {
+        name: each.default
+        for name, each in inspect.signature(TemperedModule.__init__).parameters.items()
+        if name not in ("self", "num_layers", "validate_at")
+    }
+    assert given == {name: value for name, value in NEUTRAL.items() if name != "output_temperature"}
+    assert all(f" {name}:" in str(TemperedModule.__doc__) for name in given)

@@ -33,7 +33,9 @@ from tempopt.temperature import (
     EntropyParameters,
     TemperatureParameters,
     TemperaturePlan,
+    is_own,
 )
+from tempopt.workers.class_paths import load_schedule
 
 Parameters = TemperatureParameters | Mapping[str, object]
 Way = Literal["auto", "query_rows", "attention_interface"]
@@ -379,7 +381,7 @@ def _named(parameters: Parameters) -> Mapping[str, object]:
 
 def _refuse_unknown(given: Mapping[str, object]) -> None:
     for name in given:
-        if name not in NEUTRAL:
+        if name not in TEMPERATURE_PARAMETERS:
             raise AttachError(unknown("temperature parameter", name, TEMPERATURE_PARAMETERS))
 
 
@@ -407,4 +409,6 @@ def _read(
     """Return the plan's parameters and those of the entropy term, as it is where nothing is said of it."""
     if isinstance(parameters, TemperatureParameters):
         return parameters, entropy
+    if is_own(schedule := parameters.get("schedule")):
+        load_schedule(str(schedule), where="schedule")
     return TemperatureParameters.from_mapping(parameters), EntropyParameters.from_mapping(parameters)

@@ -1,0 +1,61 @@
+"""Schedules that are not tempopt's own: what a spec names of them is imported and checked here.
+
+Called where a study is searched, never where it is read: importing runs the module's code.
+"""
+
+from __future__ import annotations
+
+from tempopt.errors import SpecError
+from tempopt.spec.search_space import Choices
+from tempopt.spec.study_spec import StudySpec
+from tempopt.temperature.plan import OWN_NUMBER, is_own_number
+from tempopt.temperature.schedules import check_own_numbers, is_own, own_numbers
+from tempopt.workers.class_paths import load_schedule
+
+
+def own_schedules(spec: StudySpec) -> dict[str, str]:
+    """Return the schedules outside tempopt that a spec names, each with the key that names it."""
+    searched = spec.search.get("schedule")
+    named = dict.fromkeys(searched.choices, "search.schedule") if isinstance(searched, Choices) else {}
+    if fixed := spec.fixed_temperatures.get("schedule"):
+        named.setdefault(fixed, "model.init_args.schedule")
+    return {name: where for name, where in named.items() if is_own(name)}
+
+
+def import_schedules(spec: StudySpec) -> None:
+    """Import the schedules outside tempopt that a spec names, and check their numbers.
+
+    Raises:
+        SpecError: One does not import or is no schedule, or a number is none of theirs or out of range.
+    """
+    named = own_schedules(spec)
+    for name, where in named.items():
+        load_schedule(name, where=where)
+    numbers = {f"search.{name}": (name, domain.probes) for name, domain in spec.search.items()}
+    numbers |= {
+        f"model.init_args.{name}": (name, (value,)) for name, value in spec.fixed_temperatures.items()
+    }
+    faults = []
+    for where, (name, values) in numbers.items():
+        if is_own_number(name):
+            faults += _faults(list(named), where, name.removeprefix(OWN_NUMBER), values)
+    if faults:
+        raise SpecError("\n".join(faults))
+
+
+def _faults(schedules: list[str], where: str, number: str, values: tuple[object, ...]) -> list[str]:
+    """Return what is wrong with the values of a number, for the schedules that have it."""
+    having = [name for name in schedules if number in (own_numbers(name) or {})]
+    if not having:
+        known = sorted({each for name in schedules for each in own_numbers(name) or {}})
+        there = f"These have {', '.join(known)}." if known else "These have none."
+        return [f"{where}: none of {', '.join(schedules) or 'the schedules'} has a number {number}. {there}"]
+    faults = []
+    for name in having:
+        for value in values:
+            try:
+                check_own_numbers(name, {number: value})
+            except SpecError as error:
+                faults.append(f"{where}: {error}")
+                break
+    return faults

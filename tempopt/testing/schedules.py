@@ -1,0 +1,105 @@
+"""Property tests that a schedule of your own can be run against. Needs hypothesis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import Field, fields
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.temperature.ranges import OwnRange, own_range
+from tempopt.temperature.schedules import Schedule, own_numbers
+
+_SCALE = st.floats(1e-6, 1e6)
+_LEVELS = {"temperature_init": 2.0, "temperature_final": 0.5}
+_CLOSE = 1e-9
+
+
+def check_schedule(kind: type[Schedule]) -> None:
+    """Test that a schedule keeps what every schedule promises, at many values of its numbers.
+
+    Its temperature is finite and between ``temperature_init`` and ``temperature_final`` at every progress in
+    [0, 1], and the same when it is asked for again. It begins at the one and ends at the other, and does not
+    move where they are equal; rounding is forgiven up to a relative 1e-9. Schedules of equal numbers are
+    equal. A progress outside [0, 1], and a number out of its range, are refused.
+
+    Args:
+        kind: The class, one that is not tempopt's own.
+
+    Raises:
+        AssertionError: A promise is broken; the message has the schedule and the progress.
+        SpecError: The class is not declared as :class:`tempopt.temperature.Schedule` says.
+    """
+    own_numbers(kind.name)
+    _check_values(kind)
+    _check_flat(kind)
+    _check_refusals(kind)
+
+
+def _check_values(kind: type[Schedule]) -> None:
+    @settings(report_multiple_bugs=False)
+    @given(_schedules(kind), st.floats(0.0, 1.0))
+    def check(schedule: Any, progress: float) -> None:
+        first, last, found = schedule.temperature_init, schedule.temperature_final, schedule(progress)
+        assert math.isfinite(found), _told(schedule, progress)
+        assert min(first, last) * (1 - _CLOSE) <= found <= max(first, last) * (1 + _CLOSE), (
+            f"{_told(schedule, progress)}, which is not between its temperatures"
+        )
+        assert schedule(progress) == found, f"{_told(schedule, progress)}, and another one when asked again"
+        assert _same(schedule(0.0), first), f"{_told(schedule, 0.0)}, not temperature_init"
+        assert _same(schedule(1.0), last), f"{_told(schedule, 1.0)}, not temperature_final"
+        assert kind(**{each.name: getattr(schedule, each.name) for each in fields(kind)}) == schedule
+
+    check()
+
+
+def _check_flat(kind: type[Schedule]) -> None:
+    @settings(report_multiple_bugs=False)
+    @given(_schedules(kind), st.floats(0.0, 1.0))
+    def check(schedule: Any, progress: float) -> None:
+        level = schedule.temperature_init
+        numbers = {each.name: getattr(schedule, each.name) for each in fields(kind)}
+        flat = kind(**{**numbers, "temperature_final": level})
+        assert _same(flat(progress), level), f"{_told(flat, progress)}, though it has nowhere to go"
+
+    check()
+
+
+def _check_refusals(kind: type[Schedule]) -> None:
+    for progress in (-1e-9, 1.0 + 1e-9, math.nan):
+        try:
+            kind(**_LEVELS)(progress)
+        except UsageError:
+            continue
+        raise AssertionError(f"{kind.name} takes a progress of {progress!r}. Override _at, not __call__.")
+    for each in fields(kind):
+        for value in (math.nan, math.inf, "1", None, True):
+            try:
+                kind(**{**_LEVELS, each.name: value})
+            except SpecError:
+                continue
+            raise AssertionError(f"{kind.name} takes {each.name}={value!r}. Call super().__post_init__().")
+
+
+def _schedules(kind: type[Schedule]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{each.name: _values(each) for each in fields(kind)})
+
+
+def _values(each: Field[Any]) -> st.SearchStrategy[Any]:
+    allowed = own_range(each)
+    if not isinstance(allowed, OwnRange):
+        return _SCALE
+    if allowed.whole:
+        return st.integers(int(allowed.low), int(allowed.high))
+    return st.floats(allowed.low, allowed.high)
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_CLOSE)
+
+
+def _told(schedule: Schedule, progress: float) -> str:
+    return f"{schedule!r} is {schedule(progress)!r} at progress {progress!r}"
