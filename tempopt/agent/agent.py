@@ -23,7 +23,7 @@ from tempopt.agent.snapshot import snapshot
 from tempopt.agent.store_connection import StoreAway
 from tempopt.agent.ticket_client import THOROUGH_SECONDS, TicketClient
 from tempopt.agent.worker_pool import WorkerPool
-from tempopt.agent.worker_slot import WorkerSlot, first_lease
+from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, first_lease
 from tempopt.confirmation.evaluations import counted
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound
 from tempopt.records.changes import Began, Reported
@@ -181,7 +181,7 @@ class Agent:
     def _begin(self, work: WorkerSlot, ticket: TicketRow) -> None:
         work.take(ticket, self._requests.folder(ticket), self._client.reports(ticket))
         if self._pruned_before(work, ticket):
-            work.pruned = True
+            work.stopped = "pruned"
             nothing = Finished(
                 ticket=ticket.id,
                 attempt=ticket.attempt,
@@ -193,9 +193,7 @@ class Agent:
                 reports=[],
             )
             self._end(work, "pruned", nothing)
-        elif ticket.alone:
-            work.waiting = True
-        else:
+        elif not ticket.alone:
             work.send(self._requests.of(work))
 
     def _pruned_before(self, work: WorkerSlot, ticket: TicketRow) -> bool:
@@ -240,16 +238,15 @@ class Agent:
     def _handle(self, work: WorkerSlot, message: Message) -> None:
         assert isinstance(message, Started | Progress | Report | Kept | Finished | Failed)
         if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
-            work.abandoned = None
+            work.ended_abandoned()
         if isinstance(message, Failed):
             # a group of processes ends with it, and one that ran out of a card's memory may have kept some
-            work.worn = work.worn or work.worker.place.ranks > 1 or message.kind == "gpu_memory"
+            if work.worker.place.ranks > 1 or message.kind == "gpu_memory":
+                work.process = Process.WORN
         if not work.concerns(message.ticket, message.attempt):
             return
         assert work.ticket is not None
-        # when a model has been built, its first step, and perhaps a compilation, is still to come
-        work.moving = work.training
-        work.moved = time.monotonic()
+        work.heard()
         if isinstance(message, Started | Progress | Report):
             work.step = message.step
         self._client.progressed(work.ticket, work.patience(self._spec.study.lease), step=work.step)
@@ -269,7 +266,7 @@ class Agent:
                 self._failed(work, message)
 
     def _started(self, work: WorkerSlot, message: Started) -> None:
-        work.training, work.total_steps, work.device = True, message.total_steps, message.device
+        work.phase, work.total_steps, work.device = Phase.STARTED, message.total_steps, message.device
         cache, id = self._cache, message.ticket
         self._began(work, message)
         if cache.codes and message.code not in cache.codes:
@@ -323,7 +320,7 @@ class Agent:
         )
         work.bound = self._cache.arms.bound(ticket, work.reports)
         if step != work.total_steps and self._cache.arms.prune(ticket, work.reports):
-            work.pruned = True
+            work.stopped = "pruned"
             work.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
 
     def _kept(self, work: WorkerSlot, message: Kept) -> None:
@@ -342,7 +339,7 @@ class Agent:
         if work.pruned:
             self._end(work, "pruned", message)
         elif message.state == "stopped":
-            assert work.leaving, "a worker stopped a run that nobody stopped"
+            assert work.stopped == "left", "a worker stopped a run that nobody stopped"
             self._return(work, message.peak_memory)
         elif message.state == "diverged":
             self._end(work, "diverged", message)
@@ -462,7 +459,7 @@ class Agent:
                 if work.waiting:
                     self._return(work)
                 elif work.ticket is not None:
-                    work.leaving = True
+                    work.stopped = work.stopped or "left"
                     id, attempt = work.ticket.id, work.ticket.attempt
                     work.worker.send(Stop(ticket=id, attempt=attempt, keep=not work.pruned))
             while (busy := self._pool.busy()) and (left := until - time.monotonic()) > 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
-from tempopt.agent.worker_slot import WorkerSlot
+from tempopt.agent.worker_slot import Process, WorkerSlot
 from tempopt.workers.process import WorkerProcess
 
 _STILLBORN = 3
@@ -28,7 +28,7 @@ class WorkerPool:
     @property
     def workers(self) -> list[WorkerProcess]:
         """The workers that are alive now."""
-        return [work.worker for work in self.all if not work.resting]
+        return [work.worker for work in self.all if not work.suspended]
 
     def free(self) -> list[WorkerSlot]:
         """Return those that may be given a ticket."""
@@ -40,7 +40,7 @@ class WorkerPool:
 
     def listening(self) -> dict[Connection, WorkerSlot]:
         """Return whom to listen to."""
-        return {work.worker.connection: work for work in self.all if not work.resting}
+        return {work.worker.connection: work for work in self.all if not work.suspended}
 
     def busy(self) -> dict[Connection, WorkerSlot]:
         """Return whom to listen to until there is no ticket in work."""
@@ -53,9 +53,9 @@ class WorkerPool:
     def tend(self) -> list[WorkerSlot]:
         """Start anew who has to be, and return those that have waited for their card and may begin now."""
         for work in self.all:
-            if work.resting and not self._kept_off(work):
+            if work.suspended and not self._kept_off(work):
                 self._renew(work)
-            elif work.at_rest and (work.worn or (work.waiting and not work.fresh)):
+            elif work.at_rest and not work.suspended and self._is_spent(work):
                 self._renew(work)
         return [work for work in self.all if work.waiting and self._cleared(work)]
 
@@ -65,9 +65,9 @@ class WorkerPool:
         if not all(other.at_rest for other in others):
             return False
         for other in others:
-            if not other.resting:
+            if not other.suspended:
                 other.worker.kill()
-                other.resting = True
+                other.process = Process.SUSPENDED
         return work.worker.ready
 
     def heard(self) -> None:
@@ -93,12 +93,14 @@ class WorkerPool:
                 work.alone = False
 
     def _renew(self, work: WorkerSlot) -> None:
-        if not work.resting:
+        if not work.suspended:
             work.worker.kill()
-        work.worker = WorkerProcess(slot=work.worker.slot, place=work.worker.place)
-        work.abandoned = None
-        work.worn = work.resting = False
-        work.fresh = True
+        work.renewed(WorkerProcess(slot=work.worker.slot, place=work.worker.place))
+
+    @staticmethod
+    def _is_spent(work: WorkerSlot) -> bool:
+        """Return whether a process may not train what comes next: a run alone on a GPU gets a fresh one."""
+        return work.process is Process.WORN or (work.waiting and work.process is not Process.FRESH)
 
     def _neighbours(self, work: WorkerSlot) -> list[WorkerSlot]:
         cards = set(work.worker.place.gpus or ())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from tempopt.agent.observer import WorkerView
 from tempopt.records.liveness import host
@@ -17,6 +19,26 @@ _START_SECONDS = 10.0
 _START_LEASES = 3.0
 # a validation is finished first
 _STOP_SECONDS = 60.0
+
+
+class Phase(Enum):
+    """How far a worker is with its ticket."""
+
+    IDLE = "no ticket"
+    WAITING_FOR_GPU = "a ticket, whose run is not sent before the GPU is its own"
+    PREPARING = "sent, and the model is being built"
+    STARTED = "begun to train, but the first step, and perhaps a compilation, is still to come"
+    TRAINING = "has made progress"
+    ABANDONING = "no ticket, but a run to end that is another agent's by now"
+
+
+class Process(Enum):
+    """What a worker's process is good for."""
+
+    FRESH = "known to have trained nothing"
+    USED = "warm"
+    WORN = "to be replaced before it trains again"
+    SUSPENDED = "ended, so that another worker has the GPU to itself"
 
 
 def first_lease(lease: float) -> float:
@@ -41,20 +63,16 @@ class WorkerSlot:
         held: Optimizer step up to which its checkpoints are worth keeping for other runs.
         bound: What the pruner would not have had the last report be worse than; None: no such number.
         device: What the latest run of its was trained on, for people to read; None before the first.
-        pruned: Whether the pruner has ended it; whatever still comes is not counted.
-        leaving: Whether it has been told to write a checkpoint and stop.
-        training: Whether it has begun to train.
-        moving: Whether it has moved since.
-        abandoned: Ticket and attempt that it was told to stop because they are another's, until it has.
+        phase: How far it is with the ticket.
+        process: What its process is good for.
+        stopped: Why it was told to stop; what a pruned run still reports is not counted, and one that is
+            left writes a checkpoint first.
+        abandoned: Ticket and attempt of the run to end in ``ABANDONING``.
         begun: When it was given the ticket.
         moved: When it last made progress, on the same clock.
         log_from: Where in the ticket's log this attempt begins.
-        alone: Whether its card is to be its own: its ticket wants that, or the last one did and the next
+        alone: Whether its GPU is to be its own: its ticket wants that, or the last one did and the next
             one may.
-        waiting: Whether its run has not begun, its card being still in others' use.
-        resting: Whether its process was ended, so that another has the card to itself.
-        worn: Whether its process is to be replaced before it trains again.
-        fresh: Whether its process is known to have trained nothing.
     """
 
     worker: WorkerProcess
@@ -66,35 +84,50 @@ class WorkerSlot:
     held: int = 0
     bound: float | None = None
     device: str | None = None
-    pruned: bool = False
-    leaving: bool = False
-    training: bool = False
-    moving: bool = False
+    phase: Phase = Phase.IDLE
+    process: Process = Process.USED
+    stopped: Literal["pruned", "left"] | None = None
     abandoned: tuple[int, int] | None = None
     begun: float = 0.0
     moved: float = 0.0
     log_from: int = 0
     alone: bool = False
-    waiting: bool = False
-    resting: bool = False
-    worn: bool = False
-    fresh: bool = False
 
     def take(self, ticket: TicketRow, folder: Path, reports: dict[int, float]) -> None:
-        """Give the worker another ticket to do."""
+        """Give the worker another ticket to do; its run is sent apart."""
         self.ticket, self.folder, self.reports = ticket, folder, reports
         self.step, self.total_steps, self.bound, self.held = 0, ticket.total_steps, None, 0
-        self.pruned = self.leaving = self.training = self.moving = self.waiting = False
-        self.alone = ticket.alone
+        self.phase, self.stopped, self.alone = Phase.WAITING_FOR_GPU, None, ticket.alone
         self.begun = self.moved = time.monotonic()
         log = folder / LOG
         self.log_from = log.stat().st_size if log.exists() else 0
 
     def send(self, request: RunRequest) -> None:
         """Have the worker begin the run of its ticket."""
-        self.waiting = self.fresh = False
+        self.phase, self.process = Phase.PREPARING, Process.USED
         self.begun = self.moved = time.monotonic()
         self.worker.send(request)
+
+    def heard(self) -> None:
+        """Take note that its run has told something."""
+        if self.phase is Phase.STARTED:
+            self.phase = Phase.TRAINING
+        self.moved = time.monotonic()
+
+    @property
+    def pruned(self) -> bool:
+        """Whether the pruner has ended its run."""
+        return self.stopped == "pruned"
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its run is not sent yet."""
+        return self.phase is Phase.WAITING_FOR_GPU
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it has no process, another having its GPU."""
+        return self.process is Process.SUSPENDED
 
     @property
     def age(self) -> float:
@@ -116,34 +149,46 @@ class WorkerSlot:
     def abandon(self) -> None:
         """Have the worker end a run that is another's by now."""
         assert self.ticket is not None
-        if not self.waiting:
-            self.abandoned = (self.ticket.id, self.ticket.attempt)
-            self.worker.send(Stop(ticket=self.ticket.id, attempt=self.ticket.attempt))
+        sent, run = not self.waiting, (self.ticket.id, self.ticket.attempt)
         self.free()
+        if sent:
+            self.phase, self.abandoned = Phase.ABANDONING, run
+            self.worker.send(Stop(ticket=run[0], attempt=run[1]))
         self.moved = time.monotonic()
+
+    def ended_abandoned(self) -> None:
+        """Take note that the run that was another's is over."""
+        self.phase, self.abandoned = Phase.IDLE, None
 
     def free(self) -> None:
         """Have no ticket any more."""
-        # a warm process keeps memory, and this one's was not capped
-        self.worn = self.worn or (self.alone and not self.waiting and self.worker.place.share < 1)
-        self.ticket, self.waiting = None, False
+        if self.alone and not self.waiting and self.worker.place.share < 1:
+            # a warm process keeps memory, and this one's was not capped
+            self.process = Process.WORN
+        self.ticket, self.phase = None, Phase.IDLE
+
+    def renewed(self, worker: WorkerProcess) -> None:
+        """Take a new process in place of the one there was; the ticket, if there is one, stays."""
+        self.worker, self.process, self.abandoned = worker, Process.FRESH, None
+        if self.phase is Phase.ABANDONING:
+            self.phase = Phase.IDLE
 
     @property
     def at_rest(self) -> bool:
         """Whether its process trains nothing."""
-        return (self.ticket is None or self.waiting) and self.abandoned is None
+        return self.phase in (Phase.IDLE, Phase.WAITING_FOR_GPU)
 
     @property
     def idle(self) -> bool:
         """Whether it can be given a ticket."""
-        warm = self.worker.ready and not self.worn and not self.resting
-        return warm and self.ticket is None and self.abandoned is None
+        warm = self.worker.ready and self.process in (Process.FRESH, Process.USED)
+        return warm and self.phase is Phase.IDLE
 
     def patience(self, lease: float) -> float:
         """Return the seconds that it has for its next move."""
-        if self.abandoned is not None:
+        if self.phase is Phase.ABANDONING:
             return _STOP_SECONDS
-        return lease if self.moving else first_lease(lease)
+        return lease if self.phase is Phase.TRAINING else first_lease(lease)
 
     def stuck(self, lease: float) -> bool:
         """Return whether it did not move for as long as it may, and no word from it is on its way."""

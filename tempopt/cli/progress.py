@@ -110,7 +110,7 @@ class Lines:
     def update(self, snapshot: Snapshot) -> None:
         if self._snapshot is None:
             asked = ", ".join(f"{count} {kind}" for kind, count in snapshot.asked.items() if count)
-            self._print(f"{snapshot.study}: {snapshot.direction} {snapshot.metric}; tickets: {asked}")
+            self._print(f"{snapshot.study}: {snapshot.direction} {snapshot.metric}; trainings: {asked}")
         self._snapshot = snapshot
         self._since = 0
 

@@ -117,7 +117,7 @@ def test_who_waits_for_others_only_reads_and_looks_for_what_they_lost_now_and_th
         assert first is not None
         store.begin(first.id, 1, {}, {}, None)
         ended = Ended(ticket_id=first.id, attempt=1, outcomes=done)
-        assert not store.write(study.id, [ended], agent="at unit", lease=60.0).refused
+        assert not store.write(study.id, [ended], agent="at baseline", lease=60.0).refused
         clock.now = 103.95
         ticket = client.next_ticket([])
         assert ticket is not None and (ticket.kind, ticket.number) == ("baseline", 1)

@@ -81,7 +81,7 @@ def test_a_log_gets_one_flushed_line_per_finished_ticket(
     lines.finished(make_ticket())
     assert not stream.pending
     head, line = stream.getvalue().splitlines()
-    assert head == "pairs: maximize val_accuracy; tickets: 3 baseline, 20 constant, 40 search"
+    assert head == "pairs: maximize val_accuracy; trainings: 3 baseline, 20 constant, 40 search"
     assert line == "[1:01, 40/63] search 7: 0.7124  temperature_init=2.5, schedule=cosine"
 
 

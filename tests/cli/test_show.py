@@ -403,7 +403,7 @@ def test_watching_tells_what_finishes_and_ends_with_the_study_as_show_does(
     assert cli.main(["show", "pairs", "--watch", "3"]) == 0
     assert (looks, done.is_set()) == ([3.0], True)
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head == "pairs: maximize val_accuracy; tickets: 2 baseline, 3 search"
+    assert head == "pairs: maximize val_accuracy; trainings: 2 baseline, 3 search"
     assert [line.partition("] ")[2].split("  ")[0] for line in lines[:2]] == [
         "search 1: 0.25",
         "search 2: 0.5",
