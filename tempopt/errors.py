@@ -34,6 +34,10 @@ class SpecError(UsageError):
     """A study spec, or a value in it, is wrong."""
 
 
+class ScheduleNotImported(SpecError):
+    """A study's schedule is outside tempopt, and its module was not imported."""
+
+
 class AttachError(UsageError):
     """A temperature cannot be put on this model."""
 

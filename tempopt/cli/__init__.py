@@ -10,6 +10,7 @@ import argparse
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -17,7 +18,7 @@ from typing import NoReturn
 
 from tempopt.cli.commands import COMMANDS as COMMANDS
 from tempopt.cli.commands import Command as Command
-from tempopt.errors import TempoptError, UsageError, masked, unknown
+from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, masked, unknown
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
 
@@ -112,7 +113,7 @@ def _imported(argv: Sequence[str]) -> list[str]:
     words = list(argv)
     while words and words[0].partition("=")[0] == "--import":
         name = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
-        if not name or name.startswith("-"):
+        if not name or name.startswith("-") or name.endswith(".py"):
             raise UsageError("--import needs the name of a module, as in tempopt --import my_schedules show.")
         from tempopt.workers.class_paths import import_module as import_given
 
@@ -140,7 +141,10 @@ def _run(argv: Sequence[str]) -> int:
 
         arguments.url = storage_url(arguments)
     module, _, function = COMMANDS[argv[0]].run.partition(":")
-    code: int = getattr(import_module(module), function)(arguments)
+    try:
+        code: int = getattr(import_module(module), function)(arguments)
+    except ScheduleNotImported as error:
+        raise ScheduleNotImported(str(error).replace("COMMAND", shlex.join(argv))) from error
     sys.stdout.flush()
     return code
 

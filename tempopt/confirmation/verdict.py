@@ -22,7 +22,7 @@ from tempopt.records.tickets import Arm, current_round, finished, of_kind, orien
 from tempopt.statistics.failure_rates import FailureRates, failure_rates
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest, not_worse
-from tempopt.temperature import active_groups, training_key
+from tempopt.temperature import moves, training_key
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -135,7 +135,7 @@ class Verdict:
     @property
     def is_constant(self) -> bool:
         """Whether the winner's temperature stays as it is during training."""
-        return "schedule" not in active_groups(self.params)
+        return not moves(self.params)
 
     @property
     def schedule_shown(self) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from tempopt.errors import SpecError
 from tempopt.spec.search_space import Choices
 from tempopt.spec.study_spec import StudySpec
+from tempopt.temperature.own_schedules import check_own_numbers, check_promises, is_own, own_numbers
 from tempopt.temperature.plan import OWN_NUMBER, is_own_number
-from tempopt.temperature.schedules import check_own_numbers, is_own, own_numbers
 from tempopt.workers.class_paths import load_schedule
 
 
@@ -29,8 +29,13 @@ def import_schedules(spec: StudySpec) -> None:
         SpecError: One does not import or is no schedule, or a number is none of theirs or out of range.
     """
     named = own_schedules(spec)
+    low, high = _temperatures(spec)
     for name, where in named.items():
         load_schedule(name, where=where)
+        try:
+            check_promises(name, low, high)
+        except SpecError as error:
+            raise SpecError(f"{where}: {error}") from error
     numbers = {f"search.{name}": (name, domain.probes) for name, domain in spec.search.items()}
     numbers |= {
         f"model.init_args.{name}": (name, (value,)) for name, value in spec.fixed_temperatures.items()
@@ -41,6 +46,16 @@ def import_schedules(spec: StudySpec) -> None:
             faults += _faults(list(named), where, name.removeprefix(OWN_NUMBER), values)
     if faults:
         raise SpecError("\n".join(faults))
+
+
+def _temperatures(spec: StudySpec) -> tuple[float, float]:
+    """Return two temperatures that the schedules of a study may go between."""
+    domain = spec.search.get("temperature_init")
+    found = [
+        float(each) for each in (() if domain is None else domain.probes) if isinstance(each, int | float)
+    ]
+    low, high = (min(found), max(found)) if found else (0.25, 4.0)
+    return (low, high) if low < high else (low, 2 * low)
 
 
 def _faults(schedules: list[str], where: str, number: str, values: tuple[object, ...]) -> list[str]:

@@ -18,6 +18,7 @@ from tempopt.errors import SpecError, unknown
 from tempopt.spec.lightning_sections import UNSEARCHED
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
+from tempopt.temperature.plan import is_own_number
 from tempopt.temperature.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -170,6 +171,8 @@ def _domain(name: str, given: object) -> Domain:
             raise SpecError(unknown("key", key, _KEYS))
     domain = _choices(given) if "choices" in given else _range(name, given)
     if name in TEMPERATURE_PARAMETERS:
+        if "baseline" in given and is_own_number(name):
+            raise SpecError("given a baseline, but the runs at τ = 1 do not read it. Take it out.")
         if "baseline" in given:
             raise SpecError(
                 f"given a baseline, but {name} has one: {NEUTRAL[name]!r}, where it changes nothing. "
@@ -358,7 +361,9 @@ def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
             # the ends of the schedule are put apart, or every schedule would be flat
             ends = {name: second if name.endswith("_final") else first for name in numeric}
             values = {name: probes[ends[name] % len(probes)] for name, probes in numeric.items()}
-            counted = effective({**NEUTRAL, **fixed, **values, **dict(zip(strategies, chosen, strict=True))})
+            whole = {**NEUTRAL, **fixed, **values, **dict(zip(strategies, chosen, strict=True))}
+            # what a stored spec means does not follow from what is imported
+            counted = effective(whole, own_known=False)
             for name in searched:
                 if name in counted:
                     seen[name].add(json.dumps(counted[name]))

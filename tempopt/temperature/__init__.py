@@ -13,6 +13,7 @@ from tempopt.temperature.groups import (
     constant_levels,
     is_neutral,
     mean_level,
+    moves,
     neutral,
     only,
     without,
@@ -46,6 +47,7 @@ from tempopt.temperature.normalisers import (
     SparsemaxNormaliser,
     TopKNormaliser,
 )
+from tempopt.temperature.own_schedules import check_own_numbers, is_own, own_numbers, schedule_class
 from tempopt.temperature.parameters import (
     NEUTRAL,
     PLAN_PARAMETERS,
@@ -73,10 +75,6 @@ from tempopt.temperature.schedules import (
     Step,
     Triangular,
     WarmupAnneal,
-    check_own_numbers,
-    is_own,
-    own_numbers,
-    schedule_class,
 )
 
 __all__ = [
@@ -141,6 +139,7 @@ __all__ = [
     "is_own",
     "is_own_number",
     "mean_level",
+    "moves",
     "neutral",
     "number",
     "only",

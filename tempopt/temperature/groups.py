@@ -17,9 +17,10 @@ from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
 from tempopt.temperature.normalisers import NORMALISERS
+from tempopt.temperature.own_schedules import schedule_class
 from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, ParameterNames, effective
 from tempopt.temperature.plan import TemperatureParameters
-from tempopt.temperature.schedules import SCHEDULES, Constant, schedule_class
+from tempopt.temperature.schedules import SCHEDULES, Constant
 
 
 def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
@@ -84,6 +85,11 @@ def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parts of a plan that are not neutral, in the order of ``GROUPS``."""
     own = training_key(parameters)
     return tuple(group for group in GROUPS if training_key(without(parameters, group)) != own)
+
+
+def moves(parameters: Mapping[str, Any]) -> bool:
+    """Return whether the temperature of a plan changes during training."""
+    return bool(effective({**NEUTRAL, **parameters})["schedule"] != Constant.name)
 
 
 def without(parameters: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def check_parameter(name: str, value: object) -> None:
         check_number(name, value)
 
 
-def effective(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[str, Any]:
     """Return the parameters without those that have no effect, so that equal plans compare equal.
 
     What a strategy does not read is dropped, as ``layer_ratio`` under ``uniform``. A strategy that its
@@ -84,11 +84,15 @@ def effective(parameters: Mapping[str, Any]) -> dict[str, Any]:
     not in the mapping is kept, for it is then not known whether it counts. Under the normaliser ``linear``
     no temperature counts, and under any but ``softmax`` no entropy term. Other names are left alone.
 
+    Args:
+        parameters: Flat parameters.
+        own_known: Whether to ask schedules outside tempopt which numbers they have, where they are imported.
+
     Raises:
         SpecError: if a strategy is not known.
     """
     result = plainly_scheduled(plainly_named(parameters))
-    unread = unread_plan(result) | unread_entropy(result)
+    unread = unread_plan(result, own_known=own_known) | unread_entropy(result)
     if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:
         unread |= set(ENTROPY_PARAMETERS)
     return {name: value for name, value in result.items() if name not in unread}

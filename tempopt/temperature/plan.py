@@ -19,17 +19,9 @@ from tempopt.temperature.length import (
     YarnScaling,
 )
 from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
+from tempopt.temperature.own_schedules import OTHER, check_own_numbers, is_own, own_numbers, schedule_class
 from tempopt.temperature.ranges import FINITE, check_number
-from tempopt.temperature.schedules import (
-    SCHEDULES,
-    Constant,
-    Schedule,
-    WarmupAnneal,
-    check_own_numbers,
-    is_own,
-    own_numbers,
-    schedule_class,
-)
+from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule, WarmupAnneal
 
 _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "schedule": SCHEDULES,
@@ -187,10 +179,16 @@ class TemperatureParameters:
 
     @classmethod
     def from_mapping(cls, parameters: Mapping[str, Any]) -> TemperatureParameters:
-        """Pick the plan's parameters out of a flat mapping that may hold others; missing ones are neutral."""
+        """Pick the plan's parameters out of a flat mapping that may hold others; missing ones are neutral.
+
+        Of numbers that are named ``schedule_args.NAME`` those are left out that the schedule does not have.
+        """
+        unread = _unread_own_numbers({"schedule": Constant.name, **parameters})
         given = {each.name: parameters[each.name] for each in fields(cls) if each.name in parameters}
         if own := {
-            name.removeprefix(OWN_NUMBER): value for name, value in parameters.items() if is_own_number(name)
+            name.removeprefix(OWN_NUMBER): value
+            for name, value in parameters.items()
+            if is_own_number(name) and name not in unread
         }:
             given["schedule_args"] = {**(given.get("schedule_args") or {}), **own}
         return cls(**given)
@@ -245,13 +243,17 @@ def check_plan_parameter(name: str, value: object) -> None:
     elif name in _REGISTRIES:
         registry = _REGISTRIES[name]
         if not (isinstance(value, str) and value in registry):
-            raise SpecError(unknown(name, value, registry))
+            raise SpecError(unknown(name, value, registry, OTHER if name == "schedule" else ""))
     elif not (name == "temperature_final" and value is None):
         check_number(name, value)
 
 
-def unread_plan(parameters: Mapping[str, Any]) -> set[str]:
+def unread_plan(parameters: Mapping[str, Any], *, own_known: bool = True) -> set[str]:
     """Return the parameters of the plan that have no effect; a strategy must be under its plainest name.
+
+    Args:
+        parameters: Flat parameters.
+        own_known: Whether to ask schedules outside tempopt which numbers they have, where they are imported.
 
     Raises:
         SpecError: if a strategy is not known.
@@ -259,14 +261,14 @@ def unread_plan(parameters: Mapping[str, Any]) -> set[str]:
     unread = {
         name for choice in _REGISTRIES if choice in parameters for name in _unread(choice, parameters[choice])
     }
-    unread |= _unread_own_numbers(parameters)
+    unread |= _unread_own_numbers(parameters, own_known=own_known)
     if parameters.get("normaliser") == LinearNormaliser.name:
         unread |= _field_names(TemperatureParameters) - {"normaliser"}
         unread |= {name for name in parameters if is_own_number(name)}
     return unread
 
 
-def _unread_own_numbers(parameters: Mapping[str, Any]) -> set[str]:
+def _unread_own_numbers(parameters: Mapping[str, Any], *, own_known: bool = True) -> set[str]:
     """Return the numbers of schedules outside tempopt that the schedule has not, as far as that is known."""
     chosen = parameters.get("schedule")
     given = {name for name in parameters if is_own_number(name)}
@@ -274,7 +276,7 @@ def _unread_own_numbers(parameters: Mapping[str, Any]) -> set[str]:
         return set()
     if not is_own(chosen):
         return given
-    known = own_numbers(chosen)
+    known = own_numbers(chosen) if own_known else None
     return set() if known is None else given - {f"{OWN_NUMBER}{name}" for name in known}
 
 

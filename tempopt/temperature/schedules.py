@@ -9,18 +9,15 @@ In the formulas t is the progress in [0, 1], a is ``temperature_init`` and b is 
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
-from tempopt.errors import SpecError, UsageError, unknown
-from tempopt.temperature.ranges import FINITE, Checked, check_number, own_range
+from tempopt.errors import SpecError, UsageError
+from tempopt.temperature.ranges import HIGHEST, LOWEST, Checked
 
-_OWN_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_ENDS = ("temperature_init", "temperature_final")
-_own: dict[str, type[Schedule]] = {}
+OWN: dict[str, type[Schedule]] = {}
+"""Schedules outside tempopt whose modules were imported, by ``package.module:Class``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +51,35 @@ class Schedule(Checked, ABC):
         # with slots a dataclass is made twice, and super() would know the first of the two alone
         if cls.__module__ != __name__:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
-            _own[cls.name] = cls
+            OWN[cls.name] = cls
 
     def __call__(self, progress: float) -> float:
         """Return the temperature at a training progress in [0, 1].
 
         Raises:
             UsageError: if the progress is outside [0, 1].
+            SpecError: if a schedule outside tempopt raises, or returns no temperature from 1e-6 to 1e6.
         """
         if not 0.0 <= progress <= 1.0:
             raise UsageError(
                 f"progress={progress!r} is outside [0, 1]. Take it from progress(step, total_steps)."
             )
-        return self._at(progress)
+        return self._at(progress) if self.name in SCHEDULES else self._checked_at(progress)
+
+    def _checked_at(self, progress: float) -> float:
+        try:
+            found = self._at(progress)
+        except Exception as error:
+            raise SpecError(
+                f"{self!r} raised {type(error).__name__} at progress {progress!r}: {error}"
+            ) from error
+        # rounding at the very ends is forgiven
+        if not (isinstance(found, int | float) and LOWEST * (1 - 1e-9) <= found <= HIGHEST * (1 + 1e-9)):
+            raise SpecError(
+                f"{self!r} is {found!r} at progress {progress!r}. "
+                f"Return a number from {LOWEST:g} to {HIGHEST:g}."
+            )
+        return min(max(float(found), LOWEST), HIGHEST)
 
     @abstractmethod
     def _at(self, progress: float) -> float: ...
@@ -341,70 +354,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
     )
 }
 """Name of a schedule to its class."""
-
-
-def is_own(name: object) -> bool:
-    """Return whether a name is that of a schedule outside tempopt: ``package.module:Class``."""
-    return isinstance(name, str) and _OWN_NAME.fullmatch(name) is not None
-
-
-def schedule_class(name: str) -> type[Schedule]:
-    """Return the class of a schedule.
-
-    Raises:
-        SpecError: There is no such schedule, its module was not imported, or the class is no schedule.
-    """
-    if name in SCHEDULES:
-        return SCHEDULES[name]
-    if not is_own(name):
-        raise SpecError(unknown("schedule", name, SCHEDULES, "Or give a class: package.module:Class."))
-    if name not in _own:
-        module = name.partition(":")[0]
-        raise SpecError(
-            f'schedule "{name}" is not imported: reading a study runs none of its code. If you trust '
-            f"{module}, import it: tempopt --import {module} COMMAND, in Python import {module}."
-        )
-    own_numbers(name)
-    return _own[name]
-
-
-def own_numbers(name: str) -> dict[str, Field[Any]] | None:
-    """Return the fields of a schedule outside tempopt that are numbers of its own; None: not imported.
-
-    Raises:
-        SpecError: The class is not declared as :class:`Schedule` asks for.
-    """
-    kind = _own.get(name)
-    if kind is None:
-        return None
-    if "__dataclass_fields__" not in vars(kind) or not is_dataclass(kind):
-        raise SpecError(f"{name} is no dataclass. Write @dataclass(frozen=True, kw_only=True) above it.")
-    found = {each.name: each for each in fields(kind) if each.init}
-    for end in _ENDS:
-        if end not in found:
-            raise SpecError(f"{name} has no field {end}. Add {end}: float.")
-    for field in found.values():
-        if field.name not in _ENDS and own_range(field) is None:
-            raise SpecError(
-                f"{name}.{field.name} has no range. Declare it by number, as in "
-                f"{field.name}: float = number(0.5, low=0.0, high=1.0)."
-            )
-    return {field: each for field, each in found.items() if field not in _ENDS}
-
-
-def check_own_numbers(name: str, given: Mapping[str, object]) -> None:
-    """Refuse numbers that a schedule outside tempopt has not, or that are out of their range.
-
-    Of a schedule that was not imported only this is checked: that they are finite numbers.
-
-    Raises:
-        SpecError: One of them is wrong.
-    """
-    known = own_numbers(name)
-    for field, value in given.items():
-        if known is not None and field not in known:
-            raise SpecError(unknown(f"number of {name}", field, known or ["none"]))
-        check_number(f"schedule_args.{field}", value, FINITE if known is None else own_range(known[field]))
 
 
 def _half_cosine(phase: float) -> float:

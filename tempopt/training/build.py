@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.own_schedules import is_own, own_numbers
 from tempopt.temperature.parameters import (
     NEUTRAL,
     PLAN_PARAMETERS,
@@ -21,7 +22,6 @@ from tempopt.temperature.parameters import (
     effective,
 )
 from tempopt.temperature.plan import OWN_NUMBER, is_own_number
-from tempopt.temperature.schedules import is_own
 from tempopt.training.arguments import Arguments, loaders, parameter
 from tempopt.workers.class_paths import load_class, load_schedule
 from tempopt.workers.messages import Program
@@ -302,8 +302,13 @@ def _nested(parameters: Mapping[str, Any], given: Mapping[str, Any] | None = Non
 
 def _counted(attended: Mapping[str, Any]) -> dict[str, Any]:
     """Return what counts of the parameters that decide attention; a schedule of one's own is imported."""
-    if is_own(attended.get("schedule")):
-        load_schedule(attended["schedule"], where="schedule")
+    schedule, numbers = attended.get("schedule"), attended.get("schedule_args")
+    if is_own(schedule):
+        load_schedule(str(schedule), where="schedule")
+        # another schedule of the study may have those that this one has not
+        known = own_numbers(str(schedule)) or {}
+        numbers = {name: value for name, value in (numbers or {}).items() if name in known} or None
+        attended = {**attended, "schedule_args": numbers}
     return effective(attended)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature.schedules import Schedule, own_numbers
+from tempopt.temperature.own_schedules import own_numbers
+from tempopt.temperature.schedules import Schedule
 
 _BUNDLED = "lightning_modules"
 
@@ -58,9 +59,18 @@ def load_schedule(name: str, *, where: str) -> None:
     Raises:
         SpecError: As :func:`load_class`, or the class is not declared as a schedule is.
     """
-    found = load_class(name.replace(":", "."), base=Schedule, where=where)
-    if found.name != name:  # type: ignore[attr-defined]
-        raise SpecError(f'{where}: "{name}" is defined as "{found.name}". Name it so.')  # type: ignore[attr-defined]
+    module, _, cls = name.partition(":")
+    if module == "__main__":
+        raise SpecError(
+            f'{where}: "{name}" is in the program that is running, which workers cannot import. '
+            f"Put {cls} into a module of its own, and name it my_module:{cls}."
+        )
+    found = load_class(f"{module}.{cls}", base=Schedule, where=where)
+    defined = getattr(found, "name", None)
+    if defined is None:
+        raise SpecError(f'{where}: "{name}" is the base of schedules. Name a schedule.')
+    if defined != name:
+        raise SpecError(f'{where}: "{name}" is defined as "{defined}". Name it so.')
     try:
         own_numbers(name)
     except SpecError as error:

@@ -15,17 +15,22 @@ import pytest
 from tempopt.cli import main
 from tempopt.errors import SpecError
 from tempopt.results.export import to_python, to_yaml
+from tempopt.results.study_result import StudyResult
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.study.api import load_study, search
 from tempopt.temperature import (
+    Schedule,
     TemperatureParameters,
     effective,
     mean_level,
     same_training,
     schedule_class,
 )
+from tempopt.temperature.schedules import OWN
 from tempopt.testing import check_schedule
+from tempopt.workers.class_paths import load_schedule
+from tests import fake_worker
 from tests.toy_study import SMALL, URL, tickets, toy_spec, work_in
 
 KNEE = '''
@@ -61,6 +66,12 @@ def package(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return name
+
+
+def fake_worker_search(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> StudyResult:
+    """Search with workers that train nothing."""
+    fake_worker.install(monkeypatch)
+    return search(spec, storage=URL, workers=1)
 
 
 def own_spec(package: str, **study: Any) -> dict[str, Any]:
@@ -100,6 +111,48 @@ def test_a_schedule_of_a_temporary_package_is_searched_and_its_winner_exported(
     whole = load_study(URL, "toy")
     assert to_yaml(whole)
     assert "Toy(" in to_python(whole)
+
+
+@pytest.mark.parametrize("sampler", ["knowledge_gradient", "random"])
+def test_fixed_numbers_are_of_those_schedules_alone_that_have_them(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    other = textwrap.dedent(KNEE).replace("class Knee", "class Bend").replace("knee", "bend")
+    (tmp_path / package / "other.py").write_text(other)
+    names = [f"{package}.shapes:Knee", f"{package}.other:Bend"]
+    spec = own_spec(package, trials=6, sampler=sampler, candidates=2)
+    spec["search"]["schedule"] = ["cosine", *names]
+    del spec["search"]["schedule_args.knee"]
+    spec["model"]["init_args"] = {"schedule_args": {"knee": 0.25}}
+    result = fake_worker_search(spec, monkeypatch)
+    assert result.verdict is not None
+    runs = [t.parameters for t in tickets() if t.parameters is not None]
+    assert {each["schedule"] for each in runs} >= {"constant", *names}
+    for each in runs:
+        assert ("schedule_args.knee" in each) == (each["schedule"] == names[0]), each
+
+
+def test_a_verdict_is_shown_without_the_schedule_and_a_plot_says_what_to_type(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    spec = own_spec(package, candidates=1)
+    spec["search"]["schedule"] = [f"{package}.shapes:Knee"]
+    fake_worker_search(spec, monkeypatch)
+    for module in [name for name in sys.modules if name.startswith(package)]:
+        monkeypatch.delitem(sys.modules, module)
+    for name in [name for name in OWN if name.startswith(package)]:
+        monkeypatch.delitem(OWN, name)
+    (tmp_path / "imported").unlink()
+    assert main(["show", "toy"]) == 0
+    assert "winner: " in capsys.readouterr().out
+    assert main(["show", "toy", "--json"]) == 0
+    capsys.readouterr()
+    code = main(["report", "toy", "-o", "page.html"])
+    said = capsys.readouterr().err + (Path("page.html").read_text() if code == 0 else "")
+    assert f"tempopt --import {package}.shapes " in said
+    assert not (tmp_path / "imported").exists()
 
 
 def test_it_is_attached_to_a_model_that_is_no_tempered_module(package: str) -> None:
@@ -163,6 +216,13 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"schedule_args.knee": [0.5, "0.7"]}, r"schedule_args.knee='0.7' is a str"),
     ({"schedule": ["cosine", "linear"]}, r"search.schedule_args.knee: it changes nothing"),
+    ({"schedule": ["cosine", "{}.shapes.Knee"]}, r'Unknown schedule ".*shapes.Knee".*Or give a class'),
+    ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base of schedules"),
+    (
+        {"schedule": ["cosine", "__main__:Knee"]},
+        r"in the program that is running, which workers cannot import",
+    ),
+    ({"schedule_args.knee": {"low": 0.1, "high": 0.9, "baseline": 0.5}}, r"the runs at τ = 1 do not read it"),
 ]
 
 
@@ -190,6 +250,21 @@ def test_a_wrong_name_or_number_is_told_before_anything_is_trained(
         (KNEE.replace("number(0.5, low=0.01, high=1.0)", "0.5"), "Knee.knee has no range"),
         (KNEE.replace("        temperature_final: float\n", ""), "has no field temperature_final"),
         (KNEE.replace("number(0.5,", "number(1.5,"), "default 1.5 is not from 0.01 to 1.0"),
+        (KNEE.replace("def _at", "def at"), "has no method _at"),
+        (KNEE.replace("return self", "return -self"), "Return a number from 1e-06 to"),
+        (
+            KNEE.replace("return self", "return math.nan * self").replace(
+                "    from pathlib", "    import math\n    from pathlib"
+            ),
+            "is nan at progress 0.0. Return a number",
+        ),
+        (KNEE.replace("return self", "return 1e30 * self"), "Return a number from 1e-06 to"),
+        (
+            KNEE.replace("return self", 'return "" or self').replace("**gone", '**gone and "hot"'),
+            "is 'hot' at progress",
+        ),
+        (KNEE.replace("return self", "return 1 / 0 * self"), "raised ZeroDivisionError at progress 0.0"),
+        (KNEE.replace("return self", "return 0.5 * self"), "There a schedule is at|stays between"),
     ],
 )
 def test_a_class_that_is_not_declared_as_a_schedule_is_refused(
@@ -205,7 +280,7 @@ def test_a_class_that_is_not_declared_as_a_schedule_is_refused(
     [
         (
             "return self.temperature_init * (1.0 - progress)",
-            "not between its temperatures|not temperature_final",
+            "not between its temperatures|not temperature_final|Return a number",
         ),
         ("return self.temperature_init", "not temperature_final"),
         ("return self.temperature_final if progress > self.knee else 1.0", "not between|not temperature_"),
@@ -217,8 +292,8 @@ def test_the_shipped_test_finds_a_broken_promise(
 ) -> None:
     lines = textwrap.dedent(KNEE).splitlines()
     (tmp_path / package / "shapes.py").write_text("\n".join([*lines[:-2], f"        {body}", ""]))
-    import_schedules(StudySpec.parse(own_spec(package), source="a test"))
-    with pytest.raises(AssertionError, match=broken):
+    load_schedule(f"{package}.shapes:Knee", where="here")
+    with pytest.raises((AssertionError, SpecError), match=broken):
         check_schedule(schedule_class(f"{package}.shapes:Knee"))
 
 
@@ -242,3 +317,19 @@ def test_an_import_that_cannot_be_done_is_told(
     monkeypatch.chdir(tmp_path)
     assert main(words) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [Schedule, int, "text"])
+def test_what_is_no_schedule_of_ones_own_is_not_tested(given: Any) -> None:
+    with pytest.raises(SpecError, match="is no schedule"):
+        check_schedule(given)
+
+
+def test_a_schedule_that_goes_wrong_between_two_points_ends_the_training_that_meets_it(package: str) -> None:
+    import_schedules(StudySpec.parse(own_spec(package), source="a test"))
+    knee = schedule_class(f"{package}.shapes:Knee")
+    broken = type("Broken", (knee,), {"_at": lambda self, progress: -1.0 if progress == 0.3 else 1.0})
+    schedule = broken(temperature_init=1.0, temperature_final=1.0)
+    assert schedule(0.25) == 1.0
+    with pytest.raises(SpecError, match=r"is -1.0 at progress 0.3"):
+        schedule(0.3)

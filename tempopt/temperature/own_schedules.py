@@ -1,0 +1,148 @@
+"""Schedules outside tempopt: what is known of one by its name, and whether it keeps what a schedule promises.
+
+Imports none of them. A schedule is known once its module was imported by somebody who trusts it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import Any
+
+from tempopt.errors import ScheduleNotImported, SpecError, unknown
+from tempopt.temperature.ranges import FINITE, check_number, own_range
+from tempopt.temperature.schedules import OWN, SCHEDULES, Schedule
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_ENDS = ("temperature_init", "temperature_final")
+_POINTS = 33
+CLOSE = 1e-9
+"""Share of the larger temperature by which a schedule outside tempopt may miss another by rounding."""
+
+
+def is_own(name: object) -> bool:
+    """Return whether a name is that of a schedule outside tempopt: ``package.module:Class``."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def schedule_class(name: str) -> type[Schedule]:
+    """Return the class of a schedule.
+
+    Raises:
+        ScheduleNotImported: It is outside tempopt, and its module was not imported.
+        SpecError: There is no such schedule, or the class is not declared as one.
+    """
+    if name in SCHEDULES:
+        return SCHEDULES[name]
+    if not is_own(name):
+        raise SpecError(unknown("schedule", name, SCHEDULES, OTHER))
+    module, _, cls = name.partition(":")
+    if name not in OWN:
+        if module in sys.modules:
+            raise SpecError(f'schedule "{name}" is not there: {module} has no schedule {cls}.')
+        raise ScheduleNotImported(
+            f'schedule "{name}" is not imported: reading a study runs none of its code. If you trust '
+            f"{module}, import it: tempopt --import {module} COMMAND, in Python import {module}."
+        )
+    own_numbers(name)
+    return OWN[name]
+
+
+OTHER = "Or give a class of your own, as in my_package.my_module:MySchedule."
+"""What a message about an unknown schedule ends with."""
+
+
+def own_numbers(name: str) -> dict[str, Field[Any]] | None:
+    """Return the fields of a schedule outside tempopt that are numbers of its own; None: not imported.
+
+    Raises:
+        SpecError: The class is not declared as :class:`Schedule` asks for.
+    """
+    kind = OWN.get(name)
+    if kind is None:
+        return None
+    if "__dataclass_fields__" not in vars(kind) or not is_dataclass(kind):
+        raise SpecError(f"{name} is no dataclass. Write @dataclass(frozen=True, kw_only=True) above it.")
+    if inspect.isabstract(kind):
+        raise SpecError(f"{name} has no method _at. Write one: progress in [0, 1] to temperature.")
+    found = {each.name: each for each in fields(kind) if each.init}
+    for end in _ENDS:
+        if end not in found:
+            raise SpecError(f"{name} has no field {end}. Add {end}: float.")
+    for field in found.values():
+        if field.name not in _ENDS and own_range(field) is None:
+            raise SpecError(
+                f"{name}.{field.name} has no range. Declare it by number, as in "
+                f"{field.name}: float = number(0.5, low=0.0, high=1.0)."
+            )
+    return {field: each for field, each in found.items() if field not in _ENDS}
+
+
+def check_own_numbers(name: str, given: Mapping[str, object]) -> None:
+    """Refuse numbers that a schedule outside tempopt has not, or that are out of their range.
+
+    Of a schedule that was not imported only this is checked: that they are finite numbers.
+
+    Raises:
+        SpecError: One of them is wrong.
+    """
+    known = own_numbers(name)
+    for field, value in given.items():
+        if known is not None and field not in known:
+            raise SpecError(unknown(f"number of {name}", field, known or ["none"]))
+        check_number(f"schedule_args.{field}", value, FINITE if known is None else own_range(known[field]))
+
+
+def check_promises(name: str, low: float, high: float) -> None:
+    """Refuse a schedule outside tempopt that breaks a promise of schedules somewhere on a coarse grid.
+
+    It is made with its numbers at their defaults and at the ends of their ranges, up and down between two
+    temperatures and without a way to go, and asked at 33 points of training. It has to be a temperature
+    between its two, to begin at the one and to end at the other; rounding is forgiven.
+
+    Args:
+        name: Its name; its module was imported.
+        low: Lower temperature, > 0.
+        high: Higher temperature.
+
+    Raises:
+        SpecError: The class is not declared as a schedule is, raises, or breaks a promise.
+    """
+    kind, numbers = schedule_class(name), own_numbers(name) or {}
+    changes: list[dict[str, Any]] = [{}]
+    for field in numbers.values():
+        allowed = own_range(field)
+        assert allowed is not None
+        changes += [{field.name: allowed.low}, {field.name: allowed.high}]
+    for (init, final), change in itertools.product([(high, low), (low, high), (high, high)], changes):
+        try:
+            made = kind(temperature_init=init, temperature_final=final, **change)  # type: ignore[call-arg]
+        except SpecError:
+            raise
+        except Exception as error:
+            raise SpecError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
+        _check_course(made, init, final)
+
+
+def _check_course(schedule: Schedule, init: float, final: float) -> None:
+    low, high = min(init, final), max(init, final)
+    slack = CLOSE * high
+    for point in range(_POINTS):
+        progress = point / (_POINTS - 1)
+        found = schedule(progress)
+        if not low - slack <= found <= high + slack:
+            raise SpecError(
+                f"{schedule!r} is {found!r} at progress {progress!r}. A schedule stays between "
+                "temperature_init and temperature_final."
+            )
+    for progress, end, field in ((0.0, init, "temperature_init"), (1.0, final, "temperature_final")):
+        if not math.isclose(schedule(progress), end, rel_tol=0.0, abs_tol=slack):
+            raise SpecError(
+                f"{schedule!r} is {schedule(progress)!r} at progress {progress!r}. There a schedule is at "
+                f"{field}."
+            )
