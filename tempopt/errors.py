@@ -67,7 +67,7 @@ class StudyFailed(TempoptError, RuntimeError):
 
 
 class StaleAttempt(StudyFailed):
-    """The ticket was given to somebody else meanwhile."""
+    """The ticket was given to another agent meanwhile."""
 
 
 def unknown(what: str, given: object, known: Iterable[str], remedy: str = "") -> str:

@@ -1,1 +1,1 @@
-"""Works on a study's tickets: takes them from the store, hands them to workers, reports what they come to."""
+"""Works on a study's tickets: takes them from the store, gives them to workers, reports their results."""

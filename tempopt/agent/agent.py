@@ -112,7 +112,7 @@ class Agent:
         return self._pool.workers
 
     def run(self) -> None:
-        """Work until every ticket of every stage is over, or somebody wants the study to rest.
+        """Work until every ticket of every stage is over, or the study is paused.
 
         Raises:
             StudyFailed: Nothing can be trained, workers die before they begin, the store stays away, or

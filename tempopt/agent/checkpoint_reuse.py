@@ -25,7 +25,7 @@ _ENDS = ("complete", "pruned")
 
 
 def saved(checkpoint: Checkpoint) -> Saved:
-    """Return what a worker is told of a checkpoint."""
+    """Return what a worker needs to load a checkpoint."""
     return Saved(step=checkpoint.step, url=checkpoint.url, digest=checkpoint.digest, size=checkpoint.size)
 
 

@@ -54,7 +54,7 @@ def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
         listed = "\n".join(f"  {line}" for line in changes)
         raise StudyChanged(
             f'The store has a study "{study.name}" that was begun with another spec:\n{listed}\n'
-            "Give this one another name (--name), or go on with that one: "
+            "Give this one another name (--name), or continue that one: "
             f"tempopt resume {study.name}."
         )
     return stored

@@ -1,4 +1,4 @@
-"""What a running study shows of itself: plain data and the protocol of whoever looks on.
+"""What a running study shows: plain data, and the protocol of observers.
 
 Draws nothing and decides nothing; the estimate of the time that remains is the agent's.
 """

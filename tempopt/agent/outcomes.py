@@ -1,4 +1,4 @@
-"""What the end of an attempt comes to: what the store is told of it, and the ticket as it then is.
+"""The end of an attempt: the change for the store, and the ticket after it.
 
 Decides nothing; what an attempt cost is counted here and nowhere else.
 """
@@ -100,7 +100,7 @@ def lost(work: WorkerSlot, why: str, *, attempts: int, alone: bool) -> tuple[Los
 
 
 def returned(work: WorkerSlot, peak_memory: int | None) -> Returned:
-    """Return what the store is told of a ticket that is given back in good order."""
+    """Return the change for a ticket that is given back in good order."""
     ticket, seconds = _ticket(work), work.age
     return Returned(
         ticket_id=ticket.id,

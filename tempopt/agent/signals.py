@@ -14,7 +14,7 @@ LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """Whether somebody wants the work to end, and a socket that becomes readable when they do."""
+    """Whether the work has to end, and a socket that becomes readable when it has to."""
 
     def __init__(self) -> None:
         self.asked = False

@@ -11,7 +11,7 @@ from tempopt.spec.study_spec import StudySpec
 
 
 def snapshot(cache: StudyCache, spec: StudySpec, workers: Sequence[WorkerView], elapsed: float) -> Snapshot:
-    """Return the study as one agent sees it, or somebody who looks at the store alone.
+    """Return the study as one agent sees it, or a process that only reads the store.
 
     Args:
         cache: The tickets.

@@ -15,7 +15,7 @@ _HOUR = 3600.0
 
 
 def ended_by(spec: StudySpec, study: StudyRow, cache: StudyCache, *, workers: int) -> str | None:
-    """Return in words the limit that ends the search now, None if it goes on or is over already.
+    """Return in words the limit that ends the search now, None if it continues or is over already.
 
     Choosing and confirming still have to fit into the limit, as far as their cost can be foreseen. What
     counts for ``gpu_hours`` is the time of cards, and where runs train on none their training time.

@@ -74,14 +74,16 @@ class StoreConnection:
 
     @property
     def settled(self) -> bool:
-        """Whether whoever lost the store when this line did has had the time to find it again."""
+        """Whether other agents that lost the store at the same time have had time to reach it again."""
         return time.monotonic() - self._back > 2 * _LONGEST_PAUSE_SECONDS
 
     def _fail(self, error: StoreUnreachable) -> None:
         now = time.monotonic()
         if self._broken is None:
             self._broken = now
-            self._note(f"{error} Training goes on; what is measured is kept on disk until the store is back.")
+            self._note(
+                f"{error} Training continues; results are kept on disk until the store can be reached again."
+            )
         elif now - self._broken > self._timeout:
             raise StoreLost(
                 f"The store has been away for {now - self._broken:.0f} s (study.store_timeout allows "

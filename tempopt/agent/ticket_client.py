@@ -166,7 +166,7 @@ class TicketClient:
         return written.taken
 
     def _delete_useless(self, refused: Collection[int]) -> None:
-        """Delete checkpoints that the store names no more: whoever takes a run over goes by what it names."""
+        """Delete checkpoints that the store does not name any more; no agent uses them."""
         useless, self._useless = self._useless, []
         self._remove((ticket, url) for ticket, url in useless if ticket.id not in refused)
         self._shared = {url: ticket for url, ticket in self._shared.items() if ticket.id not in refused}

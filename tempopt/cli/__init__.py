@@ -1,4 +1,4 @@
-"""The command line: how what was typed is read, and how its end is told.
+"""The command line: parses the arguments, and prints how a command ended.
 
 Owns exit codes; names and flags are in ``commands``. A command's own module is imported when it is called, so
 that help is quick.

@@ -134,7 +134,7 @@ def storage(arguments: argparse.Namespace) -> int:
 
 
 def _at_work(agents: Sequence[str]) -> str:
-    return f"At work: {', '.join(agents)}." if agents else "Nobody is at work on it."
+    return f"At work: {', '.join(agents)}." if agents else "No agent works on it."
 
 
 def _where(arguments: argparse.Namespace) -> str:

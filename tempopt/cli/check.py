@@ -18,7 +18,7 @@ from tempopt.study.template import ModuleInfo, inspect_module, render
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print what a spec comes to, having trained two steps of it if asked to."""
+    """Check a spec and print what was found, after training two steps of it if asked to."""
     spec = load_spec(arguments.spec, arguments.set)
     for line in api.check(spec, dry_run=arguments.dry_run):
         print(line)

@@ -23,7 +23,7 @@ PASSWORD, TOKEN = "TEMPOPT_DASHBOARD_PASSWORD", "TEMPOPT_DASHBOARD_TOKEN"
 
 
 def dashboard(arguments: argparse.Namespace) -> int:
-    """Serve the dashboard until somebody ends it."""
+    """Serve the dashboard until it is interrupted."""
     access = _access(arguments)
     # only now: the rooms behind it are heavy, and what was typed wrong is told at once
     from tempopt.report.dashboard.dashboard import Dashboard
@@ -42,7 +42,7 @@ def dashboard(arguments: argparse.Namespace) -> int:
                 print(f"Study:     {served.study_url}")
             if not is_loopback(arguments.host):
                 _warn("what is sent is not encrypted: who listens on the network reads it, the secret too.")
-            print("Ctrl-C ends it; the studies go on without it.", flush=True)
+            print("Ctrl-C ends it; the studies continue.", flush=True)
             served.wait()
     return DONE
 
@@ -124,7 +124,9 @@ class _Watched:
             except OSError as error:
                 # no process more, no memory for one: the search has its own, and goes on
                 why = error.strerror or type(error).__name__
-                self._observer.note(f"The dashboard could not be started: {why}. The search goes on without.")
+                self._observer.note(
+                    f"The dashboard could not be started: {why}. The search continues without it."
+                )
         self._observer.update(snapshot)
 
     def finished(self, ticket: TicketRow) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
+from tempopt.cli.launched import PROGRAM
 from tempopt.cli.search import to_verdict
 from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, UsageError
@@ -28,19 +29,19 @@ Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 
 
 def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
-    """Create the study of a spec or go on with it, by agents that a launcher starts."""
+    """Create or continue the study of a spec, with agents that a launcher starts."""
     with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
 
         def order() -> tuple[StudySpec, StudyRow | None]:
             trials = arguments.trials
             return ordered(store, spec, trials=trials.whole, more=trials.more, enqueue=enqueue)
 
-        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers)
+        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
         return _launched(arguments, store, launcher, launch, order, by_value=True)
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Go on with a study from the database alone, by agents that a launcher starts."""
+    """Continue a study from the database alone, with agents that a launcher starts."""
     with Store.open(arguments.url, create=False) as store, _launcher(arguments) as launcher:
         study = store.load_study(arguments.name)
         spec = StudySpec.from_json(study.spec)
@@ -50,7 +51,7 @@ def resume(arguments: argparse.Namespace) -> int:
             add_pairs(store, study, spec, arguments.pairs)
             return spec, study
 
-        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers)
+        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
         return _launched(arguments, store, launcher, launch, order, by_value=False)
 
 
@@ -139,7 +140,7 @@ def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> It
 def _elsewhere(name: str, arguments: argparse.Namespace) -> str:
     where = f"{shlex.quote(name)}{storage_option(arguments)}"
     return (
-        "The study goes on without this command.\n"
+        "The study continues without this command.\n"
         f"To look:         tempopt show {where}\n"
         f"To have it rest: tempopt pause {where}"
     )

@@ -1,6 +1,6 @@
 """An agent that a launcher has started: works on the study that its task names, until its launcher goes away.
 
-Run by launch/supervise.py as ``python -m tempopt.cli.launched``, with the task on standard input.
+A launcher runs it as ``python -m tempopt.cli.launched``, with the task on standard input.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from tempopt.errors import StoreUnreachable
 if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
     from tempopt.results.study_result import StudyResult
+
+PROGRAM = ("-m", "tempopt.cli.launched")
+"""Words behind the Python interpreter that run this agent."""
 
 # A server is restarted in less, and whoever waits holds room that others could use.
 _PATIENCE = 1800.0
@@ -50,7 +53,7 @@ def _end_with_the_launcher() -> None:
 
 
 def _patiently(task: dict[str, Any]) -> int:
-    """Work, and begin again as long as the database cannot be reached: nobody is there to type it again."""
+    """Work, and begin again as long as the database cannot be reached: no person is there to restart it."""
     reached = time.monotonic()
     while True:
         began = time.monotonic()

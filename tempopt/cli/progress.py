@@ -177,7 +177,7 @@ class Screen:
     def _runs(self, snapshot: Snapshot) -> list[Table | Text]:
         runs = snapshot.workers
         if not runs:
-            return [Text("  nobody is at work on it just now", style="dim")]
+            return [Text("  no agent works on it now", style="dim")]
         most = max(self._console.height - _LINES_ABOVE, _FEWEST)
         drawn: list[Table | Text] = [_runs(runs[:most], snapshot.direction, self._console.width)]
         if len(runs) > most:

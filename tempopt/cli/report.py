@@ -72,7 +72,7 @@ def _names(wanted: Path) -> Iterator[Path]:
 
 
 def _is_free(path: Path) -> bool:
-    """Return whether a path is nobody's, or holds a report of tempopt."""
+    """Return whether a path is free, or holds a report of tempopt."""
     try:
         with path.open("rb") as file:
             return _OURS in file.read(_HEAD_BYTES)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def search(arguments: argparse.Namespace) -> int:
-    """Create the study of a spec or go on with it, to its verdict."""
+    """Create or continue the study of a spec, to its verdict."""
     overrides = list(arguments.set)
     if arguments.name is not None:
         overrides.append(f"study.name={json.dumps(arguments.name)}")
@@ -55,7 +55,7 @@ def search(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Go on with a study from the database alone, to its verdict."""
+    """Continue a study from the database alone, to its verdict."""
     if arguments.pairs and arguments.trials.more:
         raise UsageError(
             "--pairs adds to the verdict that there is, --trials asks for another. Give one of them."
@@ -207,7 +207,7 @@ def _how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
 
 
 def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
-    """Return the line that goes on with a study in the same store, with the same checkpoints."""
+    """Return the command that continues a study in the same store, with the same checkpoints."""
     line = f"tempopt {command} {shlex.quote(name)}{storage_option(arguments)}"
     if arguments.checkpoints is not None:
         line += f" --checkpoints {shlex.quote(arguments.checkpoints)}"

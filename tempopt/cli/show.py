@@ -85,7 +85,7 @@ def show(arguments: argparse.Namespace) -> int:
     """Print how a study stands: tickets, baseline, best and verdict, and the jobs that work on it."""
     if arguments.watch is not None:
         if arguments.json:
-            raise UsageError("--json prints once, and --watch goes on. Leave one of them out.")
+            raise UsageError("--json prints once, and --watch continues. Leave one of them out.")
         from tempopt.cli.watch import look_on  # whoever looks once waits for no more than that
 
         look_on(arguments)

@@ -25,6 +25,8 @@ class Task:
     """One agent to be started, as plain data that can be sent anywhere.
 
     Args:
+        program: Words behind the Python interpreter that run the agent, which reads this task from standard
+            input, as in ``("-m", "package.module")``.
         study: Name of the study.
         storage: URL of the database; it may hold a password: never put it on a command line or into a log.
         spec: The study's spec as plain data (``StudySpec.to_json``); None: it is in the store already.
@@ -38,6 +40,7 @@ class Task:
         grace: Seconds that it is given to checkpoint and leave.
     """
 
+    program: tuple[str, ...]
     study: str
     storage: str = field(repr=False)
     spec: dict[str, Any] | None = None

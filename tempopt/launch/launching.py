@@ -38,6 +38,7 @@ class Launch:
         store: Where the study is, or will be.
         spec: What is asked, with this machine's overrides in force.
         workers: Trials side by side; None: as many as the spec says, or as there is room for.
+        program: Words behind the Python interpreter that run an agent.
 
     Raises:
         UsageError: The launcher's agents cannot reach the store, or there is no room for a trial, or more
@@ -45,10 +46,18 @@ class Launch:
     """
 
     def __init__(
-        self, launcher: Launcher, called: str, store: Store, spec: StudySpec, *, workers: Workers | None
+        self,
+        launcher: Launcher,
+        called: str,
+        store: Store,
+        spec: StudySpec,
+        *,
+        workers: Workers | None,
+        program: tuple[str, ...],
     ) -> None:
         self._launcher = launcher
         self._called = called
+        self._program = program
         self._store = store
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
@@ -89,6 +98,7 @@ class Launch:
         """
         place = checkpoints.absolute(checkpoints_at or self._kept(study) or checkpoints.DEFAULT_FOLDER)
         base = Task(
+            program=self._program,
             study=self._name,
             storage=self._store.url,
             spec=None if spec is None else spec.to_json(),

@@ -67,7 +67,7 @@ class _Ends:
 
 
 class Keeper:
-    """Keeps agents running, on the cluster itself and whoever asked for them; ends a little after the last.
+    """Keeps agents running on the cluster, without the command that started them; ends soon after the last.
 
     If it is lost with its node, Ray starts it again elsewhere with the same tasks, and ends the agents that
     it had started; it then starts those anew that had neither ended nor been told to leave.

@@ -189,7 +189,7 @@ class SlurmLauncher(Launcher):
         return [ids[index] for index in range(len(tasks))]
 
     def _delay(self, grace: float) -> int:
-        """Return how many seconds before the limit an agent is told to leave."""
+        """Return how many seconds before the limit an agent gets the signal to leave."""
         return self._signal or math.ceil(grace + _LEAVING)
 
     def _check_times(self, tasks: Sequence[Task]) -> None:

@@ -148,7 +148,7 @@ class Supervisor:
 def _started(task: Task, output: int | None) -> subprocess.Popen[bytes]:
     folder = task.folder if task.folder is not None and Path(task.folder).is_dir() else None
     return subprocess.Popen(
-        [sys.executable, "-m", "tempopt.cli.launched"],
+        [sys.executable, *task.program],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.PIPE,

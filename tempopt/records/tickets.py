@@ -13,7 +13,7 @@ from tempopt.temperature import training_key
 
 Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
 ARMS: tuple[Arm, ...] = ("search", "baseline", "twin", "constant", "constant_twin")
-"""The arms that are confirmed. Of arms that come to the same parameters the first in this order has the runs.
+"""The arms that are confirmed. Of arms with equal parameters the first in this order has the runs.
 
 * ``search``: the winner.
 * ``baseline``: the best of all that was tuned at τ = 1, before and after choosing.
@@ -44,7 +44,7 @@ def usable(ticket: TicketRow) -> bool:
 
 
 def arms_of(ticket: TicketRow) -> tuple[str, ...]:
-    """Return the arms that a ticket trains for; several that come to the same parameters share a run."""
+    """Return the arms that a ticket trains for; several with equal parameters share a run."""
     return tuple(ticket.arm.split("+"))
 
 

@@ -99,7 +99,7 @@ def _parameters(result: StudyResult) -> dict[str, Any]:
         return effective(result.best.params)
     raise StudyFailed(
         f'Study "{result.name}" has no winner to export: no search trial is complete. '
-        f"Go on with it (tempopt resume {result.name}), or look at what went wrong "
+        f"Continue it (tempopt resume {result.name}), or look at what went wrong "
         f"(tempopt logs {result.name})."
     )
 

@@ -157,7 +157,7 @@ def round_lines(result: StudyResult) -> list[str]:
 
 
 def _missing_lines(result: StudyResult) -> list[str]:
-    """Return what was asked for and did not come to its end, or only at a later attempt."""
+    """Return which runs did not complete, or only at a later attempt."""
     lines = []
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:

@@ -1,4 +1,4 @@
-"""What is known of an arm, and what it says should be trained, ended, gone on with, and named.
+"""The knowledge gradient of an arm: which trial to start, prune or resume, and what to recommend.
 
 Every decision has one measure: how much better the parameter set that would be named is expected to be for
 it, by training step. Values are those of parameter sets in the mean over seeds, so that no lucky run is
@@ -42,7 +42,7 @@ FEWEST = 3
 """Complete runs below which nothing is said."""
 _ENOUGH = 6
 _COMPLETE = 1 / 3
-"""Share of the runs that come to their end, or no others are ended: who ends all learns nothing of ends."""
+"""Least share of ended trials that are complete: the prediction of final values is fitted to them."""
 _PATIENCE = 0.5
 """Share of a new run's worth that the rest of a run may fall to before it is ended: forecasts can err."""
 _NOTHING = 1e-6
@@ -110,7 +110,7 @@ class ArmModel:
         )
 
     def posterior(self, features_MD: Array, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
-        """Return what parameter sets come to, as far as it is known; more is better.
+        """Return the predicted means of parameter sets; more is better.
 
         Args:
             features_MD: The parameter sets, described.
@@ -150,7 +150,7 @@ class ArmModel:
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
-        """The trials, the best first by what their parameter sets are expected to come to."""
+        """The trials, in descending order of the predicted mean of their parameter sets."""
         mean_N = self.surrogate.mean(self._features_ND)
         return [self.trials[place] for place in np.argsort(-mean_N, kind="stable")]
 

@@ -13,7 +13,7 @@ _OURS = 0x74656D706F70_8_074 << 64 | 1 << 63
 _TICKET = (1 << 62) - 1
 
 CURVE = {"filename": "curve.svg", "mimetype": "image/svg+xml", "encoding": None}
-"""What Optuna is told of a picture, beside its id."""
+"""What Optuna knows of a picture, beside its id."""
 
 
 def curve_id(ticket_id: int) -> str:

@@ -1,4 +1,4 @@
-"""The tables of the store, as they are now; how they came to be is told by the migrations.
+"""The tables of the store, as they are now; the migrations have their history.
 
 Keys that are searched for are columns, documents are JSON text. States and kinds are plain
 strings without CHECK, so that SQLite can take a new one without rebuilding the table.

@@ -93,8 +93,8 @@ class OptunaCalls:
                 self._warned = True
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 _LOGGER.warning(
-                    "Optuna's view of this database is not kept up to date: %s. The study itself goes on and "
-                    "is complete; tempopt show and tempopt report show it.",
+                    "Optuna's view of this database is not kept up to date: %s. The study itself continues "
+                    "and is complete; tempopt show and tempopt report show it.",
                     reason[:500],
                 )
             return None

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import optuna
 import pytest
 
+from tempopt.cli.launched import PROGRAM
 from tempopt.errors import StorageError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
 from tempopt.records.liveness import machine
@@ -156,7 +157,7 @@ class LauncherTests:
         need = Need(gpus=gpus, cpus=2)
         split = launcher.split(need, workers)
         assert sum(split) == workers and min(split) >= 1
-        made = tasks(Task(study="any", storage="sqlite:///any.db"), need, split)
+        made = tasks(Task(program=PROGRAM, study="any", storage="sqlite:///any.db"), need, split)
         for task in made:
             assert task.cpus == 2 * task.workers
             held = task.gpus * need.trials_per_card if gpus < 1 else task.gpus / gpus
@@ -260,6 +261,7 @@ class LauncherTests:
         words: Mapping[str, str] | None = None,
     ) -> Task:
         return Task(
+            program=PROGRAM,
             study=_NAME,
             storage=storage,
             spec=_spec(metric).to_json(),

@@ -139,7 +139,7 @@ class RunCheckpoints:
         return not _ATOMIC.isdisjoint([known] if isinstance(known, str) else known)
 
     def _could_not(self, name: str, error: OSError) -> None:
-        fault = f"The checkpoint {name} could not be written ({error}). The run goes on without it."
+        fault = f"The checkpoint {name} could not be written ({error}). The run continues without it."
         print(fault, flush=True)
         self.faults.append(fault)
 

@@ -172,7 +172,7 @@ class Trackers:
             return False
         self._tell(
             f"{given.path}: {given.cls.__name__} kept an earlier run waiting, and is asked again after "
-            f"{_AWAY_SECONDS / 60:.0f} minutes. The run goes on without it."
+            f"{_AWAY_SECONDS / 60:.0f} minutes. The run continues without it."
         )
         return True
 
@@ -228,7 +228,7 @@ class Trackers:
         reason = textwrap.shorten(masked(str(error)), _LONGEST, placeholder=" ...")
         self._tell(
             f"{given.path}: {given.cls.__name__} failed ({type(error).__name__}: {reason}). "
-            "The run goes on without it."
+            "The run continues without it."
         )
 
     def _tell(self, fault: str) -> None:

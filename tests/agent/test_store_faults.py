@@ -55,7 +55,7 @@ def test_the_store_may_go_away_for_a_while(undisturbed_fake: Ended, monkeypatch:
     watcher = Watcher()
     result = search(toy_spec(), storage=URL, workers=2, observer=watcher)
     assert same(ended(result), undisturbed_fake)
-    assert any("Training goes on" in note for note in watcher.notes)
+    assert any("Training continues" in note for note in watcher.notes)
     assert any("The store is back" in note for note in watcher.notes)
     assert not list(Path("tempopt-runs").rglob("undelivered-*"))
 

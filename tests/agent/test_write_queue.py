@@ -195,7 +195,7 @@ def test_what_could_not_be_delivered_is_on_disk_and_delivered_in_order_once(
     box.deliver()
     assert records.changes == EVERYTHING
     assert not (tmp_path / "box").exists() and not len(box)
-    assert len(notes) == 2 and "Training goes on" in notes[0] and "back after 30 s" in notes[1]
+    assert len(notes) == 2 and "Training continues" in notes[0] and "back after 30 s" in notes[1]
 
 
 def test_a_broken_line_is_not_tried_at_every_turn(clock: Clock, notes: list[str]) -> None:

@@ -389,7 +389,7 @@ def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path)
         'The store has a study "toy" that was begun with another spec:',
         "search.temperature_init.high: was 4.0, now 8.0",
         "trainer.max_steps: was 10, now 20",
-        "Give this one another name (--name), or go on with that one: tempopt resume toy",
+        "Give this one another name (--name), or continue that one: tempopt resume toy",
     ):
         assert said in message
     message = told("search", "toy.yaml", "--trials", "7")

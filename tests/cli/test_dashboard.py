@@ -201,7 +201,8 @@ def test_a_dashboard_for_which_there_is_no_process_is_told_once_and_ends_no_sear
         observer.update(make_snapshot())
     assert len(asked) == 1
     assert looking.notes == [
-        "The dashboard could not be started: Resource temporarily unavailable. The search goes on without."
+        "The dashboard could not be started: Resource temporarily unavailable. "
+        "The search continues without it."
     ]
 
 

@@ -184,7 +184,7 @@ def test_of_many_runs_the_first_are_shown_and_the_others_counted(make_snapshot: 
 
 
 def test_the_screen_says_that_nobody_is_at_work(make_snapshot: MakeSnapshot) -> None:
-    assert "nobody is at work on it just now" in _picture(make_snapshot(workers=[]))
+    assert "no agent works on it now" in _picture(make_snapshot(workers=[]))
 
 
 def test_the_screen_has_something_to_say_before_the_first_run(make_snapshot: MakeSnapshot) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tempopt.agent.observer import Unobserved
+from tempopt.cli.launched import PROGRAM
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.launch.launcher import Job
 from tempopt.launch.launching import Launch
@@ -38,7 +39,7 @@ class Noted(Unobserved):
 
 
 def _launch(launcher: Recorder, store: Store, spec: StudySpec, workers: Any = None) -> Launch:
-    return Launch(launcher, launcher.name, store, spec, workers=workers)
+    return Launch(launcher, launcher.name, store, spec, workers=workers, program=PROGRAM)
 
 
 def test_sqlite_is_refused_for_agents_on_other_machines(far: Recorder, store: Store) -> None:
@@ -151,7 +152,7 @@ def test_jobs_that_outlive_the_program_are_in_the_store_until_the_study_is_done(
     url = server.create_database(name)
     try:
         with Store.open(url, create=True) as store:
-            launch = Launch(far, "mine:Recorder", store, _spec(), workers=2)
+            launch = Launch(far, "mine:Recorder", store, _spec(), workers=2, program=PROGRAM)
             notes = launch.start(None, _spec(), checkpoints_at=None)
             assert any("a folder that all machines share" in note for note in notes)
             rows = store.jobs("pairs")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tempopt.cli.launched import PROGRAM
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Task
 from tempopt.launch.local import LocalLauncher
@@ -34,7 +35,9 @@ class TestLocal(LauncherTests):
 @pytest.fixture
 def stillborn(tmp_path: Path) -> Task:
     """A task whose study there is not."""
-    return Task(study="nowhere", storage=f"sqlite:///{tmp_path}/empty.db", folder=str(tmp_path))
+    return Task(
+        program=PROGRAM, study="nowhere", storage=f"sqlite:///{tmp_path}/empty.db", folder=str(tmp_path)
+    )
 
 
 def test_one_agent_has_all_workers() -> None:
@@ -76,7 +79,7 @@ def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: P
         taken.bind(("127.0.0.1", 0))
         url = f"postgresql://me:{WRITTEN}@127.0.0.1:{taken.getsockname()[1]}/studies"
         launcher = LocalLauncher({"logs": str(tmp_path)})
-        (id,) = launcher.start([Task(study="pairs", storage=url, folder=str(tmp_path))])
+        (id,) = launcher.start([Task(program=PROGRAM, study="pairs", storage=url, folder=str(tmp_path))])
         log, words = tmp_path / f"agent-{id}.log", b""
         # it waits for the database, and says so
         while not (log.is_file() and "Trying again" in log.read_text()):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tempopt.cli.launched import PROGRAM
 from tempopt.errors import UsageError
 from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Job, Task, tasks
@@ -83,6 +84,7 @@ def task(tmp_path: Path, url: str) -> Task:
     _set_pace(tmp_path, 0.3)
     environment = {name: studies.environment()[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
     return Task(
+        program=PROGRAM,
         study=studies.NAME,
         storage=url,
         spec=studies.stored(studies.spec(TICKETS, lease=5)),

@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 
 pytest.importorskip("submitit", reason="Slurm's tests are of the tier service, which needs tempopt[slurm].")
 
+from tempopt.cli.launched import PROGRAM
 from tempopt.errors import UsageError
 from tempopt.launch import slurm, slurm_job
 from tempopt.launch.launcher import Job, Task
@@ -85,6 +86,7 @@ class Scene:
         """Return an agent for a study."""
         there = studies.environment(PACE=str(self.folder / "pace"))
         return Task(
+            program=PROGRAM,
             study=studies.NAME,
             storage=self.url,
             spec=studies.stored(spec),
@@ -364,7 +366,7 @@ class TestWhatIsAsked:
     def test_a_warning_that_leaves_no_time_to_train_is_refused(self, commands: None, tmp_path: Path) -> None:
         launcher = SlurmLauncher({"folder": str(tmp_path), "time": "2", "signal": "61"})
         with pytest.raises(UsageError, match="told to leave 61 s before the end have no time"):
-            launcher.start([Task(study="any", storage="postgresql://host/any")])
+            launcher.start([Task(program=PROGRAM, study="any", storage="postgresql://host/any")])
         assert list(tmp_path.iterdir()) == []
 
     def test_a_machine_without_slurm_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -393,7 +395,7 @@ def test_no_agent_has_more_workers_than_a_node_has_room_for(
 
 
 def test_a_job_that_asked_for_no_cards_sees_none() -> None:
-    task = Task(study="any", storage="", environment={"A": "b"})
+    task = Task(program=PROGRAM, study="any", storage="", environment={"A": "b"})
     assert slurm_job._environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
     assert slurm_job._environment(replace(task, gpus=1)) == {"A": "b"}
 

@@ -378,7 +378,7 @@ def test_a_logger_that_is_down_is_left_out_and_the_run_goes_on(
     told = [*heard.of(Started)[0].notes, *finished.notes]
     assert told == [
         "trainer.logger.0: Brittle failed (ConnectionError: the server "
-        "http://bob:***@host/mlflow is away). The run goes on without it."
+        "http://bob:***@host/mlflow is away). The run continues without it."
     ]
     assert len(curve(rows_of(tmp_path / "warm" / "search-0012"), "val_loss")) == 6
 

@@ -47,7 +47,7 @@ def test_a_server_that_says_nothing_is_waited_for_by_one_run_and_left_out_of_the
     assert first.startswith("trainer.logger: MLFlowLogger failed (") and "Max retries exceeded" in first
     assert second == (
         "trainer.logger: MLFlowLogger kept an earlier run waiting, and is asked again after 10 minutes. "
-        "The run goes on without it."
+        "The run continues without it."
     )
     trackers._away.update(dict.fromkeys(trackers._away, 0.0))
     again = Run(request_for(trainer=trainer, label=LABEL), listener()).execute()

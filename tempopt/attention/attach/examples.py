@@ -1,4 +1,4 @@
-"""Inputs that a model names itself, to prove its temperatures on where nobody gives an example.
+"""Inputs that a model names itself, for the self-test where no example is given.
 
 Draws numbers of its own, never from a global generator.
 """

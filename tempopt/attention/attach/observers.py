@@ -1,4 +1,4 @@
-"""Queries and keys as attention sees them, shown to whoever wants to measure; and temperatures from outside.
+"""Queries and keys as attention sees them, shown to observers; and temperatures from outside.
 
 What is measured of them is not decided here.
 """
@@ -53,7 +53,7 @@ class Observers:
 
     @property
     def present(self) -> bool:
-        """Whether anybody looks on; what is compiled is shown to nobody, and not compiled anew for them."""
+        """Whether there is an observer; compiled code is not observed, and not recompiled for it."""
         return not torch.compiler.is_compiling() and bool(self._all)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""A projection whose query rows are multiplied by a factor as they are read, whoever reads them.
+"""A projection whose query rows are multiplied by a factor whenever they are read.
 
 The parameters themselves stay what and where they are: in name, order, value, state and optimizer. Which
 factor it is, and in which modules, is decided in ``tempopt.attention.attach.attachment``.

@@ -228,7 +228,7 @@ class EntropyController:
         progress: float,
         slopes: Sequence[float] | Tensor | None = None,
     ) -> tuple[float, ...]:
-        """Return the temperatures to go on with, having moved them if a change is due.
+        """Return the next temperatures, having moved them if a change is due.
 
         Args:
             entropies: H / ln n of each layer, measured at the temperatures in force; may be None when no

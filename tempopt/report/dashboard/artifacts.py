@@ -1,4 +1,4 @@
-"""The pictures of runs as Optuna's artifacts: drawn from the store's rows when somebody opens one."""
+"""The pictures of runs as Optuna's artifacts: drawn from the store's rows when one is opened."""
 
 from __future__ import annotations
 

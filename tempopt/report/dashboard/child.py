@@ -1,4 +1,4 @@
-"""A dashboard beside a search: a process of its own, so that nobody's looking slows an agent down.
+"""A dashboard beside a search: a process of its own, so that it slows no agent down.
 
 ``python -m tempopt.report.dashboard.child`` is that process. What it needs comes through its input, so that
 no password is in a list of processes; when its input ends, because the search has or was killed, so does it.

@@ -51,7 +51,7 @@ def is_below(line: str) -> bool:
 
 
 def belongs_to_tempopt(note: str) -> bool:
-    """Return whether tempopt wrote a note and nobody has changed it since."""
+    """Return whether tempopt wrote a note and it was not changed since."""
     mark = _MARK.match(note)
     return mark is not None and mark[1] == _digest(note[mark.end() :])
 

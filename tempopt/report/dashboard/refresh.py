@@ -1,4 +1,4 @@
-"""The studies' pages kept up to date while somebody looks on: a thread that asks seldom, and writes less."""
+"""Keeps the studies' pages up to date while the dashboard is open: a thread that polls seldom."""
 
 from __future__ import annotations
 

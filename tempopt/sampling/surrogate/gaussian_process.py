@@ -53,7 +53,7 @@ class Runs:
 
 
 class Surrogate:
-    """What parameter sets come to in the mean over seeds, given runs.
+    """The mean over seeds of parameter sets, given runs.
 
     The covariance is a Matérn one (ν = 5/2) with a length for each feature. What a seed does to all its runs
     is a number of its own; what it does beyond that is alike for parameter sets that are alike, with the same
@@ -142,15 +142,15 @@ class Surrogate:
         return float(np.exp(2 * at[-5])) if self._trends else 0.0
 
     def mean(self, features_MD: Array) -> Array:
-        """Return what parameter sets are expected to come to."""
+        """Return the predicted means of parameter sets."""
         return self._mean_of(self._prior_covariance(features_MD, self._runs.features_ND))
 
     def posterior(self, features_MD: Array) -> Posterior:
-        """Return what parameter sets come to, as far as it is known, with what that is known together."""
+        """Return the predicted means of parameter sets, with their covariance."""
         return Posterior(self, features_MD)
 
     def expecting(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
-        """Return a surrogate to which runs in work have come to what is expected of them.
+        """Return a surrogate in which runs in progress have their predicted values.
 
         Args:
             features_PD: Their parameter sets.
@@ -244,7 +244,7 @@ def near(values_N: Array) -> Array:
 
 
 class Posterior:
-    """What parameter sets come to in the mean over seeds: a normal distribution.
+    """The means over seeds of parameter sets: a normal distribution.
 
     Args:
         surrogate: Whose beliefs.
@@ -275,7 +275,7 @@ class Posterior:
         return both
 
     def of_runs(self, features_KD: Array, seed: int) -> tuple[Array, Array, Array]:
-        """Return what runs with a seed come to: means, variances, covariances with these sets, (M, K).
+        """Return the predicted values of runs with a seed: means, variances, covariances, (M, K).
 
         Args:
             features_KD: The runs' parameter sets.

@@ -1,4 +1,4 @@
-"""What runs that were broken off would have come to, by how the complete ones went on from there.
+"""Predicts the final values of runs that were pruned, from how the complete ones continued from there.
 
 At each step that runs report at, the values of complete runs there are set beside what they came to in the
 end: a line through them, drawn towards "nothing is known" while they are few, forecasts the others.
