@@ -413,14 +413,14 @@ class Agent:
         self._lost(work, message.message, attempts=attempts)
 
     def _out_of_memory(self, work: WorkerSlot, why: str) -> None:
-        """Have a run tried once more with a card to itself; one that had it has failed for good."""
+        """Have a run tried once more with a GPU to itself; one that had it has failed for good."""
         ticket = work.ticket
         assert ticket is not None
         if ticket.alone:
-            self._lost(work, f"{why} (with a card to itself)", attempts=1)
+            self._lost(work, f"{why} (with a GPU to itself)", attempts=1)
         else:
             self._lost(work, why, attempts=ticket.failures + 2, alone=True)
-            self._observer.note(f"{ticket.kind} {ticket.number} is tried once more, with a card to itself.")
+            self._observer.note(f"{ticket.kind} {ticket.number} is tried once more, with a GPU to itself.")
 
     def _lost(self, work: WorkerSlot, why: str, *, attempts: int, alone: bool = False) -> None:
         ticket = work.ticket

@@ -63,7 +63,7 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
             started = message
         if isinstance(message, Finished):
             return started
-    raise StudyFailed(f"The rehearsal of two steps did not survive: {worker.obituary()}.")
+    raise StudyFailed(f"The dry run of two steps crashed: {worker.obituary()}.")
 
 
 def _explained(failure: Failed) -> str:
@@ -74,4 +74,4 @@ def _explained(failure: Failed) -> str:
     own = [
         place for place in places if "site-packages" not in place and f"{os.sep}tempopt{os.sep}" not in place
     ]
-    return "\n".join([f"The rehearsal of two steps ended in {failure.message}", *(own or places)[-1:]])
+    return "\n".join([f"The dry run of two steps ended in {failure.message}", *(own or places)[-1:]])

@@ -165,10 +165,10 @@ def _missing_lines(result: StudyResult) -> list[str]:
     again = [ticket for ticket in result.lost if ticket.state != "failed"]
     if again:
         attempts = sum(ticket.failures for ticket in again)
-        lines.append(f"  attempts lost and made good: {attempts} ({_named(again)}).")
+        lines.append(f"  retried after failures: {attempts} ({_named(again)}).")
     if result.alone:
         names = ", ".join(ticket.name for ticket in result.alone)
-        lines.append(f"  ran out of a card's memory and needed a card of their own: {names}.")
+        lines.append(f"  ran out of GPU memory and needed a GPU of their own: {names}.")
     withdrawn = [f"{count.withdrawn} {kind}" for kind, count in result.tickets.items() if count.withdrawn]
     if withdrawn:
         lines.append(f"  withdrawn, the study having been stopped before: {', '.join(withdrawn)} tickets.")
@@ -206,7 +206,7 @@ def _caveats(verdict: Verdict) -> list[str]:
     if total.dropped:
         lines.append(f"  pairs left out, a run of theirs having failed on every attempt: {total.dropped}.")
     if math.isinf(total.paired.ci_low):
-        lines.append("  so few pairs bound no interval; give study.seeds.confirm more.")
+        lines.append("  too few pairs for a finite interval; give study.seeds.confirm more.")
     return lines
 
 

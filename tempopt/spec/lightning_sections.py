@@ -26,7 +26,7 @@ GOVERNED: dict[str, str] = {
     "fast_dev_run": 'a run that ends after a batch has no result. Use "tempopt check --dry-run" for that.',
     "max_time": "a run that ends by the clock is not the same run twice. Give max_steps or max_epochs.",
     "num_nodes": "one run trains on one machine; more machines train more runs at a time. Take it out.",
-    "num_sanity_val_steps": f"tempopt rehearses two steps and a validation before a study begins. {_NOWHERE}",
+    "num_sanity_val_steps": f"tempopt trains two steps and validates once before a study begins. {_NOWHERE}",
     "use_distributed_sampler": "the order of the data follows from the seed and the epoch, and each device "
     f"gets its share. {_NOWHERE}",
 }
@@ -143,7 +143,7 @@ def parse_trainer(given: object) -> dict[str, Any]:
     if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
         message = (
             f"given {devices!r}. Give how many devices train one run, a whole number of at least 1: it "
-            "belongs to what is asked, so it is the same on every machine. Which cards these are is dealt "
+            "belongs to what is asked, so it is the same on every machine. Which GPUs these are is dealt "
             "out there (resources.gpus)."
         )
         lines.append(("trainer.devices", message))

@@ -81,7 +81,7 @@ class Section(BaseModel):
 
 
 _WORKERS = "a whole number of at least 1, auto or null"
-_GPUS = "a share of a card below 1, a whole number of cards, or null"
+_GPUS = "a share of a GPU below 1, a whole number of GPUs, or null"
 _MEMORY = "bytes, a size with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in 8GB, or null"
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]i?b)", re.IGNORECASE)
 _UNITS = {
@@ -170,7 +170,7 @@ class Limits(Section):
 
     Args:
         hours: Hours since the study was begun.
-        gpu_hours: Hours of cards, added up over all trials, a share of a card counting as that share; where
+        gpu_hours: Hours of cards, added up over all trials, a share of a GPU counting as that share; where
             trials train on no card, their hours of training.
         standard_errors: The search ends as soon as all that is left of it is expected to raise what would be
             named by less than so many standard errors of the confirmation, which could not tell.

@@ -134,7 +134,7 @@ class StudySpec(Section):
             )
             lines.append(("resources.workers", message))
         if gpus and self._on_cards and gpus != self.ranks and (gpus >= 1 or self.ranks > 1):
-            why = "two processes of a trial cannot share a card"
+            why = "two processes of a trial cannot share a GPU"
             if gpus > self.ranks:
                 why = "one would idle" if gpus - self.ranks == 1 else "some would idle"
             message = (

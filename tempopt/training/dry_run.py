@@ -186,7 +186,7 @@ def _attended(module: L.LightningModule) -> set[int]:
 def _require_stable(run: Run) -> None:
     if run.diverged_at is not None:
         raise SpecError(
-            f"The training diverged in the rehearsal: by step {run.diverged_at} the loss or "
+            f"The training diverged in the dry run: by step {run.diverged_at} the loss or "
             f'"{run.request.program.metric}" was NaN or infinite, with {run.request.parameters}. '
             "Look at the data and at the ranges that are searched, the learning rate's first."
         )

@@ -86,7 +86,7 @@ def shortage(error: BaseException, share: float | None) -> str:
         error: What :func:`ran_out` is true of.
         share: Share of the card's memory that the run was allowed.
     """
-    card = "the card"
+    card = "the GPU"
     if torch.cuda.is_initialized():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         card = f"{properties.name} ({properties.total_memory / 2**30:.1f} GiB)"
@@ -95,5 +95,5 @@ def shortage(error: BaseException, share: float | None) -> str:
     asked = _ADVICE.split(str(error).strip())[0].rstrip(".")
     return (
         f"The memory of {card} did not suffice; the run was allowed {allowed}. {type(error).__name__}: "
-        f"{asked}. Make the batch or the model smaller, or let a trial have more of a card (resources.gpus)."
+        f"{asked}. Make the batch or the model smaller, or let a trial have more of a GPU (resources.gpus)."
     )

@@ -100,7 +100,7 @@ def _folder() -> Path:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise UsageError(
-            f"{folder}, where agents note which cards they use, belongs to somebody else. Remove it, or give "
+            f"{folder}, where agents note which GPUs they use, belongs to another user. Remove it, or give "
             "another folder for temporary files with TMPDIR."
         )
     folder.chmod(0o700)

@@ -95,12 +95,12 @@ def _listed() -> tuple[list[list[str]] | None, str]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return None, f"no driver of NVIDIA cards answers: {error}"
+        return None, f"no NVIDIA driver answers: {error}"
     try:
         found = [_uuids(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return found, "" if any(found) else "the driver lists no card, or none with a MIG instance"
+        return found, "" if any(found) else "the driver lists no GPU, or none with a MIG instance"
     except pynvml.NVMLError as error:
-        return None, f"the driver of the NVIDIA cards does not list them: {error}"
+        return None, f"the NVIDIA driver does not list its GPUs: {error}"
     finally:
         pynvml.nvmlShutdown()
 

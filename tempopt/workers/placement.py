@@ -86,8 +86,8 @@ def count_workers(need: Need, machine: Machine, *, asked: int | None, most: int)
     """
     if need.gpus > 1 and any(card.startswith("MIG-") for card in machine.cards):
         raise UsageError(
-            f"A trial takes {need.gpus:g} cards, but those here are MIG instances, of which a program "
-            "can use one at a time. Give resources.gpus: 1, or cards that are not divided."
+            f"A trial takes {need.gpus:g} GPUs, but those here are MIG instances, of which a program "
+            "can use one at a time. Give resources.gpus: 1, or GPUs that are not divided."
         )
     fit = room(need, machine) if asked is None else _rigid_room(need, machine)
     if fit >= (asked or 1):
@@ -99,7 +99,7 @@ def _lack(need: Need, machine: Machine, fit: int, asked: int | None) -> str:
     """Return in words what is missing, and what can be done about it."""
     if need.gpus and not machine.has_gpus:
         return (
-            f"resources.gpus asks for {need.gpus:g} of a card for each trial, and there are none here"
+            f"resources.gpus asks for {need.gpus:g} of a GPU for each trial, and there are none here"
             f"{f' ({machine.why})' if machine.why else ''}. To train on the CPU: resources.gpus: 0"
         )
     wanted, there = [f"CPU cores: {need.cpus}"], [f"CPU cores: {machine.cores}"]
@@ -117,7 +117,7 @@ def _lack(need: Need, machine: Machine, fit: int, asked: int | None) -> str:
     elif asked is None and _rigid_room(need, machine):
         remedy = "To have trials share the cores all the same, give a number of workers, as in --workers 1"
     elif held:
-        remedy = "Wait until they have ended, or say by CUDA_VISIBLE_DEVICES which cards are to be shared"
+        remedy = "Wait until they have ended, or say by CUDA_VISIBLE_DEVICES which GPUs are to be shared"
     return (
         f"{'A trial takes' if asked is None else f'{asked} workers were asked for, of which each takes'} "
         f"{', '.join(wanted)} (resources: in the spec), and there is {', '.join(there)}.{taken} {remedy}."

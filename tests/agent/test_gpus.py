@@ -68,7 +68,7 @@ def test_a_run_that_ran_out_of_memory_ends_well_alone_in_a_fresh_process() -> No
     assert (alone.outcome, alone.attempt, alone.failures) == ("complete", 2, 1)
     assert result.to_json()["alone"] == [alone.name]
     assert any("Tried to allocate 80.00 GiB" in note for note in watcher.notes)
-    assert any("tried once more, with a card to itself" in note for note in watcher.notes)
+    assert any("tried once more, with a GPU to itself" in note for note in watcher.notes)
     # the two that were there, one for the run alone, and two with their caps again afterwards
     assert len({pid for pid, _, _ in runs()}) >= 3
 
@@ -77,7 +77,7 @@ def test_a_run_that_does_not_fit_alone_has_failed_for_good() -> None:
     result = search(hungry(2, {"gpus": 1, "workers": 1}), storage=URL)
     (failed,) = [t for t in tickets() if t.state == "failed"]
     assert (failed.alone, failed.attempt, failed.failures) == (True, 2, 2)
-    assert failed.error is not None and "with a card to itself" in failed.error
+    assert failed.error is not None and "with a GPU to itself" in failed.error
     assert result.tickets[failed.kind].failed == 1
 
 

@@ -30,12 +30,12 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"workers": "all"}, "resources.workers: given 'all'. Give a whole number of at"),
     (
         {"gpus": 1.5},
-        "resources.gpus: given 1.5. Give a share of a card below 1, a whole number",
+        "resources.gpus: given 1.5. Give a share of a GPU below 1, a whole number",
     ),
-    ({"gpus": -1}, "resources.gpus: given -1. Give a share of a card below 1, a whole number"),
-    ({"gpus": math.inf}, "resources.gpus: given inf. Give a share of a card below 1"),
-    ({"gpus": math.nan}, "resources.gpus: given nan. Give a share of a card below 1"),
-    ({"gpus": "2"}, 'resources.gpus: given the text "2". Give a share of a card below 1'),
+    ({"gpus": -1}, "resources.gpus: given -1. Give a share of a GPU below 1, a whole number"),
+    ({"gpus": math.inf}, "resources.gpus: given inf. Give a share of a GPU below 1"),
+    ({"gpus": math.nan}, "resources.gpus: given nan. Give a share of a GPU below 1"),
+    ({"gpus": "2"}, 'resources.gpus: given the text "2". Give a share of a GPU below 1'),
     ({"gpus": 2}, "resources.gpus: given 2, but trainer.devices is 1: one would idle. Give"),
     ({"cpus": 0}, "resources.cpus: given 0. Give a whole number of at least 1, or null."),
     ({"memory": "8 gigs"}, "resources.memory: given '8 gigs'. Give bytes, a size with a unit"),
@@ -90,7 +90,7 @@ def test_what_a_trial_takes_follows_from_what_is_said_and_what_there_is(
 @pytest.mark.parametrize(
     ("gpus", "devices", "said"),
     [
-        (0.5, 2, "given 0.5, but trainer.devices is 2: two processes of a trial cannot share a card"),
+        (0.5, 2, "given 0.5, but trainer.devices is 2: two processes of a trial cannot share a GPU"),
         (1, 2, "Give resources.gpus: 2, or trainer.devices: 1."),
         (4, 2, "given 4, but trainer.devices is 2: some would idle"),
     ],

@@ -254,7 +254,7 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(
     assert {share for number, _, share in world.runs if number > 1} == {0.5}
     assert [ticket.failures for ticket in rows()] == [1, 0, 0, 0, 0, 0]
     assert len(working.workers) == 2
-    assert any("baseline 0 is tried once more, with a card to itself" in note for note in world.notes)
+    assert any("baseline 0 is tried once more, with a GPU to itself" in note for note in world.notes)
     assert world.notes.count("Trains on NVIDIA Toy at bf16-mixed precision.") == 1
 
 
@@ -277,7 +277,7 @@ def test_a_run_that_had_its_card_to_itself_is_tried_once_more_in_a_fresh_process
     agent([Placement(gpus=("GPU-0",))]).run()
     first, second = rows()
     assert (first.outcome, first.attempt, first.alone) == ("failed", 2, True)
-    assert "CUDA out of memory (with a card to itself)" in (first.error or "")
+    assert "CUDA out of memory (with a GPU to itself)" in (first.error or "")
     assert second.outcome == "complete"
     trained = [worker for worker in world.workers if worker.used]
     assert len(trained) == 3

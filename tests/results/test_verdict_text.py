@@ -254,7 +254,7 @@ def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, re
         "  failed on every attempt: 4 (search 1: out of memory; search 2: no reason is known; "
         f"search 3: {'x' * 100} ...; and 1 more)."
     )
-    assert lines[3] == ("  attempts lost and made good: 2 (search 0: killed by signal 9 (SIGKILL)).")
+    assert lines[3] == ("  retried after failures: 2 (search 0: killed by signal 9 (SIGKILL)).")
     assert lines[4] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
 
 
@@ -282,7 +282,7 @@ def test_what_runs_took_of_cards_is_told_where_they_took_any(
     ]
     lines = verdict_lines(result_of(make_spec(), rows))
     assert lines[-1].endswith("; 2 min 15 s of GPUs, at most 8 GB of one in use.")
-    assert "  ran out of a card's memory and needed a card of their own: search-1, search-2." in lines
+    assert "  ran out of GPU memory and needed a GPU of their own: search-1, search-2." in lines
 
 
 def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
@@ -324,7 +324,7 @@ def test_few_pairs_bound_no_interval_and_the_words_say_so(
     text = "\n".join(verdict_lines(result_of(make_spec(), few)))
     assert "96 % interval −∞ to +∞, p = 1" in text
     assert "compatible" not in text
-    assert "so few pairs bound no interval" in text
+    assert "too few pairs for a finite interval" in text
 
 
 def test_parameters_are_rounded_for_people() -> None:

@@ -177,7 +177,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"trainer__max_steps": 1e3}, "trainer.max_steps: given 1000.0. Give a whole number of at least 1"),
     ({"trainer__enable_checkpointing": True}, "enable_checkpointing is not the spec's to set"),
     ({"trainer__enable_progress_bar": False}, "tempopt shows the progress of all workers itself."),
-    ({"trainer__num_sanity_val_steps": 0}, "tempopt rehearses two steps"),
+    ({"trainer__num_sanity_val_steps": 0}, "tempopt trains two steps"),
     ({"trainer__fast_dev_run": True}, 'Use "tempopt check --dry-run" for that.'),
     ({"trainer__max_time": "00:01:00:00"}, "a run that ends by the clock is not the same run twice."),
     *(

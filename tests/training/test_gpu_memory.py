@@ -124,7 +124,7 @@ def test_it_is_said_on_which_card_under_which_cap_and_for_what(
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of "
         "79.20 GiB of which 3.00 GiB is free. 19.80 GiB allowed; Of the allocated memory 18.00 GiB is "
         "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated. Make the batch or the "
-        "model smaller, or let a trial have more of a card (resources.gpus)."
+        "model smaller, or let a trial have more of a GPU (resources.gpus)."
     )
     assert "allowed all of it" in failed(torch.OutOfMemoryError(OUT_OF_MEMORY), request_for()).message
 

@@ -170,7 +170,7 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     over = sum(count for name, count in result.trials.items() if name != "running")
     found.append(("search trials", f"{over:,}".replace(",", " "), f"{result.trials['pruned']} pruned"))
     gpu = result.cost.gpu_seconds
-    cards = "no cards" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
+    cards = "no GPU" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
     found.append(("training", duration(result.cost.train_seconds), cards))
     return tuple(found)
 
@@ -231,7 +231,7 @@ def _cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
     if cost.gpu_seconds is not None:
         yield "GPU-hours", number(cost.gpu_seconds / 3600)
     if cost.peak_memory is not None:
-        yield "most memory of one card in use", f"{number(cost.peak_memory / 1e9)} GB"
+        yield "most memory of one GPU in use", f"{number(cost.peak_memory / 1e9)} GB"
     if cost.pruned_saving:
         yield "saved by pruning, an estimate", duration(cost.pruned_saving)
     if cost.checkpoint_seconds >= 1:

@@ -68,7 +68,7 @@ class CostShown:
         count = "one machine" if len(self.machines) == 1 else f"{len(self.machines)} machines"
         text = f"{number(total / 3600)} hours of training on {count}"
         if self.gpu_seconds is not None:
-            text += f", {number(self.gpu_seconds / 3600)} GPU-hours, a share of a card counting as that share"
+            text += f", {number(self.gpu_seconds / 3600)} GPU-hours, a share of a GPU counting as that share"
         text += ". A run that was tried on several machines counts for the last."
         return text
 
