@@ -1,6 +1,6 @@
 """How many training steps need not be trained twice? Whole studies on recorded trainings, two kinds of them.
 
-The bundled studies as they are, in which runs that were ended are gone on with; and studies of a family of
+The bundled studies as they are, in which runs that were ended are continued; and studies of a family of
 schedules that hold a temperature before they move, which share their beginnings. That both are the same to
 the bit as training from the start is shown by tests (test_forks.py in tests/study and tests/training).
 Then, how many need not be trained at all: searches that end by themselves, and what that costs them.

@@ -50,7 +50,7 @@ class Case:
         side: ``optuna`` or ``tempopt``.
         backend: ``sqlite``, ``postgresql`` or ``mariadb``.
         before: Finished trials that the study has already.
-        running: Trials in work at a time.
+        running: Trials in progress at a time.
         trials: Trials that are measured.
         seconds: Length of a trial; tempopt's agent puts together what happens within some seconds.
     """

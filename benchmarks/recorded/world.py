@@ -106,7 +106,7 @@ class World:
 
     @cached_property
     def mark(self) -> str:
-        """What is equal for worlds in which all trainings come to the same."""
+        """What is equal for worlds in which all trainings are the same."""
         some = self.drawn(9)[:_MARKS]
         values = [self.truth(some), *(self.train(each, seed).final for seed, each in enumerate(some))]
         return hashlib.sha256(np.concatenate(values).round(6).tobytes()).hexdigest()[:16]

@@ -59,7 +59,7 @@ class Trace:
     Args:
         steps: Training steps spent when the selection changed.
         selected: What was selected from then on.
-        asked: Every configuration that was begun or gone on with, in order.
+        asked: Every configuration that was begun or continued, in order.
         ended_early: Whether each of them was ended, or interrupted, before its last step.
     """
 

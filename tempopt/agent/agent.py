@@ -117,7 +117,7 @@ class Agent:
         Raises:
             StudyFailed: Nothing can be trained, workers die before they begin, the store stays away, or
                 the study was deleted.
-            KeyboardInterrupt: Passed on, after the runs in work were checkpointed and given back.
+            KeyboardInterrupt: Passed on, after the runs in progress were checkpointed and given back.
         """
         with interruptible() as interrupt:
             try:

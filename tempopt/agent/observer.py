@@ -50,7 +50,7 @@ class Snapshot:
         study: Name of the study.
         metric: Name of the validation metric.
         direction: Whether more of it is better.
-        stage: Kind of the tickets in work; None before the first.
+        stage: Kind of the tickets in progress; None before the first.
         done: Tickets that are over, by kind.
         asked: Tickets asked for, by kind.
         best: Best value so far of the arm ``search``, on the search's own seeds.

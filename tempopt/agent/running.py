@@ -16,9 +16,9 @@ Bound = Callable[[TicketRow, Mapping[int, float]], float | None]
 
 
 def in_work(cache: StudyCache, store: Store, *, but: str | None = None) -> list[WorkerView]:
-    """Return a view of each run in work that a cache knows of, those of one agent together.
+    """Return a view of each run in progress that a cache knows of, those of one agent together.
 
-    One question is asked of the store, however many runs there are: what those in work have reported.
+    One question is asked of the store, however many runs there are: what those in progress have reported.
 
     Args:
         but: Name of an agent whose runs are left out.

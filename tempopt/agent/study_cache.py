@@ -122,7 +122,7 @@ class StudyCache:
         return {kind: len(ids) for kind, ids in self._of_kind.items()}
 
     def to_come(self) -> int:
-        """Return how many tickets there will still be, besides those that there are, at the most."""
+        """Return how many tickets there will still be, besides those that there are, at most."""
         if self._to_come is None:
             self._to_come = to_come(list(self.tickets.values()), self._spec)
         return self._to_come

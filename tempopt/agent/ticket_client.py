@@ -210,7 +210,7 @@ class TicketClient:
         """
         every = self._observer.others_every
         late = every is not None and time.monotonic() - self._looked >= every
-        # runs that have ended here are in work for the store until it has heard of it
+        # runs that have ended here are in progress for the store until it has heard of it
         if late and not self._outbox.urgent:
             self._looked = time.monotonic()
             # somebody looks on: no reason for the agent to give up, who will hear of it anyway
@@ -228,7 +228,7 @@ class TicketClient:
         """Return a ticket to do, with its parameters, None if there is none just now.
 
         Args:
-            held: Ids of the tickets that are in work here.
+            held: Ids of the tickets that are in progress here.
         """
         ticket, goes_on = None, False
         if self._outbox.urgent:

@@ -35,7 +35,7 @@ class WorkerPool:
         return [work for work in self.all if work.idle and not self._kept_off(work)]
 
     def held(self) -> list[int]:
-        """Return the ids of the tickets in work."""
+        """Return the ids of the tickets in progress."""
         return [work.ticket.id for work in self.all if work.ticket is not None]
 
     def listening(self) -> dict[Connection, WorkerSlot]:
@@ -43,7 +43,7 @@ class WorkerPool:
         return {work.worker.connection: work for work in self.all if not work.suspended}
 
     def busy(self) -> dict[Connection, WorkerSlot]:
-        """Return whom to listen to until there is no ticket in work."""
+        """Return whom to listen to until there is no ticket in progress."""
         return {work.worker.connection: work for work in self.all if work.ticket is not None}
 
     def waiting_for(self, work: WorkerSlot) -> Iterator[WorkerSlot]:

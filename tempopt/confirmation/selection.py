@@ -143,7 +143,7 @@ def _parameters(tried: Iterable[TicketRow], candidate: int) -> Parameters:
 
 
 def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec, arms: Iterable[str]) -> int:
-    """Return how many more tickets choosing among these arms will have at the most, once it has some."""
+    """Return how many more tickets choosing among these arms will have at most, once it has some."""
     found = 0
     for arm in arms:
         tried = of_kind(tickets, "choose", arm, of_round=current_round(tickets))

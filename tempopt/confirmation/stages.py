@@ -155,7 +155,7 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
 
 
 def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many tickets the current round will still get beside those there are, at the most.
+    """Return how many tickets the current round will still get beside those there are, at most.
 
     Those that take the winner apart are not among them: there are none unless a gain is shown.
     """

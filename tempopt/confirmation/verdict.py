@@ -225,7 +225,7 @@ def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[str
         for arm in ("constant", "constant_twin")
         if arm in arms
     }
-    # those that come to the same parameters share their runs, and are one reference
+    # arms with equal parameters share their runs, and are one reference
     apart = {training_key(arms[arm]): answer for arm, answer in over.items()}
     return {
         "over_constant": over.get("constant"),

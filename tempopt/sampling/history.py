@@ -266,7 +266,7 @@ class History:
         return [self.running(n, {}) for n in range(self._end(number), number) if n in self._asked]
 
     def running(self, number: int, reports: Mapping[int, float]) -> FrozenTrial:
-        """Return a trial in work, with what it has reported (step to value)."""
+        """Return a trial in progress, with what it has reported (step to value)."""
         return frozen(
             number,
             state=TrialState.RUNNING,

@@ -114,7 +114,7 @@ class ArmModel:
 
         Args:
             features_MD: The parameter sets, described.
-            pending: Trials in work, that are taken to come to what is expected of them.
+            pending: Trials in progress, taken to reach their predicted values.
         """
         waiting = np.array([self._describe(trial.params) for trial in pending])
         streams = np.array([self._stream_of(trial.number) for trial in pending], dtype=np.int64)
@@ -170,7 +170,7 @@ class KnowledgeGradient:
         describe: Turns sampled values into features.
         maximize: Whether more of the metric is better.
         streams: How many seeds the arm's trials share by turns; None: each has its own.
-        thaws: Whether a run that was ended can be gone on with: another with its values and its seed.
+        thaws: Whether a run that was ended can be continued: another with its values and its seed.
         seed: What is drawn once for all trials follows from it.
         earlier: What earlier studies say.
     """
@@ -331,7 +331,7 @@ class KnowledgeGradient:
         """Return the place of the set whose training is worth most to a trial, and what a step is worth.
 
         Where nothing is left to be learned it is the set that is expected to be best. A set that was trained
-        with the trial's seed would come to the same again, and tell nothing; it is taken only where there is
+        with the trial's seed would give the same values again; it is taken only where there is
         no other.
         """
         stream = self._stream_of(number)
@@ -358,7 +358,7 @@ class KnowledgeGradient:
         number: int,
         worth: float,
     ) -> Parameters | None:
-        """Return the values of a run that was ended and is worth going on with rather than a new one."""
+        """Return the values of a run that was ended and is worth continuing rather than a new one."""
         if not self._thaws:
             return None
         mine = self._stream_of(number)
@@ -431,7 +431,7 @@ def _of_use(
 ) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
     """Return the trials that came to their end, and those that were ended and may be forecast.
 
-    Of trials that are one training, ended and gone on with, the longest has told all that the others did.
+    Of trials that are one training, ended and continued, the longest has told all that the others did.
     """
     longest: dict[Hashable, tuple[bool, int, FrozenTrial]] = {}
     for trial in trials:

@@ -157,7 +157,7 @@ class Seeds(Section):
 
     Args:
         search: Seeds that search trials share by turns, so that what a seed does to all of them is no reason
-            to prefer one, and one that was ended early can be gone on with; None: each has its own.
+            to prefer one, and one that was ended early can be continued; None: each has its own.
     """
 
     search: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = 2
@@ -270,7 +270,7 @@ class StudySection(Section):
         Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
     ] = None
     # some ten checkpoints of ten million parameters with AdamW's state, or hundreds of a small model: little
-    # beside what a study keeps anyway, and enough for the few runs that are worth going on with
+    # beside what a study keeps anyway, and enough for the few runs that are worth continuing
     checkpoint_quota: Annotated[int | None, Field(description=_MEMORY)] = 1_000_000_000
     evaluate_only: Annotated[
         str | None, Field(min_length=1, description="the path of a checkpoint, or null")

@@ -58,7 +58,7 @@ def create(
         result = connection.execute(insert(STUDY).values({**values, "warm_start": warm_start}))
     except IntegrityError:
         raise StorageError(
-            f'The store {shown} has a study "{name}" already. Go on with it '
+            f'The store {shown} has a study "{name}" already. Continue it '
             f"(tempopt resume {name}), or choose another name."
         ) from None
     key = result.inserted_primary_key

@@ -33,14 +33,14 @@ def search(
     enqueue: Sequence[Mapping[str, Any]] = (),
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Carry a study through to its verdict, or go on with it if the store has begun it.
+    """Carry a study through to its verdict, or continue it if the store has begun it.
 
     Others may be at work on it at the same time, on this machine or another.
 
     Args:
         spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
         storage: URL of the database.
-        workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at the most;
+        workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at most;
             None: what the spec says, else ``auto``.
         checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
             if that can be reached, else ``tempopt-runs`` in the current folder.
@@ -73,7 +73,7 @@ def resume(
     pairs: int = 0,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Go on with a study from the database alone; other arguments and errors as for :func:`search`.
+    """Continue a study from the database alone; other arguments and errors as for :func:`search`.
 
     Args:
         name: Name of the study.

@@ -308,7 +308,7 @@ class LauncherTests:
             rows = [row for row in _tickets(storage) if row.kind == "search" and row.state == "running"]
             return next((row.agent for row in rows), None)
 
-        return self._wait(training, "a search ticket in work", launcher, ids)
+        return self._wait(training, "a search ticket in progress", launcher, ids)
 
 
 def _begun(agents: Mapping[str, Task]) -> str | None:

@@ -37,7 +37,7 @@ class KeepCallback(Checkpoint):
     after the validation.
 
     Args:
-        checkpoints: Where to write them; None once it turns out that this run cannot be gone on with.
+        checkpoints: Where to write them; None once it turns out that this run cannot be continued.
         each_validation: Whether one is due at each validation, besides those that are due by the clock.
         ranks: Who train the run; all of them take part in writing.
         wishes: What they have agreed on after the batch or the validation.

@@ -91,7 +91,7 @@ def shortage(error: BaseException, share: float | None) -> str:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         card = f"{properties.name} ({properties.total_memory / 2**30:.1f} GiB)"
     allowed = "all of it" if share is None or share == 1.0 else f"{share:.0%} of it"
-    # torch goes on with advice about fragmentation; what was asked for stands before
+    # torch adds advice about fragmentation; what was asked for stands before
     asked = _ADVICE.split(str(error).strip())[0].rstrip(".")
     return (
         f"The memory of {card} did not suffice; the run was allowed {allowed}. {type(error).__name__}: "

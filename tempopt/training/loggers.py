@@ -45,7 +45,7 @@ class Ended:
     """How an attempt at a run ended.
 
     Args:
-        state: ``complete``, ``pruned`` or ``diverged`` for good; ``interrupted``, to be gone on with;
+        state: ``complete``, ``pruned`` or ``diverged`` for good; ``interrupted``, to be continued;
             ``failed``: it raised.
         step: Step that was logged last.
         value: The metric that counts, as validated last; NaN if it never was.

@@ -142,7 +142,7 @@ class RunRequest:
         resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
             is used. None of them: the run begins at its beginning.
         forks: Checkpoints of other runs to begin from, best first, if there is none of its own; whichever
-            is used, or none, the run comes to the same.
+            is used, or none, the run is the same.
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names.
         space: Searched name to values that stand for all it may get; rehearse and check try them.

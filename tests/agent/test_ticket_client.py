@@ -266,7 +266,7 @@ def test_what_is_at_work_again_keeps_its_checkpoint_whatever_a_stale_agent_gives
     ticket, path = _written(client, tmp_path, 0)
     (kept,) = ticket.checkpoints
     client._deliver()
-    # for this agent the run is over; for the store it is at work, another having gone on with it
+    # for this agent the run is over; for the store it is at work, another having continued it
     over = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=(kept,))
     client.cache.take_in(over, {})
     client._evict([over])

@@ -148,7 +148,7 @@ class Talker:
         return "the worker was killed by SIGKILL"
 
     def kill(self) -> None:
-        assert not self.training or not self.alive, "a run in work was ended for another's sake"
+        assert not self.training or not self.alive, "a run in progress was ended for another's sake"
         self.alive = False
         self.connection.close()
         self._theirs.close()

@@ -22,7 +22,7 @@ class Made:
 
 
 class Halving:
-    """Ends every second training at its second rung, and goes on with it as its next one if it may."""
+    """Ends every second training at its second rung, and continues it as its next one if it may."""
 
     def __init__(self, *, resumes: bool) -> None:
         self.resumes = resumes

@@ -196,7 +196,7 @@ def test_a_promising_run_is_thawed_where_it_can_be() -> None:
     reports = {10: -1.0, 20: -1.0, 30: -1.0}
     known.append(frozen(10, state=TrialState.PRUNED, distributions=SPACE, params=best, reports=reports))
     assert ask(strategy(), known, number=12) == best
-    # it was trained with the other seed; or cannot be gone on with; or is gone on with already
+    # it was trained with the other seed; or cannot be continued; or is continued already
     assert ask(strategy(), known, number=13) != best
     assert ask(strategy(thaws=False), known, number=12) != best
     waiting = frozen(12, state=TrialState.RUNNING, distributions=SPACE, params=best)

@@ -111,5 +111,5 @@ def test_the_folder_is_closed_to_others_and_one_that_is_not_ours_is_refused(
     elsewhere = tmp_path / "elsewhere"
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
-    with pytest.raises(UsageError, match=r"belongs to somebody else.*TMPDIR"), claimed(MACHINE, on(1.0)):
+    with pytest.raises(UsageError, match=r"belongs to another user.*TMPDIR"), claimed(MACHINE, on(1.0)):
         raise AssertionError("a folder of somebody else was used")

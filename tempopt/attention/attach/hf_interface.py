@@ -93,7 +93,7 @@ class _Binding:
 class Interface:
     """The temperatures of a model's layers, as its attention function reads them.
 
-    It is held by the modules themselves, so that a copy of the model goes on with the same temperatures.
+    It is held by the modules themselves, so that a copy of the model keeps the same temperatures.
 
     Args:
         model: The model, whose configurations name our attention function from now on, until

@@ -10,7 +10,7 @@ from tempopt.report.dashboard.study_page import publish, stamp
 from tempopt.store.store import Store
 
 PAUSE_SECONDS = 20.0
-"""Between two looks at the store; each writes one page at the most, so that is three commits a minute."""
+"""Between two looks at the store; each writes one page at most, so that is three commits a minute."""
 
 _SHARE = 0.05
 _END_SECONDS = 5.0
@@ -46,7 +46,7 @@ class Refresher:
         self._store.close()
 
     def turn(self) -> int:
-        """Look at the store, write one page at the most, and return how many rows of it were written."""
+        """Look at the store, write one page at most, and return how many rows of it were written."""
         studies = {each.study.name: each for each in self._store.list_studies()}
         self._seen = {name: seen for name, seen in self._seen.items() if name in studies}
         # those that were written longest ago come first: what was written goes to the end

@@ -93,7 +93,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """End, with every connection; requests in work are given a moment."""
+        """End, with every connection; requests in progress are given a moment."""
         # in the server's own thread, which else would wait for what is closed under its hands
         self._server.trigger.pull_trigger(self._close_everything)
         self._thread.join(_END_SECONDS)

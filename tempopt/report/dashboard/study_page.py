@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 LARGEST = 16 * 2045
-"""Characters that a plot has at the most: every look at the page reads all of it from the database."""
+"""Characters that a plot has at most: every look at the page reads all of it from the database."""
 
 _IDS = "tempopt-"
 _STAMP = "tempopt:page"
