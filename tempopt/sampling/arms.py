@@ -135,8 +135,8 @@ class Arms:
     def ask(self, ticket: TicketRow) -> dict[str, Any]:
         """Return the values of the arm's own space for a ticket that has none yet.
 
-        They depend on the tickets before it that are still in progress. Those that another agent has taken and
-        not yet written are computed here, too; the values are the same.
+        They depend on the tickets before it that are still in progress. Those that another agent has taken
+        and not yet written are computed here, too; the values are the same.
         """
         arm, own = self._place(ticket)
         if ticket.sampled and ticket.parameters is None:
@@ -169,8 +169,8 @@ class Arms:
     def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
         """Return how much better a run like this ticket's is expected to make what is named, and its noise.
 
-        From what was known before the first of the tickets in progress with it, so that all agents end a search
-        at the same ticket. None: too little is known, or the sampler is one that does not say.
+        From what was known before the first of the tickets in progress with it, so that all agents end a
+        search at the same ticket. None: too little is known, or the sampler is one that does not say.
         """
         arm, number = self._place(ticket)
         if not self._foresees(arm):
