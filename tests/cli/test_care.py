@@ -77,7 +77,7 @@ def test_what_is_done_can_be_neither_paused_nor_stopped(command: str, said: Call
     [
         (
             Told(before="running", agents=[], withdrawn=3),
-            "3 tickets that waited were withdrawn. Nobody is at",
+            "3 tickets that waited were withdrawn. No agent works",
         ),
         (Told(before="paused", agents=["far:7"], withdrawn=3), "were withdrawn. It is paused.\n"),
     ],

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MI
 
 TICKETS = 8
 _PASSWORD = "geheim4711"
-_WATCHED = b"tempopt.cli.launched"
+_WATCHED = PROGRAM[-1].encode()
 _TRAINS = TITLE.encode()
 _KEEPER = b"ray::Keeper"
 
@@ -49,8 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     """Two nodes, the same for all tests here; who removes one adds another."""
     shared = tmp_path_factory.getbasetemp()
     with ray_cluster.running(shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) as made:
-        # the others share its connection, which takes seconds to make
-        first = make_launcher("ray", {"address": made.address})
+        first = make_launcher("ray", {"address": made.address})  # others share its connection
         yield made
         first.close()
 
