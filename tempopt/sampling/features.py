@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from tempopt.sampling.unit_cube import place_of
-from tempopt.temperature import GROUPS, NEUTRAL, PLAN_PARAMETERS, TemperatureParameters, is_own_number
+from tempopt.temperature import GROUPS, NEUTRAL, PLAN_PARAMETERS, ParameterNames, TemperatureParameters
 
 if TYPE_CHECKING:
     from tempopt.spec.search_space import Arm
     from tempopt.spec.study_spec import StudySpec
 
-_CURVE = GROUPS["schedule"] | GROUPS["level"]
+_CURVE = ParameterNames(GROUPS["schedule"] | GROUPS["level"])
 _DEPTH = GROUPS["layers"]
 _PLACES = 24
 _LAYERS = 5
@@ -42,9 +42,11 @@ class Features:
     def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
         self._fixed = spec.fixed_temperatures
         space = spec.space(arm)
-        self._curve = any(_root(name) in _CURVE for name in space)
+        self._curve = any(name in _CURVE for name in space)
         self._depth = any(name in space for name in _DEPTH)
-        self._others = {name: each for name, each in space.items() if _root(name) not in (*_CURVE, *_DEPTH)}
+        self._others = {
+            name: each for name, each in space.items() if name not in _CURVE and name not in _DEPTH
+        }
 
     def __call__(self, parameters: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return the vector of a whole parameter set."""
@@ -56,10 +58,6 @@ class Features:
         for name, each in self._others.items():
             found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
         return np.array(found)
-
-
-def _root(name: str) -> str:
-    return "schedule_args" if is_own_number(name) else name
 
 
 @lru_cache(maxsize=50_000)

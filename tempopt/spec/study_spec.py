@@ -57,7 +57,7 @@ from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.groups import CREDITED, NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
-from tempopt.temperature.plan import OWN_NUMBER
+from tempopt.temperature.plan import flat_numbers
 from tempopt.version import __version__
 from tempopt.workers.messages import Program
 from tempopt.workers.placement import Need
@@ -186,11 +186,7 @@ class StudySpec(Section):
         """
         names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
         given = {name: value for name, value in self.model["init_args"].items() if name in names}
-        own = given.get("schedule_args")
-        if isinstance(own, Mapping):
-            del given["schedule_args"]
-            given |= {f"{OWN_NUMBER}{name}": value for name, value in own.items()}
-        return given
+        return flat_numbers(given)
 
     @property
     def other_names(self) -> list[str]:

@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 from tempopt.temperature.entropy import EntropyParameters
-from tempopt.temperature.parameters import NEUTRAL, effective
+from tempopt.temperature.parameters import NEUTRAL, ParameterNames, effective
 from tempopt.temperature.plan import TemperatureParameters, progress
 from tempopt.temperature.schedules import SCHEDULES, Schedule
 
-_SCHEDULED = frozenset(
+_SCHEDULED = ParameterNames(
     {"schedule", "schedule_args", "entropy_lambda", "entropy_lambda_final", "entropy_schedule"}
     | {each.name for schedule in SCHEDULES.values() for each in fields(schedule)}
 )
@@ -142,9 +142,7 @@ def _course(parameters: Mapping[str, Any]) -> _Course:
     return _Course(
         schedule=TemperatureParameters.from_mapping(whole).plan(1).schedule,
         entropy=EntropyParameters.from_mapping(whole),
-        rest=_text(
-            {name: value for name, value in whole.items() if name.partition(".")[0] not in _SCHEDULED}
-        ),
+        rest=_text({name: value for name, value in whole.items() if name not in _SCHEDULED}),
     )
 
 

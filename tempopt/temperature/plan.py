@@ -42,6 +42,15 @@ def is_own_number(name: object) -> bool:
     return isinstance(name, str) and name.startswith(OWN_NUMBER)
 
 
+def flat_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with a mapping ``schedule_args`` as ``schedule_args.NAME``, below those given so."""
+    rest, own = dict(parameters), parameters.get("schedule_args")
+    if not isinstance(own, Mapping):
+        return rest
+    del rest["schedule_args"]
+    return {f"{OWN_NUMBER}{name}": value for name, value in own.items()} | rest
+
+
 def progress(step: int, total_steps: int) -> float:
     """Return training progress in [0, 1]: 0 at step 0, 1 at the last step, ``total_steps - 1``, and after.
 

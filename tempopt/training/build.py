@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
-from tempopt.temperature.own_schedules import is_own, own_numbers
+from tempopt.temperature.own_schedules import is_own
 from tempopt.temperature.parameters import (
     NEUTRAL,
     PLAN_PARAMETERS,
@@ -21,7 +21,7 @@ from tempopt.temperature.parameters import (
     ParameterNames,
     effective,
 )
-from tempopt.temperature.plan import OWN_NUMBER, is_own_number
+from tempopt.temperature.plan import OWN_NUMBER, flat_numbers, is_own_number
 from tempopt.training.arguments import Arguments, loaders, parameter
 from tempopt.workers.class_paths import load_class, load_schedule
 from tempopt.workers.messages import Program
@@ -151,7 +151,7 @@ class Prepared:
         """Return what decides attention: what is given, and below that a TemperedModule's init arguments."""
         merged = {**(self._model.given if self.tempered else {}), **parameters}
         names = _ATTENDED if self.tempered else self._attachable
-        return _counted(_nested({name: value for name, value in merged.items() if name in names}))
+        return _counted({name: value for name, value in merged.items() if name in names})
 
     @property
     def way(self) -> Literal["query_rows", "attention_interface"]:
@@ -302,14 +302,9 @@ def _nested(parameters: Mapping[str, Any], given: Mapping[str, Any] | None = Non
 
 def _counted(attended: Mapping[str, Any]) -> dict[str, Any]:
     """Return what counts of the parameters that decide attention; a schedule of one's own is imported."""
-    schedule, numbers = attended.get("schedule"), attended.get("schedule_args")
-    if is_own(schedule):
+    if is_own(schedule := attended.get("schedule")):
         load_schedule(str(schedule), where="schedule")
-        # another schedule of the study may have those that this one has not
-        known = own_numbers(str(schedule)) or {}
-        numbers = {name: value for name, value in (numbers or {}).items() if name in known} or None
-        attended = {**attended, "schedule_args": numbers}
-    return effective(attended)
+    return _nested(effective(flat_numbers(attended)))
 
 
 def build(

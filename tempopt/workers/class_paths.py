@@ -34,7 +34,7 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
     module_name, _, class_name = class_path.rpartition(".")
     if not module_name:
         raise SpecError(f'{where}: given "{class_path}". Give an import path: package.module.{class_path}.')
-    module = _import(module_name, where=where)
+    module = import_module(module_name, where=where)
     try:
         found = getattr(module, class_name)
     except AttributeError as error:
@@ -77,16 +77,12 @@ def load_schedule(name: str, *, where: str) -> None:
         raise SpecError(f"{where}: {error}") from error
 
 
-def import_module(name: str, *, where: str) -> None:
+def import_module(module_name: str, *, where: str) -> object:
     """Import a module, from the current folder or from what is installed.
 
     Raises:
         SpecError: There is none, or it does not import.
     """
-    _import(name, where=where)
-
-
-def _import(module_name: str, *, where: str) -> object:
     folder = str(Path.cwd())
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)

@@ -139,3 +139,8 @@ def test_what_counts_as_alike(other: dict[str, Any], alike: int) -> None:
 def test_values_of_other_parameters_are_the_same_only_if_they_are_written_the_same() -> None:
     for one, other in ((1, 1.0), (True, 1), (0.0, -0.0), ("1", 1)):
         assert steps_alike({"lr": one}, {"lr": other}, at_most=24, total_steps=24) == 0
+
+
+def test_an_argument_inside_another_of_a_schedules_name_is_none_of_the_schedules() -> None:
+    one = {"temperature_init": 2.0, "power.alpha": 0.1}
+    assert steps_alike(one, {**one, "power.alpha": 0.2}, at_most=10, total_steps=10) == 0
