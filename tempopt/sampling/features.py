@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from tempopt.sampling.unit_cube import place_of
 from tempopt.temperature import GROUPS, NEUTRAL, PLAN_PARAMETERS, ParameterNames, TemperatureParameters
+from tempopt.temperature.plan import OWN_NUMBER
 
 if TYPE_CHECKING:
     from tempopt.spec.search_space import Arm
@@ -51,9 +52,9 @@ class Features:
     def __call__(self, parameters: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return the vector of a whole parameter set."""
         whole = {**self._fixed, **parameters}
-        curve, depth = _of_plan(
-            tuple((name, whole[name]) for name in sorted(whole) if name in PLAN_PARAMETERS)
-        )
+        plan = [(name, whole[name]) for name in PLAN_PARAMETERS if name in whole]
+        plan += [(name, value) for name, value in whole.items() if name.startswith(OWN_NUMBER)]
+        curve, depth = _of_plan(tuple(plan))
         found = [*(curve if self._curve else ()), *(depth if self._depth else ())]
         for name, each in self._others.items():
             found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
