@@ -1,0 +1,128 @@
+"""How much a paired comparison can show: numbers in, numbers out.
+
+All of it is about Student's paired test, two-sided, of normal differences. Knows nothing of arms or seeds.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tempopt.errors import UsageError
+
+POWER = 0.8
+"""The chance to show a gain that is meant wherever none is given."""
+
+_MOST_PAIRS = 100_000
+_HALVINGS = 60
+
+
+def power_of(effect: float, pairs: int, *, alpha: float) -> float:
+    """Return the chance that a t test of pairs shows a true gain, on the side of the gain.
+
+    The t statistic has a noncentral t distribution (Johnson, Kotz & Balakrishnan 1995, chapter 31).
+
+    Args:
+        effect: The gain in standard deviations of a pair's difference, >= 0.
+        pairs: Number of pairs, >= 2.
+        alpha: Two-sided level, in (0, 1).
+
+    Returns:
+        A chance in (0, 1]; ``alpha / 2`` where the effect is 0.
+
+    Raises:
+        UsageError: If a number is out of its range.
+    """
+    if not (math.isfinite(effect) and effect >= 0 and pairs >= 2 and 0 < alpha < 1):
+        raise UsageError(
+            f"The power of {pairs} pairs was asked for an effect of {effect:g} at the level {alpha:g}. Give "
+            "an effect of 0 or more, at least 2 pairs and a level between 0 and 1."
+        )
+    from scipy.special import nctdtr, ndtr, stdtrit
+
+    freedom, shift = pairs - 1, effect * math.sqrt(pairs)
+    limit = float(stdtrit(freedom, 1 - alpha / 2))
+    chance = 1 - float(nctdtr(freedom, shift, limit))
+    # far out the series gives up, where nothing is left to chance
+    return chance if math.isfinite(chance) else float(ndtr(shift - limit))
+
+
+def detectable_effect(pairs: int, *, alpha: float, power: float = POWER) -> float:
+    """Return the smallest gain, in deviations of a pair's difference, that is shown with that chance.
+
+    Args:
+        pairs: Number of pairs, >= 2.
+        alpha: Two-sided level, in (0, 1).
+        power: The chance, in (alpha / 2, 1).
+
+    Raises:
+        UsageError: If a number is out of its range.
+    """
+    if not 0 < alpha < 1 or not alpha / 2 < power < 1:
+        raise UsageError(
+            f"A gain that is seen with a chance of {power:g} was asked for at the level {alpha:g}. Give a "
+            "level between 0 and 1 and a chance above half of it, below 1."
+        )
+    low, high = 0.0, 1.0
+    while power_of(high, pairs, alpha=alpha) < power:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if power_of(middle, pairs, alpha=alpha) < power:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def pairs_needed(effect: float, *, alpha: float, power: float = POWER) -> int | None:
+    """Return the fewest pairs that show a gain with that chance; None: more than 100,000.
+
+    Args:
+        effect: The gain in standard deviations of a pair's difference, > 0.
+        alpha: Two-sided level, in (0, 1).
+        power: The chance, in (alpha / 2, 1).
+
+    Raises:
+        UsageError: If a number is out of its range.
+    """
+    if not (math.isfinite(effect) and effect > 0 and alpha / 2 < power < 1):
+        raise UsageError(
+            f"Pairs were to be counted for an effect of {effect:g} and a chance of {power:g}. Give an effect "
+            "above 0 and a chance above half of the level, below 1."
+        )
+    low, high = 1, 2
+    while power_of(effect, high, alpha=alpha) < power:
+        low, high = high, 2 * high
+        if low > _MOST_PAIRS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if power_of(effect, middle, alpha=alpha) < power:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def deviation_interval(deviation: float, freedom: int, *, confidence: float) -> tuple[float, float]:
+    """Return the interval of a standard deviation that was estimated from normal values.
+
+    Args:
+        deviation: The estimate, >= 0.
+        freedom: Its degrees of freedom, >= 1: one less than there were values.
+        confidence: Chance that the interval holds the truth, in (0, 1); each side misses as often.
+
+    Raises:
+        UsageError: If a number is out of its range.
+    """
+    if not (math.isfinite(deviation) and deviation >= 0 and freedom >= 1 and 0 < confidence < 1):
+        raise UsageError(
+            f"A standard deviation of {deviation:g} with {freedom} degrees of freedom has no interval of "
+            f"{confidence:g}. Give one of 0 or more, at least 1 degree and a chance between 0 and 1."
+        )
+    from scipy.special import chdtri
+
+    side = (1 - confidence) / 2
+    low = deviation * math.sqrt(freedom / float(chdtri(freedom, side)))
+    high = deviation * math.sqrt(freedom / float(chdtri(freedom, 1 - side)))
+    return low, high
