@@ -304,12 +304,17 @@ COMMANDS = {
         ),
     ),
     "export": Command(
-        "write the winner as YAML for LightningCLI or as a Python call",
+        "write what is recommended as YAML for LightningCLI or as a Python script",
         "tempopt.cli.show:export",
         (
             _NAME,
             *_STORE,
             _argument("--format", choices=("yaml", "python"), default="yaml", help="default: yaml"),
+            _argument(
+                "--winner",
+                action="store_true",
+                help="write the winner of the search, whatever is recommended",
+            ),
             _OUTPUT,
         ),
     ),

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from tempopt.agent.observer import Observer, Snapshot, WorkerView
 from tempopt.records.rows import KINDS, Kind, TicketRow
-from tempopt.results.verdict_text import parameters_text
+from tempopt.results.wording import parameters_text
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
 _REFRESH_PER_SECOND = 2

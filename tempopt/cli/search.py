@@ -149,7 +149,7 @@ def to_verdict(
     print(f"Look again:       tempopt show {where}")
     if result.best is None:
         return FAILED
-    print(f"Take the winner:  tempopt export {where}")
+    print(f"Export as code:   tempopt export {where}")
     return DONE
 
 

@@ -144,9 +144,10 @@ def _print_jobs(jobs: list[Standing]) -> None:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write the winner as YAML for LightningCLI or as a Python call."""
+    """Write what is recommended as YAML for LightningCLI or as a Python script."""
     result = _load(arguments)
-    text = exports.to_yaml(result) if arguments.format == "yaml" else exports.to_python(result)
+    write_as = exports.to_yaml if arguments.format == "yaml" else exports.to_python
+    text = write_as(result, winner=arguments.winner)
     write(text, arguments.output, overwrite=True)
     return DONE
 

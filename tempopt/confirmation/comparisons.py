@@ -157,12 +157,8 @@ class Evidence:
             arm: Its runs, round by round.
             reference: The same of what it is compared with.
         """
-        differences = [_differences(one, other, self.spec) for one, other in zip(arm, reference, strict=True)]
-        stages = [
-            Stage(differences=tuple(found.values()), looks=self._looks(found.keys(), of_round))
-            for found, of_round in zip(differences, self.rounds, strict=True)
-            if found
-        ]
+        differences = self._differences(arm, reference)
+        stages = self.stages(arm, reference)
         if not stages:
             return None
         *earlier, last = stages
@@ -181,6 +177,17 @@ class Evidence:
             diverged=_common(arm, differences),
             reference_diverged=_common(reference, differences),
         )
+
+    def stages(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[Stage]:
+        """Return the differences of each round that has any, and how they were looked at."""
+        return [
+            Stage(differences=tuple(found.values()), looks=self._looks(found.keys(), of_round))
+            for found, of_round in zip(self._differences(arm, reference), self.rounds, strict=True)
+            if found
+        ]
+
+    def _differences(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[dict[int, float]]:
+        return [_differences(one, other, self.spec) for one, other in zip(arm, reference, strict=True)]
 
     def planned(self, of_round: int) -> int:
         """Return the number of pairs that a round has tickets for."""
@@ -202,9 +209,40 @@ class Evidence:
         """Return what an arm gains over its reference on each pair that counts, more being better."""
         return [
             oriented(difference, self.spec.study.direction)
-            for one, other in zip(arm, reference, strict=True)
-            for difference in _differences(one, other, self.spec).values()
+            for found in self._differences(arm, reference)
+            for difference in found.values()
         ]
+
+
+def keeps(
+    evidence: Evidence, simple: Sequence[Runs], winner: Sequence[Runs], baseline: Sequence[Runs]
+) -> Answer | None:
+    """Return whether something simpler keeps ``study.keep_share`` of the winner's gain over the baseline.
+
+    It is shown to where the answer is significant: simple is compared with what lies between the winner and
+    the baseline, pair by pair. None: no pair is left.
+
+    Args:
+        evidence: The pairs.
+        simple: Runs of what is simpler, round by round, as are the others.
+        winner: Those of the winner.
+        baseline: Those of what both are compared with.
+    """
+    share = evidence.spec.study.keep_share
+    pick: Callable[..., float] = min if evidence.spec.study.direction == "maximize" else max
+    between = []
+    for runs in zip(simple, winner, baseline, strict=True):
+        worst = pick((value for each in runs for value in each.values.values()), default=0.0)
+        _, best, least = runs
+        between.append(
+            Runs(
+                values={
+                    pair: share * best.values.get(pair, worst) + (1 - share) * least.values.get(pair, worst)
+                    for pair in best.pairs & least.pairs
+                }
+            )
+        )
+    return evidence.compare(simple, between)
 
 
 def _common(runs: Sequence[Runs], differences: Sequence[Mapping[int, float]]) -> int:

@@ -28,7 +28,7 @@ WINNER = "winner"
 
 _AT_ONE = "constant=1"
 _RANGE = (0.25, 4.0)
-_BEYOND = 2.0
+_BEYOND = 4.0
 _PLANS = 16
 _FINEST = 0.5
 _PLAIN_SCALINGS = ("log_n", "clipped_log_n")
@@ -51,8 +51,8 @@ def counted(kind: Kind, spec: StudySpec) -> str:
 def inference_constants(spec: StudySpec) -> list[float]:
     """Return the constant temperatures of inference, ascending; 1 is not among them.
 
-    Powers of √2 from half the lowest searched temperature to twice the highest, farther apart where that
-    would be more than sixteen.
+    Powers of √2 from a quarter of the lowest searched temperature to four times the highest, farther apart
+    where that would be more than sixteen.
     """
     low, high = _searched(spec)
     first, last = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))

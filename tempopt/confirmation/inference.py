@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tempopt.confirmation.comparisons import Answer, Evidence, Runs
+from tempopt.confirmation.comparisons import Answer, Evidence, Runs, keeps
 from tempopt.confirmation.evaluations import counted
 from tempopt.records.rows import Measurement
 from tempopt.records.tickets import oriented, usable
@@ -53,6 +53,8 @@ class InferenceOnly:
         share: What the twin's models gain at inference as a share of the winner's gain over the twin; None
             unless the total gain is significant.
         difference: The winner over the baseline, both tuned at inference; None if it was not measured.
+        kept: Whether the baseline, tuned at inference, keeps ``study.keep_share`` of what the winner, tuned
+            likewise, gains over the baseline as trained; None if the winner was not measured.
     """
 
     baseline: Tuned
@@ -60,6 +62,7 @@ class InferenceOnly:
     winner: Tuned | None
     share: Ratio | None
     difference: Answer | None
+    kept: Answer | None
 
     @property
     def answer(self) -> Answer:
@@ -92,6 +95,9 @@ def inference_only(
     baseline, runs_of_baseline = tuned["baseline"]
     winner, twin = tuned["search"], tuned["twin"]
     difference = None if winner is None else evidence.compare(winner[1], runs_of_baseline)
+    kept = None
+    if winner is not None:
+        kept = keeps(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
     share = None
     if total.significant and twin is not None:
         share = share_of(evidence, twin[1], evidence.runs("twin"))
@@ -101,6 +107,7 @@ def inference_only(
         winner=None if winner is None else winner[0],
         share=share,
         difference=difference,
+        kept=kept,
     )
 
 

@@ -10,13 +10,14 @@ that one is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simplest, taken_apart
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, gain, is_decided
 from tempopt.confirmation.inference import InferenceOnly, inference_only, share_of
 from tempopt.confirmation.pairs import confirmed_arms
+from tempopt.confirmation.recommendation import Recommendation, recommend
 from tempopt.records.rows import Measurement, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, finished, of_kind, oriented
 from tempopt.statistics.failure_rates import FailureRates, failure_rates
@@ -107,6 +108,7 @@ class Verdict:
         round: Round of search tickets that it closes, from 0.
         looks: Verdicts that the study has had with this one, >= 1.
         alpha: Two-sided level that it may spend; p is given so that 0.05 is the limit all the same.
+        recommendation: What to do; None only while the verdict is being made.
     """
 
     total: Answer
@@ -131,6 +133,7 @@ class Verdict:
     round: int
     looks: int
     alpha: float
+    recommendation: Recommendation | None = None
 
     @property
     def is_constant(self) -> bool:
@@ -193,7 +196,10 @@ def _conclude_round(
     over_baseline = evidence.compare(winner, evidence.runs("baseline"))
     init_only = of_kind(tickets, "init_only", of_round=of_round)
     apart = _apart(tickets, evidence)
-    return Verdict(
+    over = _over_constants(evidence, arms)
+    # arms with equal parameters share their runs, and are one reference
+    constants = {training_key(arms[arm]): answer for arm, answer in over.items()}
+    verdict = Verdict(
         total=total,
         over_baseline=over_baseline,
         over_twin=evidence.compare(winner, evidence.runs("twin")),
@@ -203,7 +209,9 @@ def _conclude_round(
         twin_params=arms.get("twin", arms["baseline"]),
         test=spec.study.test,
         confirmed_on=spec.study.confirm_on,
-        **_over_constants(evidence, arms),
+        against_constant=cautious(list(constants.values())) if constants else None,
+        over_constant=over.get("constant"),
+        over_constant_twin=over.get("constant_twin"),
         constant_params=arms.get("constant"),
         constant_twin_params=arms.get("constant_twin"),
         inference_only=inference_only(evidence, measurements, total),
@@ -215,23 +223,14 @@ def _conclude_round(
         looks=evidence.verdict,
         alpha=evidence.alpha,
     )
+    return replace(verdict, recommendation=recommend(verdict, evidence))
 
 
-def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[str, Answer | None]:
-    """Return the winner against each constant that is confirmed, and the more cautious of them."""
+def _over_constants(evidence: Evidence, arms: dict[Arm, Parameters]) -> dict[Arm, Answer | None]:
+    """Return the winner against each constant that is confirmed."""
     winner = evidence.runs("search")
-    over = {
-        arm: evidence.compare(winner, evidence.runs(arm))
-        for arm in ("constant", "constant_twin")
-        if arm in arms
-    }
-    # arms with equal parameters share their runs, and are one reference
-    apart = {training_key(arms[arm]): answer for arm, answer in over.items()}
-    return {
-        "over_constant": over.get("constant"),
-        "over_constant_twin": over.get("constant_twin"),
-        "against_constant": cautious(list(apart.values())) if apart else None,
-    }
+    constants: tuple[Arm, ...] = ("constant", "constant_twin")
+    return {arm: evidence.compare(winner, evidence.runs(arm)) for arm in constants if arm in arms}
 
 
 def _init_only(evidence: Evidence, total: Answer) -> Share | None:

@@ -1,4 +1,4 @@
-"""The winner as text: a config for LightningCLI and a call in Python; neither needs a tempopt service.
+"""What is recommended as text: a config for LightningCLI and a script; neither needs a tempopt service.
 
 Reads a StudyResult and writes strings; imports nothing of what it names.
 """
@@ -7,108 +7,189 @@ from __future__ import annotations
 
 import copy
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from tempopt.errors import StudyFailed
+from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import headline, parameters_text, round_lines
+from tempopt.results.verdict_text import headline, round_lines
+from tempopt.results.wording import parameters_text
 from tempopt.spec.sections import AttachSection
 from tempopt.temperature import (
+    CREDITED,
     ENTROPY_PARAMETERS,
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
     EntropyParameters,
     ParameterNames,
     effective,
+    same_training,
 )
 
 _WIDTH = 72
+_TRAINED = "trained.ckpt"
 
 
-def to_yaml(result: StudyResult) -> str:
-    """Return ``model:``, ``data:`` and ``trainer:`` with the winner's parameters, for LightningCLI.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is exported.
+
+    Args:
+        parameters: The whole parameter set.
+        at_inference: Temperature parameters to evaluate the model with once it is trained; None: its own.
+        weights: Checkpoint of a trained model that is evaluated; None: the model is trained.
+        header: Comment lines on what this is.
+    """
+
+    parameters: dict[str, Any]
+    at_inference: dict[str, Any] | None
+    weights: str | None
+    header: list[str]
+
+
+def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
+    """Return ``model:``, ``data:`` and ``trainer:`` with the recommended parameters, for LightningCLI.
 
     For a module that is tempered from outside, LightningCLI has no place for the temperature: the
     header says so and names it. The study's loggers are left out: what they are called, and where they log
     to, follows from the runs of a study.
 
+    Args:
+        result: The study.
+        winner: Whether to take the winner of the search, whatever is recommended.
+
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    parameters = _parameters(result)
-    config, plan = _merged(result, parameters)
-    notes = [*_header(result), *_left_out(result)]
+    wanted = _wanted(result, winner=winner)
+    config, plan = _merged(result, wanted.parameters)
+    notes = [*wanted.header, *_left_out(result)]
     if plan:
         notes += [
             "The model is not a TemperedModule, so this config holds no temperature. It needs:",
             f"  {parameters_text(plan)}",
-            "The Python call that tempopt exports attaches it.",
+            "The Python script (--format python) attaches it.",
+        ]
+    if wanted.weights is not None:
+        notes.append(f"Run it with: validate --ckpt_path {wanted.weights}")
+    if wanted.at_inference is not None:
+        notes += [
+            "Once the model is trained, evaluate it at another temperature than it was trained with:",
+            f"  {parameters_text(wanted.at_inference)}",
+            "The Python script (--format python) does that, too.",
         ]
     text: str = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     return _comment(notes) + text
 
 
-def to_python(result: StudyResult) -> str:
-    """Return a Python script that trains the winner with a plain ``lightning.Trainer``.
+def to_python(result: StudyResult, *, winner: bool = False) -> str:
+    """Return a Python script that does what is recommended with a plain ``lightning.Trainer``.
 
-    A study of a trained model (``study.evaluate_only``) gets a script that validates it. The study's loggers
-    are left out, as by :func:`to_yaml`.
+    It trains the model. Where inference alone is recommended, and for a study of a trained model
+    (``study.evaluate_only``), it loads a checkpoint and validates it at the temperature that was found. The
+    study's loggers are left out, as by :func:`to_yaml`.
+
+    Args:
+        result: The study.
+        winner: Whether to take the winner of the search, whatever is recommended.
 
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
     """
-    config, plan = _merged(result, _parameters(result))
+    wanted = _wanted(result, winner=winner)
+    config, plan = _merged(result, wanted.parameters)
     code = _Code()
     body = [f"model = {code.expression(config['model'])}"]
-    weights = result.spec.study.evaluate_only
-    if weights is not None:
-        checkpoint = f"{code.name('torch.load')}({weights!r}, map_location='cpu', weights_only=True)"
-        body.append(f"model.load_state_dict({checkpoint}['state_dict'])")
+    if wanted.weights is not None:
+        loaded = f"{code.name('torch.load')}({wanted.weights!r}, map_location='cpu', weights_only=True)"
+        body.append(f"model.load_state_dict({loaded}['state_dict'])")
     trainer = dict(config.get("trainer", {}))
     callbacks = [code.expression(callback) for callback in _listed(trainer.pop("callbacks", None))]
-    if plan:
-        how = result.spec.attach or AttachSection()
-        body.append(
-            f"attachment = {code.name('tempopt.attach')}(model, {plan!r}, layers={how.layers!r}, "
-            f"way={how.way!r})"
-        )
-        follow = code.name("tempopt.training.callbacks.TemperatureCallback")
-        at = result.spec.study.validate_at
-        callbacks.append(f"{follow}(validate_at={at!r}, tempered=attachment)")
-        if EntropyParameters.from_mapping(plan).has_term:
-            scaling = code.name("tempopt.training.callbacks.LossScaleCallback")
-            callbacks.append(f"{scaling}(tempered=attachment)")
+    attached = result.spec.attach is not None and (plan or wanted.at_inference)
+    if attached:
+        body.append(_attached(result, plan, code))
+        callbacks += _following(result, plan, code)
     if callbacks:
         trainer["callbacks"] = _Verbatim(f"[{', '.join(callbacks)}]")
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     data = config.get("data")
     if data is not None:
         body.append(f"data = {code.expression(data)}")
-    verb = "fit" if weights is None else "validate"
-    body.append(f"trainer.{verb}(model{', datamodule=data' if data is not None else ''})")
-    return _comment([*_header(result), *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
+    given = f"model{', datamodule=data' if data is not None else ''}"
+    body.append(f"trainer.{'fit' if wanted.weights is None else 'validate'}({given})")
+    if wanted.at_inference is not None:
+        parameters = code.name("tempopt.temperature.TemperatureParameters")
+        tempered = "attachment" if attached else "model"
+        body += [
+            "# evaluate, and serve, at another temperature than the model was trained with",
+            f"{tempered}.use({parameters}.from_mapping({wanted.at_inference!r}))",
+            f"trainer.validate({given})",
+        ]
+    return _comment([*wanted.header, *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
 
 
-def _parameters(result: StudyResult) -> dict[str, Any]:
+def _attached(result: StudyResult, plan: Mapping[str, Any], code: _Code) -> str:
+    how = result.spec.attach or AttachSection()
+    attach = code.name("tempopt.attach")
+    return f"attachment = {attach}(model, {plan!r}, layers={how.layers!r}, way={how.way!r})"
+
+
+def _following(result: StudyResult, plan: Mapping[str, Any], code: _Code) -> Iterator[str]:
+    """Return the callbacks that move what is attached."""
+    follow = code.name("tempopt.training.callbacks.TemperatureCallback")
+    yield f"{follow}(validate_at={result.spec.study.validate_at!r}, tempered=attachment)"
+    if EntropyParameters.from_mapping(plan).has_term:
+        yield f"{code.name('tempopt.training.callbacks.LossScaleCallback')}(tempered=attachment)"
+
+
+def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
+    verdict, weights = result.verdict, result.spec.study.evaluate_only
+    found = None if verdict is None else verdict.recommendation
+    if verdict is None or found is None or winner:
+        return _Wanted(
+            parameters=_winner(result), at_inference=None, weights=weights, header=_winners_header(result)
+        )
+    header = [f"What tempopt's study {result.name!r} recommends, as written by tempopt export."]
+    header += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result)}"]
+    if found.now != "inference_only":
+        return _Wanted(
+            parameters=effective(found.parameters),
+            at_inference=found.at_inference,
+            weights=None,
+            header=header,
+        )
+    assert found.at_inference is not None
+    others = {name: value for name, value in found.parameters.items() if name not in CREDITED}
+    header.append(f"{_TRAINED} stands for your checkpoint of a model that was trained at τ = 1.")
+    return _Wanted(
+        parameters=effective({**others, **found.at_inference}),
+        at_inference=None,
+        weights=_TRAINED,
+        header=header,
+    )
+
+
+def _winner(result: StudyResult) -> dict[str, Any]:
     if result.winner is not None:
         return effective(result.winner)
     if result.best is not None:
         return effective(result.best.params)
     raise StudyFailed(
-        f'Study "{result.name}" has no winner to export: no search trial is complete. '
+        f'Study "{result.name}" has nothing to export: no search trial is complete. '
         f"Continue it (tempopt resume {result.name}), or look at what went wrong "
         f"(tempopt logs {result.name})."
     )
 
 
-def _header(result: StudyResult) -> list[str]:
-    lines = [f"The winner of tempopt's study {result.name!r}, as written by tempopt export."]
+def _winners_header(result: StudyResult) -> list[str]:
+    lines = [f"The winner of the search of tempopt's study {result.name!r}, as written by tempopt export."]
     weights = result.spec.study.evaluate_only
     if result.verdict is not None:
-        lines += [headline(result), *round_lines(result)]
+        lines += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result)}"]
     elif weights is not None:
         lines.append(f"The best temperature for the trained model {weights}; nothing was trained.")
     else:
@@ -155,7 +236,8 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
             _put(config["model"]["init_args"], name, value)
         else:
             config["model"]["init_args"][name] = value
-    return config, plan
+    # what changes nothing need not be attached
+    return config, {} if same_training(plan, {}) else plan
 
 
 def _put(target: dict[str, Any], path: str, value: Any) -> None:

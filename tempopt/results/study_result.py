@@ -5,7 +5,6 @@ Works at every stage of a study; what is not known yet is None. Writes nothing a
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,11 +12,9 @@ from datetime import datetime
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
-from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
-from tempopt.confirmation.inference import InferenceOnly, Tuned
 from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.verdict import Share, Simplest, Verdict, conclude
+from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.liveness import at_work
 from tempopt.records.rows import (
     KINDS,
@@ -31,8 +28,7 @@ from tempopt.records.rows import (
 )
 from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
 from tempopt.spec.study_spec import StudySpec
-from tempopt.statistics.fieller import Ratio
-from tempopt.statistics.paired_tests import Direction, PairedTest
+from tempopt.statistics.paired_tests import Direction
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -175,6 +171,9 @@ class StudyResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
+        # it says in words what it takes a whole result to say
+        from tempopt.results.verdict_json import verdict_json
+
         return {
             "study": self.name,
             "metric": self.metric,
@@ -185,7 +184,7 @@ class StudyResult:
             "trials": self.trials,
             "baseline": self.baseline and asdict(self.baseline),
             "best": self.best and asdict(self.best),
-            "verdict": self.verdict and _verdict_json(self.verdict),
+            "verdict": self.verdict and verdict_json(self),
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
@@ -213,89 +212,6 @@ class StudyResult:
         from tempopt.results import frames as notebook
 
         return notebook.html(self)
-
-
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        **_answer_json(verdict.total),
-        "confidence": verdict.total.paired.confidence,
-        "n_pairs": verdict.total.paired.n_pairs,
-        "params": verdict.params,
-        "test": verdict.test,
-        "confirmed_on": verdict.confirmed_on,
-        "round": verdict.round,
-        "looks": verdict.looks,
-        "alpha": verdict.alpha,
-        "over_baseline": verdict.over_baseline and _answer_json(verdict.over_baseline),
-        "baseline_params": verdict.baseline_params,
-        "over_twin": verdict.over_twin and _answer_json(verdict.over_twin),
-        "twin_params": verdict.twin_params,
-        "interacts": verdict.interacts,
-        "against_constant": verdict.against_constant and _answer_json(verdict.against_constant),
-        "over_constant": verdict.over_constant and _answer_json(verdict.over_constant),
-        "over_constant_twin": verdict.over_constant_twin and _answer_json(verdict.over_constant_twin),
-        "constant_params": verdict.constant_params,
-        "constant_twin_params": verdict.constant_twin_params,
-        "inference_only": verdict.inference_only and _inference_json(verdict.inference_only),
-        "init_only": verdict.init_only and _share_json(verdict.init_only),
-        "parts": [
-            {"name": part.name, "params": part.parameters, **_answer_json(part.answer)}
-            for part in verdict.parts
-        ],
-        "simplest": verdict.simplest and _simplest_json(verdict.simplest),
-        "failures": verdict.failures and asdict(verdict.failures),
-    }
-
-
-def _share_json(share: Share) -> dict[str, Any]:
-    return {**_answer_json(share.answer), "share": _ratio_json(share.share)}
-
-
-def _inference_json(found: InferenceOnly) -> dict[str, Any]:
-    return {
-        **_tuned_json(found.baseline),
-        "share": _ratio_json(found.share),
-        "twin": found.twin and _tuned_json(found.twin),
-        "winner": found.winner and _tuned_json(found.winner),
-        "difference": found.difference and _answer_json(found.difference),
-    }
-
-
-def _tuned_json(tuned: Tuned) -> dict[str, Any]:
-    return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": tuned.curve}
-
-
-def _simplest_json(found: Simplest) -> dict[str, Any]:
-    return {
-        "parts": found.parts,
-        "params": found.parameters,
-        "holds": found.holds,
-        "lost": _answer_json(found.lost),
-        "kept": _test_json(found.kept),
-    }
-
-
-def _ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:
-    if ratio is None:
-        return None
-    return {name: _finite(value) for name, value in asdict(ratio).items()}
-
-
-def _answer_json(answer: Answer) -> dict[str, Any]:
-    return {**_test_json(answer.paired), "significant": answer.significant}
-
-
-def _test_json(test: PairedTest) -> dict[str, Any]:
-    return {
-        "gain": test.gain,
-        "ci_low": _finite(test.ci_low),
-        "ci_high": _finite(test.ci_high),
-        "p_value": test.p_value,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
+from tempopt.confirmation.recommendation import at_ends
 from tempopt.confirmation.verdict import Verdict
+from tempopt.results.recommendation_text import recommendation_line
+from tempopt.results.wording import (
+    confidence,
+    duration,
+    numbers,
+    parameters_text,
+    plan_text,
+    rounded,
+    signed,
+    size,
+)
 from tempopt.statistics.failure_rates import Rate
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
@@ -43,8 +54,9 @@ def verdict_lines(result: StudyResult) -> list[str]:
     if verdict is None:
         lines = _open_lines(result)
     else:
-        lines = [headline(result), f"  winner: {parameters_text(verdict.params)}"]
-        lines += [f"  {line}" for line in round_lines(result)]
+        lines = [headline(result)]
+        lines += [f"  {line}" for line in (recommendation_line(result),) if line is not None]
+        lines += [f"  {line}" for line in [_winner(verdict, result), *round_lines(result)]]
         lines += [f"  {line}" for line in compared_lines(result)]
         lines += _caveats(verdict)
         lines += _constant_lines(verdict, result)
@@ -61,10 +73,11 @@ def headline(result: StudyResult) -> str:
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
     test = verdict.total.paired
-    where = f"{test.n_pairs} fresh seeds, {_DATA[verdict.confirmed_on]} data, {_TESTS[verdict.test]}"
+    where = f"{test.n_pairs} fresh seeds, measured on the {_DATA[verdict.confirmed_on]} data, "
+    where += _TESTS[verdict.test]
     if verdict.total.significant:
-        change = f"{_better(result)} by {_size(test)} than with τ = 1"
-        return f"Gain shown: {result.metric} is {change} ({_numbers(test)}; {where})."
+        change = f"{_better(result)} by {size(test)} than with τ = 1"
+        return f"Gain shown: {result.metric} is {change} ({numbers(test)}; {where})."
     if verdict.at_one:
         return (
             f"No gain shown: the best that the search has found in {result.metric} is τ = 1 itself ({where})."
@@ -72,10 +85,16 @@ def headline(result: StudyResult) -> str:
     if verdict.total.worse:
         # the more cautious is the smaller loss
         least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
-        change = f"the winner of the search is worse than τ = 1 by {_size(least)} or more"
-        return f"No gain shown: in {result.metric} {change} ({_numbers(test)}; {where})."
-    change = f"the winner of the search gains {_signed(test)} in {result.metric} over τ = 1"
-    return f"No gain shown: {change} ({_numbers(test)}; {where})."
+        change = f"the winner of the search is worse than τ = 1 by {size(least)} or more"
+        return f"No gain shown: in {result.metric} {change} ({numbers(test)}; {where})."
+    change = f"the winner of the search gains {signed(test)} in {result.metric} over τ = 1"
+    return f"No gain shown: {change} ({numbers(test)}; {where})."
+
+
+def _winner(verdict: Verdict, result: StudyResult) -> str:
+    text = f"winner of the search: {parameters_text(verdict.params)}"
+    ends = [each.name for each in at_ends(verdict.params, result.spec)]
+    return f"{text}; at the end of its range: {', '.join(ends)}" if ends else text
 
 
 def compared_lines(result: StudyResult) -> list[str]:
@@ -85,11 +104,11 @@ def compared_lines(result: StudyResult) -> list[str]:
         return []
     lines = []
     total, baseline, twin = verdict.total, verdict.over_baseline, verdict.over_twin
-    # where τ = 1 has diverged the gain is a lower bound, which excludes nothing above
-    bounded = not any(answer.reference_diverged for answer in total.each or (total,))
-    if not total.significant and bounded and math.isfinite(total.paired.ci_high):
-        above = rounded(max(total.paired.ci_high, 0.0), total.paired).lstrip("+")
-        lines.append(f"no gain above {above} is compatible with this ({_confidence(total.paired)}).")
+    found = verdict.recommendation
+    # where nothing is to be changed the recommendation says it
+    if found is not None and found.excluded is not None and found.action != "change_nothing":
+        above = rounded(found.excluded, total.paired).lstrip("+")
+        lines.append(f"a gain of the winner above {above} is excluded ({confidence(total.paired)}).")
     if total.lost:
         lines.append(
             "all runs of one of the two that it has to beat at τ = 1 were lost, so nothing is shown."
@@ -98,10 +117,10 @@ def compared_lines(result: StudyResult) -> list[str]:
         return lines
     others = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
     lines += [
-        f"against the best at τ = 1, tuned again after choosing: {_signed(baseline.paired)} "
-        f"({_numbers(baseline.paired)}).",
-        f"against its own other parameters at τ = 1 ({parameters_text(others)}): {_signed(twin.paired)} "
-        f"({_numbers(twin.paired)}); the more cautious of the two counts, at each end.",
+        f"against the best at τ = 1, tuned again after choosing: {signed(baseline.paired)} "
+        f"({numbers(baseline.paired)}).",
+        f"against its own other parameters at τ = 1 ({parameters_text(others)}): {signed(twin.paired)} "
+        f"({numbers(twin.paired)}); the more cautious of the two counts, at each end.",
     ]
     if verdict.interacts:
         names = ", ".join(n for n in others if n not in CREDITED) or "the other parameters"
@@ -110,12 +129,6 @@ def compared_lines(result: StudyResult) -> list[str]:
             "of them gains the other gains as well, in part or whole."
         )
     return lines
-
-
-def parameters_text(parameters: Mapping[str, Any]) -> str:
-    """Return the parameters as people read them: ``temperature_init=1.52, schedule=cosine``."""
-    texts = (f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in parameters.items())
-    return ", ".join(texts) or "nothing was searched"
 
 
 def _open_lines(result: StudyResult) -> list[str]:
@@ -220,11 +233,14 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     said = []
     if verdict.constant_params is not None and verdict.over_constant is not None:
         tried = constants.done + constants.failed
-        name = f"the best constant after {tried} runs ({parameters_text(verdict.constant_params)})"
+        name = f"the best constant temperature of {tried} runs ({parameters_text(verdict.constant_params)})"
         said.append(f"{name}: {_compared(verdict.over_constant)}")
     own = verdict.constant_twin_params
     if own is not None and verdict.over_constant_twin is not None and not verdict.is_constant:
-        name = f"the winner with constant τ = {own['temperature_init']:.4g} in place of its schedule"
+        name = (
+            f"the winner with constant τ = {own['temperature_init']:.4g} in place of its schedule, all else "
+            "as in the winner"
+        )
         said.append(f"{name}: {_compared(verdict.over_constant_twin)}")
     if not said:
         return (
@@ -243,16 +259,7 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
 
 
 def _compared(answer: Answer) -> str:
-    return f"{_signed(answer.paired)} ({_numbers(answer.paired)})"
-
-
-def plan_text(plan: str) -> str:
-    """Return what a plan of inference is called in a sentence."""
-    if plan == AS_TRAINED:
-        return "the temperature of the training"
-    if plan == "winner":
-        return "the winner's final temperature"
-    return "τ = " + plan.removeprefix("constant=").replace(",length_scaling=", " with length scaling ")
+    return f"{signed(answer.paired)} ({numbers(answer.paired)})"
 
 
 def _inference_lines(verdict: Verdict) -> list[str]:
@@ -265,14 +272,17 @@ def _inference_lines(verdict: Verdict) -> list[str]:
     if found.plan == AS_TRAINED:
         lines.append("  inference only: models trained at τ = 1 are evaluated best at τ = 1.")
     else:
-        text = f"trained at τ = 1, evaluated at {plan_text(found.plan)}"
+        text = (
+            f"models trained at τ = 1 and evaluated at {plan_text(found.plan)}, against the same models "
+            "evaluated at τ = 1"
+        )
         share = "." if apart else _share(found.share, twin.answer.paired)
         lines.append(f"  inference only ({text}): {_compared(found.answer)}{share}")
     if apart and found.share is not None:
-        text = f"the winner's twin, evaluated at {plan_text(twin.plan)}"
-        lines.append(
-            f"  of the gain ({text}): {_compared(twin.answer)}{_share(found.share, twin.answer.paired)}"
+        text = (
+            f"the same of models trained at τ = 1 with the winner's other parameters, {plan_text(twin.plan)}"
         )
+        lines.append(f"  {text}: {_compared(twin.answer)}{_share(found.share, twin.answer.paired)}")
     lines += _difference_lines(verdict, found)
     return lines
 
@@ -280,16 +290,17 @@ def _inference_lines(verdict: Verdict) -> list[str]:
 def _difference_lines(verdict: Verdict, found: InferenceOnly) -> list[str]:
     if found.difference is None or verdict.at_one:
         return []
-    test = found.difference.paired
-    winner = ""
-    if found.winner is not None and found.winner.plan != AS_TRAINED:
-        winner = f" evaluated at {plan_text(found.winner.plan)}"
-    text = f"  the winner{winner} against τ = 1 so evaluated: {_signed(test)} ({_numbers(test)})"
+    winner = found.winner
+    plans = [AS_TRAINED if each is None else each.plan for each in (winner, found.baseline)]
+    own, ones = (f", evaluated at {plan_text(plan)}," if plan != AS_TRAINED else "" for plan in plans)
+    text = (
+        f"  the winner{own} against models trained at τ = 1{ones.rstrip(',')}: {_compared(found.difference)}"
+    )
     if found.difference.significant and verdict.total.significant:
-        return [f"{text}: training with it is worth that much more than inference alone."]
+        return [f"{text}: training at another temperature is worth that much more than inference alone."]
     if found.difference.worse:
         return [f"{text}: inference alone is better."]
-    return [f"{text}: training with it is not shown to be worth more than inference alone."]
+    return [f"{text}: training at another temperature is not shown to be worth more than inference alone."]
 
 
 def _init_lines(verdict: Verdict) -> list[str]:
@@ -299,7 +310,7 @@ def _init_lines(verdict: Verdict) -> list[str]:
     test = init.answer.paired
     how = "the winner's first temperature baked into the initial weights"
     share = _share(init.share, test)
-    return [f"  initialisation only ({how}, trained at τ = 1): {_signed(test)} ({_numbers(test)}){share}"]
+    return [f"  initialisation only ({how}, trained at τ = 1): {signed(test)} ({numbers(test)}){share}"]
 
 
 def _share(share: Ratio | None, test: PairedTest) -> str:
@@ -307,11 +318,12 @@ def _share(share: Ratio | None, test: PairedTest) -> str:
     if share is None or math.isnan(share.ratio):
         return "."
     if not math.isfinite(share.low) or not math.isfinite(share.high):
-        return f": {_percent(share.ratio)} % of the gain, which is too uncertain to bound that share."
-    bounds = f"({_percent(share.low)} to {_percent(share.high)} %)"
+        return f": {_percent(share.ratio)} % of the winner's gain, too uncertain to give an interval."
+    bounds = f"{_percent(share.low)} to {_percent(share.high)} %"
     if test.p_value >= ALPHA:
-        return f": by itself not shown to be any of the gain {bounds}."
-    return f": {_percent(share.ratio)} % of the gain {bounds}."
+        return f": no gain shown; as a share of the winner's gain, {bounds}."
+    sure = confidence(test)
+    return f": {_percent(share.ratio)} % of the winner's gain ({sure} interval {bounds})."
 
 
 def _percent(value: float) -> str:
@@ -327,18 +339,20 @@ def part_lines(verdict: Verdict, keep_share: float) -> list[str]:
         test = part.answer.paired
         shown = "" if part.answer.significant or part.answer.worse else ": no difference shown"
         what = (
-            "the level (its mean over training)" if part.name == "level" else PARTS.get(part.name, part.name)
+            "the level (the schedule divided by its mean, so that it averages 1)"
+            if part.name == "level"
+            else PARTS.get(part.name, part.name)
         )
-        lines.append(f"  {what}: {_signed(test)} ({_numbers(test)}){shown}")
+        lines.append(f"  {what}: {signed(test)} ({numbers(test)}){shown}")
     if verdict.simplest is not None:
         found = verdict.simplest
         kept = " and ".join(PARTS[part] for part in found.parts)
         lost = found.lost.paired
         does = "shown" if found.holds else "not shown"
         lines.append(
-            f"the simplest plan, {kept} alone ({parameters_text(found.parameters)}): {does} to keep "
-            f"{100 * keep_share:.3g} % of the gain or more; the winner against it: {_signed(lost)} "
-            f"({_numbers(lost)})."
+            f"the winner with {kept} alone ({parameters_text(found.parameters)}) is {does} to keep "
+            f"{100 * keep_share:.3g} % of the gain or more; the winner against that: {signed(lost)} "
+            f"({numbers(lost)})."
         )
     return lines
 
@@ -377,46 +391,3 @@ def _cards(result: StudyResult) -> str:
 
 def _better(result: StudyResult) -> str:
     return "higher" if result.direction == "maximize" else "lower"
-
-
-def _numbers(test: PairedTest) -> str:
-    interval = f"{_confidence(test)} interval {rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
-    return f"{interval}, p = {test.p_value:.2g}"
-
-
-def _confidence(test: PairedTest) -> str:
-    return f"{100 * test.confidence:.4g} %"
-
-
-def _size(test: PairedTest) -> str:
-    return rounded(abs(test.gain), test).lstrip("+")
-
-
-def _signed(test: PairedTest) -> str:
-    return rounded(test.gain, test)
-
-
-def rounded(value: float, test: PairedTest) -> str:
-    """Return the value with two digits of the interval's half-width, more if an end would round to 0."""
-    if math.isinf(value):
-        return "−∞" if value < 0 else "+∞"
-    width = (test.ci_high - test.ci_low) / 2
-    digits = _decimals(width if 0 < width < math.inf else test.gain) + 1
-    nearest = min(abs(test.ci_low), abs(test.ci_high))
-    if 0 < nearest < math.inf:
-        digits = max(digits, min(_decimals(nearest), digits + 2))
-    return f"{value:+.{max(0, digits)}f}".replace("-", "−")
-
-
-def _decimals(value: float) -> int:
-    """Return how many decimals show the first digit that is not 0; 3 for 0 itself."""
-    return -math.floor(math.log10(abs(value))) if value else 3
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say them: ``1 h 12 min``, ``3 min 20 s``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-# What may be changed while a study runs: how many runs there are, and how they are looked after.
+# What may be changed while a study runs: how many runs there are, how they are looked after, what is advised.
 _CARE = (
-    *("trials", "arms", "enqueue", "limits"),
+    *("trials", "arms", "enqueue", "limits", "min_gain"),
     *("max_attempts", "lease", "store_timeout", "checkpoint_every", "checkpoint_quota"),
 )
 # What only looks on.

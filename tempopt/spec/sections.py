@@ -83,6 +83,8 @@ class Section(BaseModel):
 _WORKERS = "a whole number of at least 1, auto or null"
 _GPUS = "a share of a GPU below 1, a whole number of GPUs, or null"
 _MEMORY = "bytes, a size with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in 8GB, or null"
+_AMOUNT = 'a number above 0, percent as in "1%", or null'
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?%")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]i?b)", re.IGNORECASE)
 _UNITS = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
@@ -216,6 +218,8 @@ class StudySection(Section):
         ablation: When the winner's parts are taken away one at a time on the confirming seeds, and a simpler
             plan is looked for: ``auto`` once a gain is shown, ``full`` in any case, ``none`` never.
         keep_share: Share of the winner's gain that a simpler plan has to keep to be recommended.
+        min_gain: Smallest gain that is worth a change, in the metric's unit or, as in ``"1%"``, in percent of
+            the metric at τ = 1; None: any gain that is shown. The recommendation alone depends on it.
         failure: Value of the metric such that a run that ends worse counts as failed; None: those that
             diverge alone.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
@@ -241,6 +245,7 @@ class StudySection(Section):
     )
     ablation: Annotated[Literal["auto", "full", "none"], Field(description="auto, full or none")] = "auto"
     keep_share: Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")] = 0.5
+    min_gain: Annotated[float | str | None, Field(description=_AMOUNT)] = None
     failure: Annotated[
         float | None, Field(allow_inf_nan=False, description="a value of the metric, or null")
     ] = None
@@ -296,6 +301,27 @@ class StudySection(Section):
     @classmethod
     def _bytes(cls, given: object) -> int | None:
         return _in_bytes(given)
+
+    @field_validator("min_gain", mode="before")
+    @classmethod
+    def _amount(cls, given: object) -> object:
+        if given is None:
+            return None
+        found = _PERCENT.fullmatch(given.strip()) if isinstance(given, str) else None
+        number = float(found[1]) if found else given
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+            raise ValueError(f"given {given!r}. Give {_AMOUNT}.")
+        return f"{found[1]}%" if found else float(number)
+
+    def worth_having(self, at_one: float) -> float:
+        """Return ``min_gain`` in the metric's unit, 0 where none was given.
+
+        Args:
+            at_one: Mean of the metric at τ = 1, of which percent are taken.
+        """
+        if isinstance(self.min_gain, str):
+            return abs(at_one) * float(self.min_gain.rstrip("%")) / 100
+        return self.min_gain or 0.0
 
     @field_validator("compile", mode="before")
     @classmethod

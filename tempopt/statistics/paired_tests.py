@@ -19,6 +19,7 @@ from typing import Literal
 
 from tempopt.errors import UsageError, unknown
 from tempopt.statistics.group_sequential import Look, increment, nominal, repeated_p, repeated_score
+from tempopt.statistics.power import POWER, pairs_needed
 from tempopt.statistics.sign_flip import Signs, walsh_averages
 
 Direction = Literal["maximize", "minimize"]
@@ -36,6 +37,9 @@ accuracies that are multiples of 1/n leaves a rounding error where a tie was."""
 
 _NOTHING = 1e-15
 """Differences that are all smaller are rounding errors of metrics near one, and taken to be zero."""
+
+_MOST_LEVEL = 0.99
+"""Level at which pairs are added where those there are say nearly enough alone."""
 
 _DOUBLINGS = 60
 _HALVINGS = 60
@@ -195,6 +199,54 @@ def not_worse(
         rounding = 1e-12 * max(abs(of_simple), abs(of_winner), abs(of_baseline))
         differences.append(0.0 if abs(difference) <= rounding else difference)
     return paired(differences, test=test, direction=direction, alpha=alpha)
+
+
+def pairs_to_add(
+    stages: Sequence[Stage],
+    effect: float,
+    *,
+    test: Test,
+    direction: Direction,
+    alpha: float,
+    power: float = POWER,
+) -> int | None:
+    """Return how many pairs a further stage needs to show a true gain with that chance, with all stages.
+
+    What the stages say so far counts, by the inverse normal method as in :func:`paired`. What is expected of
+    the new pairs is the given effect and never the gain that was seen. They are taken to be judged by
+    Student's test.
+
+    Args:
+        stages: Stages so far, at least one.
+        effect: The true gain, in the metric's unit, > 0.
+        test: As in :func:`paired`.
+        direction: As in :func:`paired`.
+        alpha: Two-sided level that the comparison may spend once they are there, in (0, 1).
+        power: The chance, in (alpha / 2, 1).
+
+    Returns:
+        A number of 2 or more; None where it is above 100,000, or no two pairs of a stage differ, so that it
+        is not known how much they vary.
+
+    Raises:
+        UsageError: As for :func:`paired`, or a number is out of its range.
+    """
+    if not stages or not (math.isfinite(effect) and effect > 0 and 0 < alpha < 1):
+        raise UsageError(
+            f"Pairs to add to {len(stages)} stages were counted for an effect of {effect:g} at the level "
+            f"{alpha:g}. Give at least one stage, an effect above 0 and a level between 0 and 1."
+        )
+    from scipy.special import ndtr, ndtri
+
+    told = [_Evidence(stage, test, direction) for stage in stages if len(stage.differences) > 1]
+    squares = sum((len(each.gains) - 1) * stdev(each.gains) ** 2 for each in told)
+    if squares <= _NOTHING**2:
+        return None
+    deviation = math.sqrt(squares / sum(len(each.gains) - 1 for each in told))
+    wanted = math.sqrt(len(told) + 1) * -float(ndtri(alpha / 2)) - sum(each.score(0.0, 1) for each in told)
+    left = min(2 * float(ndtr(-wanted)), _MOST_LEVEL)
+    needed = pairs_needed(effect / deviation, alpha=left, power=power)
+    return None if needed is None else max(needed, least_pairs(test, left))
 
 
 def least_pairs(test: Test, alpha: float) -> int:

@@ -28,7 +28,7 @@ FLAGS = {
     "dashboard": STORE
     | {"NAME", "--host", "--port", "--user", "--password-file", "--password", "--token-file"},
     "logs": STORE | {"NAME", "TICKET", "--attempt"},
-    "export": STORE | {"NAME", "--format", "-o", "--output"},
+    "export": STORE | {"NAME", "--format", "--winner", "-o", "--output"},
     "pause": STORE | {"NAME"},
     "stop": STORE | {"NAME"},
     "delete": STORE | {"NAME", "--yes", "--force"},

@@ -87,7 +87,7 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
     again = _tempopt("resume", "toy", "--launcher", "local")
     out, err = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, err
-    assert "Launched" not in out and "Take the winner:  tempopt export toy" in out
+    assert "Launched" not in out and "Export as code:   tempopt export toy" in out
 
 
 def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> None:

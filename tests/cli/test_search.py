@@ -71,7 +71,7 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "the verdict\n"
         "\n"
         "Look again:       tempopt show pairs\n"
-        "Take the winner:  tempopt export pairs\n"
+        "Export as code:   tempopt export pairs\n"
     )
 
 
@@ -115,7 +115,7 @@ def test_ctrl_c_while_the_report_is_written_ends_the_report_alone(
         assert cli.main(["search", "a.yaml"]) == code
         captured = capsys.readouterr()
         assert "Look again:       tempopt show pairs\n" in captured.out and "Read the" not in captured.out
-        assert ("Take the winner:" in captured.out) == (best is not None)
+        assert ("Export as code:" in captured.out) == (best is not None)
         assert "no report was written" in captured.err and "tempopt report pairs" in captured.err
 
 

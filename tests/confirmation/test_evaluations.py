@@ -82,10 +82,10 @@ def test_winner_baseline_and_twin_are_measured_under_the_same_plans(
     assert {e.name for e in at_one} == set(found) - {f"{loader}:constant=1" for loader in loaders}
 
 
-def test_the_default_constants_are_half_octaves_from_half_the_lowest_to_twice_the_highest(
+def test_the_default_constants_are_half_octaves_from_a_quarter_of_the_lowest_to_four_times_the_highest(
     make_spec: Any,
 ) -> None:
-    expected = [2 ** (power / 2) for power in range(-6, 7) if power]
+    expected = [2 ** (power / 2) for power in range(-8, 9) if power]
     assert inference_constants(make_spec()) == pytest.approx(expected)
     # where no temperature itself is searched there is a range of the house
     space = {"search": {"length_scaling": ["none", "log_n"]}}
@@ -101,14 +101,14 @@ def test_the_constants_are_as_wide_as_the_search_and_wider(
     make_spec: Any, low: float, ratio: float, names: tuple[str, ...]
 ) -> None:
     # a range of five decades has them farther apart than half octaves, and one beyond that than octaves
-    assume(max(1.0, 2 * low * ratio) / min(1.0, low / 2) < 2**16)
+    assume(max(1.0, 4 * low * ratio) / min(1.0, low / 4) < 2**16)
     search: dict[str, Any] = {name: {"low": low, "high": low * ratio} for name in names}
     if len(names) > 1:
         search |= {"schedule": ["linear"], "temperature_init": {"low": low, "high": low * 1.05}}
     found = inference_constants(make_spec({"search": search}))
     assert found == sorted(set(found)) and 1.0 not in found and 0 < len(found) <= 17
     assert len({f"{tau:.4g}" for tau in found}) == len(found)
-    assert found[0] >= min(1.0, low / 2) * (1 - 1e-6) and found[-1] <= max(1.0, low * ratio * 2) * (1 + 1e-6)
+    assert found[0] >= min(1.0, low / 4) * (1 - 1e-6) and found[-1] <= max(1.0, low * ratio * 4) * (1 + 1e-6)
     # temperature one is measured anyway, as the models were trained
     grid = sorted([*found, 1.0])
     assert grid[0] <= low * (1 + 1e-6) and grid[-1] >= low * ratio * (1 - 1e-6)
@@ -118,7 +118,7 @@ def test_the_constants_are_as_wide_as_the_search_and_wider(
 
 def test_temperatures_that_are_choices_span_the_constants_too(make_spec: Any) -> None:
     found = inference_constants(make_spec({"search": {"temperature_init": [8.0, 16.0]}}))
-    assert found[-1] == 32 and found[0] == pytest.approx(2**0.5)
+    assert found[-1] == 64 and found[0] == pytest.approx(2**0.5)
 
 
 def test_the_winners_length_scaling_is_tried_at_inference_with_every_constant(make_spec: Any) -> None:

@@ -129,7 +129,7 @@ def test_the_note_says_what_was_found_as_text_and_tables(look: Any, picture: Any
     page.get_by_role("heading", name="What was found").wait_for(timeout=30_000)
     assert "tempopt]:" not in page.inner_text("body")
     assert page.get_by_role("table").count() == 2
-    assert page.get_by_role("heading", name="How to use it").count() == 1
+    assert page.get_by_role("heading", name="As code").count() == 1
     assert page.locator("pre", has_text="temperature_init=").count() >= 1
     # what people wrote is text, and no picture that failed to load
     assert page.locator("img[src='x']").count() == 0

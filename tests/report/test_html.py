@@ -97,7 +97,7 @@ def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
         "Against the best at τ = 1, tuned again",
         "Against its own other parameters at τ = 1",
         "Inference only",
-        " so evaluated: ",
+        "against models trained at τ = 1",
         "Failed runs",
     ):
         assert each in heads

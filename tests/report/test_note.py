@@ -34,12 +34,16 @@ def test_a_long_value_is_whole_in_the_call_and_cut_in_the_table() -> None:
     assert f"name={value!r}" in note or f"name={value + 's'!r}" in note
 
 
-def test_the_winner_is_there_to_be_copied() -> None:
+def test_what_is_recommended_is_there_to_be_copied() -> None:
     result = make(World(trials=8, layers=0)).result()
-    call = written(result).partition("```python\n")[2].partition("\n```")[0]
+    assert result.verdict is not None and result.verdict.recommendation is not None
+    note = written(result)
+    call = note.partition("```python\n")[2].partition("\n```")[0]
     compile(call, "the note", "exec")
-    assert result.winner is not None
-    assert f"temperature_init={result.winner['temperature_init']!r}" in call
+    assert "### What is recommended" in note
+    found = result.verdict.recommendation
+    exported = {**found.parameters, **(found.at_inference or {})}
+    assert f"temperature_init={exported['temperature_init']!r}" in call
 
 
 @pytest.mark.parametrize("ends", [("pruned",), ("failed",), ("diverged", "pruned")])

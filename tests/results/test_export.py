@@ -152,7 +152,7 @@ def test_before_the_confirmation_the_best_trial_is_exported_and_called_unconfirm
 def test_without_a_complete_trial_there_is_nothing_to_export(
     make_spec: Any, result_of: Any, export: Any
 ) -> None:
-    with pytest.raises(StudyFailed, match=r'"pairs" has no winner.*tempopt resume pairs') as caught:
+    with pytest.raises(StudyFailed, match=r'"pairs" has nothing to export.*tempopt resume pairs') as caught:
         export(result_of(make_spec(), []))
     assert isinstance(caught.value, TempoptError)
 

@@ -32,6 +32,10 @@ DOCUMENTED: dict[str, Any] = {
     "baseline": ("mean", "sd", "n"),
     "best": ("number", "value", "params"),
     "verdict": {
+        "recommendation": (
+            *("action", "why", "now", "params", "at_inference", "gain", "winner_over_it", "min_gain"),
+            *("excluded_above", "pairs", "widen"),
+        ),
         **dict.fromkeys(ANSWER),
         **dict.fromkeys(
             ("confidence", "n_pairs", "params", "test", "confirmed_on", "round", "looks", "alpha")

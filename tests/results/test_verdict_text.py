@@ -11,7 +11,8 @@ from scipy import stats
 
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.results.verdict_text import headline, parameters_text, verdict_lines
+from tempopt.results.verdict_text import headline, verdict_lines
+from tempopt.results.wording import parameters_text
 from tempopt.temperature import active_groups
 from tests.simulated import SPACE, Simulated, Worth
 
@@ -30,19 +31,28 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     lines = verdict_lines(result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done"))
-    first, winner, constant, inference, difference, init, cost = lines
+    first, todo, winner, constant, inference, difference, init, cost = lines
     assert first.startswith("Gain shown: val_accuracy is higher by 0.1035 than with τ = 1")
     assert "96 % interval +0.1013 to +0.1057" in first and "p = 9.5e-13" in first
-    assert "8 fresh seeds, test data, paired t-test" in first
-    assert winner == "  winner: temperature_init=4"
-    assert "against the best constant after 4 runs (temperature_init=3): +0.0517" in constant
-    assert constant.endswith(": the winner is a constant.")
-    assert "winner's final temperature" in inference and inference.endswith("29 % of the gain (28 to 30 %).")
-    assert difference.startswith(
-        "  the winner against τ = 1 so evaluated: +0.0735 (96 % interval +0.0713 to +0.0757, "
+    assert "8 fresh seeds, measured on the test data, paired t-test" in first
+    assert todo.startswith("  What to do: widen the range of temperature_init from 0.25 - 4 to ")
+    assert todo.endswith(
+        "Until then: train at a constant temperature: τ = 4. Nothing simpler is shown to do as well."
     )
-    assert difference.endswith("training with it is worth that much more than inference alone.")
-    assert init.endswith("20 % of the gain (20 to 20 %).")
+    assert winner == "  winner of the search: temperature_init=4; at the end of its range: temperature_init"
+    assert "against the best constant temperature of 4 runs (temperature_init=3): +0.0517" in constant
+    assert constant.endswith(": the winner is a constant.")
+    assert "winner's final temperature" in inference and inference.endswith(
+        "29 % of the winner's gain (96 % interval 28 to 30 %)."
+    )
+    assert difference.startswith(
+        "  the winner against models trained at τ = 1, evaluated at the winner's final temperature: +0.0735 "
+        "(96 % interval +0.0713 to +0.0757, "
+    )
+    assert difference.endswith(
+        "training at another temperature is worth that much more than inference alone."
+    )
+    assert init.endswith("20 % of the winner's gain (96 % interval 20 to 20 %).")
     assert cost == "  cost: 1 min 46 s of training in 53 runs (search trials: 4 complete)."
 
 
@@ -56,12 +66,17 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     tickets = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.03])
-    lines = verdict_lines(result_of(make_spec(), tickets, measure_baseline(tickets)))
+    measured = measure_baseline(tickets, {"test:winner": 0.03})
+    lines = verdict_lines(result_of(make_spec(), tickets, measured))
     assert lines[0].startswith(
         "No gain shown: the winner of the search gains +0.00 in val_accuracy over τ = 1"
     )
     total = result_of(make_spec(), tickets).verdict.total.paired
-    assert lines[2] == f"  no gain above {total.ci_high:.2f} is compatible with this (96 %)."
+    assert lines[1] == (
+        "  What to do: change nothing: train and evaluate at τ = 1. A gain of the winner above "
+        f"{total.ci_high:.2f} is excluded (96 %). Set study.min_gain to see how many more pairs would show "
+        "the gain that you need."
+    )
     assert lines[3].endswith(": the winner is a constant.")
     assert not any("of the gain" in line for line in lines)
     assert any("not shown to be worth more than inference alone" in line for line in lines)
@@ -75,7 +90,7 @@ def test_a_winner_that_is_worse_is_called_worse(
     assert lines[0].startswith(
         "No gain shown: in val_accuracy the winner of the search is worse than τ = 1 by 0.1035"
     )
-    assert lines[2] == "  no gain above 0.0000 is compatible with this (96 %)."
+    assert "A gain of the winner above 0.0000 is excluded (96 %)." in lines[1]
 
 
 def test_the_best_value_of_a_search_is_never_called_the_gain(
@@ -138,14 +153,14 @@ def test_a_later_verdict_says_what_part_of_the_level_it_may_spend(
     tickets = [*whole_study, *later]
     lines = verdict_lines(result_of(make_spec(), tickets, measure_baseline(tickets)))
     assert "99.5 % interval" in lines[0] and "p = 7.6e-12" in lines[0]
-    assert lines[2] == (
+    assert lines[3] == (
         "  verdict 2 of this study: of the 5 % that all its verdicts share, this one may spend 0.5 %, so p "
         "is multiplied by 10."
     )
     searching = [t for t in later if t.kind == "search"]
     lines = verdict_lines(result_of(make_spec(), [*whole_study, *searching]))
     assert "96 % interval" in lines[0] and "p = 9.5e-13" in lines[0]
-    assert lines[2] == ("  this is from before the newest search trials were added: those are not confirmed.")
+    assert lines[3] == ("  this is from before the newest search trials were added: those are not confirmed.")
 
 
 def told(make_spec: Any, result_of: Any, worth: Worth, **study: Any) -> list[str]:
@@ -171,12 +186,16 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
 
     lines = told(make_spec, result_of, worth, ablation="none")
     assert lines[0].startswith("Gain shown")
-    assert lines[2].startswith("  against the best at τ = 1, tuned again after choosing: +0.9")
-    assert re.match(r"  against its own other parameters at τ = 1 \(.*lr=0\.\d+\): \+1\.0", lines[3])
-    assert lines[3].endswith("the more cautious of the two counts, at each end.")
-    assert re.match(r"  against the best constant after 3 runs \(.*\): \+1\.0", lines[4])
-    assert re.match(r"  against the winner with constant τ = \d\S* in place of its schedule: \+0", lines[5])
-    assert lines[5].endswith(": the schedule is worth more than one constant.")
+    assert lines[3].startswith("  against the best at τ = 1, tuned again after choosing: +0.9")
+    assert re.match(r"  against its own other parameters at τ = 1 \(.*lr=0\.\d+\): \+1\.0", lines[4])
+    assert lines[4].endswith("the more cautious of the two counts, at each end.")
+    assert re.match(r"  against the best constant temperature of 3 runs \(.*\): \+1\.0", lines[5])
+    assert re.match(
+        r"  against the winner with constant τ = \d\S* in place of its schedule, all else as in the winner: "
+        r"\+0",
+        lines[6],
+    )
+    assert lines[6].endswith(": the schedule is worth more than one constant.")
     assert not any("interact" in line or "without one of its parts" in line for line in lines)
 
 
@@ -184,11 +203,15 @@ def test_what_a_winner_is_made_of_and_the_simplest_plan_are_told(make_spec: Any,
     lines = told(make_spec, result_of, by_part)
     at = lines.index("  the winner against itself without one of its parts:")
     names = [line.partition(":")[0] for line in lines[at + 1 : at + 4]]
-    assert names == ["    the schedule", "    the level (its mean over training)", "    the length scaling"]
+    assert names == [
+        "    the schedule",
+        "    the level (the schedule divided by its mean, so that it averages 1)",
+        "    the length scaling",
+    ]
     assert re.match(r"    the length scaling: \+(1\.0|0\.99)", lines[at + 3])
     assert re.match(
-        r"  the simplest plan, the length scaling alone \(.*\): shown to keep 50 % of the gain or more; the "
-        r"winner against it: \+0\.",
+        r"  the winner with the length scaling alone \(.*\) is shown to keep 50 % of the gain or more; the "
+        r"winner against that: \+0\.",
         lines[at + 4],
     )
 
@@ -204,7 +227,7 @@ def test_a_temperature_and_a_rate_that_stand_in_for_each_other_are_said_to_inter
 
     lines = told(make_spec, result_of, worth)
     assert lines[0].startswith("No gain shown: the winner of the search gains ")
-    assert lines[2].startswith("  no gain above ")
+    assert " A gain of the winner above " in lines[1]
     assert any(line.endswith(" in part or whole.") and "τ and lr interact." in line for line in lines)
 
 
@@ -218,9 +241,11 @@ def test_a_winner_at_one_is_called_that_and_nothing_more_is_said_of_gains(
     lines = verdict_lines(result_of(study.spec, study.rows, state="done"))
     assert lines[0] == (
         "No gain shown: the best that the search has found in val_accuracy is τ = 1 itself (8 fresh seeds, "
-        "test data, paired t-test)."
+        "measured on the test data, paired t-test)."
     )
-    assert len(lines) == 3 and lines[2].startswith("  cost: ")
+    todo = "change nothing: train and evaluate at τ = 1, with lr=0."
+    assert lines[1].startswith(f"  What to do: {todo}") and "found nothing better" in lines[1]
+    assert len(lines) == 4 and lines[3].startswith("  cost: ")
 
 
 def test_failed_runs_are_told_beside_the_mean(make_spec: Any, result_of: Any) -> None:
@@ -293,9 +318,10 @@ def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
     assert "  inference only: models trained at τ = 1 are evaluated best at τ = 1." in lines
     measured = measure_baseline(whole_study, {"validate:constant=0.5": 0.1, "test:constant=0.5": 0.2})
     lines = verdict_lines(result_of(make_spec(), whole_study, measured))
-    (line,) = [line for line in lines if "evaluated at τ = 0.5)" in line]
-    assert line.endswith(": 193 % of the gain (189 to 197 %).")
-    (line,) = [line for line in lines if "so evaluated" in line]
+    (line,) = [line for line in lines if line.startswith("  inference only (models trained at τ = 1 and ")]
+    assert line.endswith(": 193 % of the winner's gain (96 % interval 189 to 197 %).")
+    assert "What to do: train as before, at τ = 1, and evaluate at τ = 0.5. That gains " in lines[1]
+    (line,) = [line for line in lines if line.startswith("  the winner against models trained at τ = 1")]
     assert line.endswith(": inference alone is better.")
 
 
@@ -308,8 +334,13 @@ def test_a_winner_that_is_better_at_another_temperature_is_compared_at_that(
         search={"validate:constant=2": 0.1, "test:constant=2": 0.05},
     )
     lines = verdict_lines(result_of(make_spec(), whole_study, measured))
-    (line,) = [line for line in lines if "so evaluated" in line]
-    assert line.startswith("  the winner evaluated at τ = 2 against τ = 1 so evaluated: +0.1235")
+    assert any(
+        line.startswith(
+            "  the winner, evaluated at τ = 2, against models trained at τ = 1, evaluated at the winner's "
+            "final temperature: +0.1235"
+        )
+        for line in lines
+    )
 
 
 def test_few_pairs_bound_no_interval_and_the_words_say_so(
@@ -323,7 +354,7 @@ def test_few_pairs_bound_no_interval_and_the_words_say_so(
     ]
     text = "\n".join(verdict_lines(result_of(make_spec(), few)))
     assert "96 % interval −∞ to +∞, p = 1" in text
-    assert "compatible" not in text
+    assert "excluded" not in text
     assert "too few pairs for a finite interval" in text
 
 
@@ -351,4 +382,4 @@ def test_what_would_keep_a_gain_that_is_not_shown_is_not_told(make_spec: Any, re
     lines = told(make_spec, result_of, lambda t: by_part(t) / 1000 if t.kind == "confirm" else by_part(t),
                  ablation="full")  # fmt: skip
     shown = lines[0].startswith("Gain shown")
-    assert shown or not any("the simplest plan" in line for line in lines)
+    assert shown or not any("of the gain or more" in line for line in lines)

@@ -66,9 +66,9 @@ def _parts(result: StudyResult, plots: Sequence[str], absent: Sequence[str]) -> 
     yield from (f"{_bullet(line)} {escaped(line, _LONGEST_LINE)}" for line in rest if line.strip())
     yield "\n### How far it is\n"
     yield from _table(("runs", "done", "at work", "failed"), _progress(result))
-    parameters = result.winner or (result.best.params if result.best else {})
+    title, parameters = _shown(result)
     if parameters:
-        yield f"\n### {'The winner' if result.winner else 'The best so far, not confirmed'}\n"
+        yield f"\n### {title}\n"
         yield from _table(("parameter", "value"), _values(parameters))
         yield from _use(result)
     name = shlex.quote(result.name)
@@ -84,6 +84,17 @@ def _parts(result: StudyResult, plots: Sequence[str], absent: Sequence[str]) -> 
         "\n*tempopt keeps this note up to date. Change anything in it, and it is yours and stays as you "
         "leave it; empty it, and this one comes back.*"
     )
+
+
+def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
+    """Return what the note says how to use, and its parameters: what is recommended, once there is that."""
+    found = None if result.verdict is None else result.verdict.recommendation
+    if found is None:
+        best = result.best.params if result.best else {}
+        return ("The winner, not confirmed", result.winner) if result.winner else ("The best so far", best)
+    at_inference = {f"{name} at inference": value for name, value in (found.at_inference or {}).items()}
+    title = "The configuration at τ = 1" if found.now == "change_nothing" else "What is recommended"
+    return title, {**found.parameters, **at_inference}
 
 
 def _bullet(line: str) -> str:
@@ -116,7 +127,7 @@ def _table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> Iterator[
 
 
 def _use(result: StudyResult) -> Iterator[str]:
-    yield "\n### How to use it\n"
+    yield "\n### As code\n"
     yield f"As YAML for LightningCLI: {_code(f'tempopt export {shlex.quote(result.name)}')}. In Python:\n"
     try:
         # without the comment that it begins with, which says what the note has said

@@ -51,6 +51,7 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
             study=result,
             answer=sections.answer(result),
             verdict=first,
+            todo=sections.what_to_do(result),
             statements=rest,
             tiles=sections.tiles(result),
             sections=found,

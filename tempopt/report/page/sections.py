@@ -20,8 +20,10 @@ from tempopt.report.dashboard.note import is_below
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
+from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import duration, rounded, verdict_lines
+from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.wording import duration, rounded
 from tempopt.statistics.paired_tests import ALPHA
 
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "optuna", "numpy")
@@ -82,10 +84,10 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("differences",),
     ),
     ("inference", "Another temperature at inference", "", ("inference",)),
-    ("schedule", "The winning schedule", "", ("schedule", "depth")),
+    ("schedule", "The schedule of the search's winner", "", ("schedule", "depth")),
     (
         "use",
-        "How to use it",
+        "",
         "Either is all that is needed: no database and no service of tempopt.",
         (),
     ),
@@ -107,6 +109,7 @@ def sections(result: StudyResult, storage: str | None) -> tuple[Section, ...]:
         result: The study, loaded as a whole.
         storage: URL of its database, its password masked; None: it is not told.
     """
+    titles = {"use": _title_of_use(result)}
     codes = {"use": tuple(_use(result)), "reproduce": tuple(_reproduce(result, storage))}
     facts = {"cost": tuple(_cost_facts(result)), "reproduce": tuple(_environment(result))}
     found = []
@@ -117,7 +120,7 @@ def sections(result: StudyResult, storage: str | None) -> tuple[Section, ...]:
         found.append(
             Section(
                 key=key,
-                title=title,
+                title=titles.get(key, title),
                 lead=lead if there else "",
                 facts=facts.get(key, ()),
                 pictures=pictures,
@@ -125,6 +128,13 @@ def sections(result: StudyResult, storage: str | None) -> tuple[Section, ...]:
             )
         )
     return tuple(found)
+
+
+def _title_of_use(result: StudyResult) -> str:
+    found = None if result.verdict is None else result.verdict.recommendation
+    if found is None:
+        return "The best so far, not confirmed"
+    return "The configuration at τ = 1" if found.now == "change_nothing" else "How to use it"
 
 
 def answer(result: StudyResult) -> str:
@@ -135,8 +145,12 @@ def answer(result: StudyResult) -> str:
 
 
 def verdict(result: StudyResult) -> tuple[str, list[tuple[str, list[str]]]]:
-    """Return the verdict in a line, and what is to be said besides: each statement with what is below it."""
+    """Return the verdict in a line, and what is to be said besides: each statement with what is below it.
+
+    What to do is not among them.
+    """
     first, *rest = verdict_lines(result)
+    rest = [line for line in rest if not line.strip().startswith(HEAD)]
     prefix = f"{answer(result)}: "
     if first.startswith(prefix):
         first = first.removeprefix(prefix)
@@ -150,6 +164,14 @@ def verdict(result: StudyResult) -> tuple[str, list[tuple[str, list[str]]]]:
         else:
             told.append((text, []))
     return first, told
+
+
+def what_to_do(result: StudyResult) -> str:
+    """Return the recommendation; empty without a verdict."""
+    if result.verdict is None:
+        return ""
+    text = recommendation_text(result)
+    return text[0].upper() + text[1:]
 
 
 def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:

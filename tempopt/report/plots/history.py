@@ -30,7 +30,7 @@ from tempopt.report.plots.style import (
     number,
 )
 from tempopt.results.study_result import Baseline, StudyResult
-from tempopt.results.verdict_text import parameters_text
+from tempopt.results.wording import parameters_text
 
 _FEWEST = 8
 _LISTED = 30

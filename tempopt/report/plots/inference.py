@@ -14,7 +14,7 @@ from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Cell, Table
 from tempopt.report.plots.style import BASELINE, GROUND, WINNER, figure, number, plain, temperature_axis
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import plan_text
+from tempopt.results.wording import plan_text
 from tempopt.temperature import TemperatureParameters
 
 _CONSTANT = "constant="

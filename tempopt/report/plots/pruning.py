@@ -18,7 +18,7 @@ from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import confirming, seeds
 from tempopt.report.plots.style import BASELINE, INK, OTHER, WINNER, evenly, figure
 from tempopt.results.study_result import Curve, StudyResult
-from tempopt.results.verdict_text import duration
+from tempopt.results.wording import duration
 from tempopt.sampling.arms import Arms
 from tempopt.sampling.optuna_strategies import make_pruner
 from tempopt.sampling.successive_halving import Halving

@@ -30,7 +30,7 @@ from tempopt.report.plots.style import (
     temperature_ticks,
 )
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import parameters_text
+from tempopt.results.wording import parameters_text
 from tempopt.temperature import (
     NEUTRAL,
     SCHEDULES,

@@ -1,0 +1,155 @@
+"""The recommendation in plain words; decides nothing."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from tempopt.confirmation.recommendation import Recommendation, Widening
+from tempopt.results.wording import (
+    confidence,
+    duration,
+    numbers,
+    parameters_text,
+    plan_text,
+    rounded,
+    signed,
+    temperature_text,
+)
+from tempopt.temperature import CREDITED
+
+if TYPE_CHECKING:
+    from tempopt.confirmation.verdict import Verdict
+    from tempopt.results.study_result import StudyResult
+
+HEAD = "What to do: "
+"""What the recommendation begins with wherever it is printed."""
+
+
+def recommendation_line(result: StudyResult) -> str | None:
+    """Return what to do, in a few sentences on one line; None without a verdict."""
+    verdict = result.verdict
+    if verdict is None or verdict.recommendation is None:
+        return None
+    return f"{HEAD}{recommendation_text(result)}"
+
+
+def recommendation_text(result: StudyResult) -> str:
+    """Return what to do and why, for a study that has a verdict."""
+    verdict = result.verdict
+    assert verdict is not None and verdict.recommendation is not None
+    found = verdict.recommendation
+    if found.action == "widen_range":
+        return f"{_widen(result, found)} Until then: {_now(result, verdict, found)}"
+    if found.action == "more_pairs":
+        return _more_pairs(result, found)
+    return _now(result, verdict, found)
+
+
+def _now(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
+    if found.now == "inference_only":
+        return _inference_only(verdict, found)
+    if found.now == "change_nothing":
+        return _change_nothing(result, verdict, found)
+    return _train(verdict, found)
+
+
+def _train(verdict: Verdict, found: Recommendation) -> str:
+    constant = found.now == "train_at_constant"
+    how = "at a constant temperature" if constant else "with a schedule"
+    text = f"train {how}: {temperature_text(found.parameters)}"
+    if found.plan is not None:
+        text += f". Evaluate at {plan_text(found.plan)}"
+    if found.parameters == verdict.params:
+        return f"{text}. Nothing simpler is shown to do as well."
+    test = None if found.gain is None else found.gain.paired
+    gain = "" if test is None else f" That gains {signed(test)} over τ = 1 ({numbers(test)})."
+    return f"{text}.{gain} The winner is not shown to be better than this{_by(found)}."
+
+
+def _inference_only(verdict: Verdict, found: Recommendation) -> str:
+    assert found.gain is not None and found.plan is not None
+    train = f"train as before, at τ = 1{_others(found)}"
+    text = (
+        f"{train}, and evaluate at {plan_text(found.plan)}. That gains {signed(found.gain.paired)} "
+        f"({numbers(found.gain.paired)})."
+    )
+    if verdict.total.significant:
+        return f"{text} Training at another temperature is not shown to be worth more{_by(found)}."
+    return f"{text} Training at another temperature is not shown to gain anything."
+
+
+def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
+    others = _others(found).removeprefix(" with ")
+    text = f"change nothing: train and evaluate at τ = 1{f', with {others}' if others else ''}."
+    if verdict.total.significant:
+        return (
+            f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
+            f"{_in_units(result, found)}."
+        )
+    if verdict.at_one:
+        return f"{text} The search found nothing better."
+    if found.excluded is None:
+        return f"{text} No temperature is shown to gain anything."
+    above = rounded(found.excluded, verdict.total.paired).lstrip("+")
+    text += f" A gain of the winner above {above} is excluded ({confidence(verdict.total.paired)})."
+    if not found.min_gain:
+        return f"{text} Set study.min_gain to see how many more pairs would show the gain that you need."
+    if found.excluded < found.min_gain:
+        return f"{text} That is less than study.min_gain, {result.spec.study.min_gain}."
+    return text
+
+
+def _more_pairs(result: StudyResult, found: Recommendation) -> str:
+    assert found.pairs is not None and result.verdict is not None
+    pairs = found.pairs
+    cost = f"{pairs.runs} runs, about {duration(pairs.seconds)} of training"
+    if pairs.gpu_seconds is not None:
+        cost += f", {duration(pairs.gpu_seconds)} of GPUs"
+    return (
+        f"not decided. {pairs.pairs} more pairs ({cost}) have a chance of 80 % to show a gain of "
+        f"study.min_gain, {result.spec.study.min_gain}{_in_units(result, found)}: "
+        f"`tempopt resume {shlex.quote(result.name)} --pairs +{pairs.pairs}`. Until then change nothing."
+    )
+
+
+def _widen(result: StudyResult, found: Recommendation) -> str:
+    texts = [_range(each) for each in found.widen]
+    return (
+        f"widen {' and '.join(texts)}, and continue the search: `{widen_command(result.name, found.widen)}`."
+    )
+
+
+def widen_command(name: str, widen: tuple[Widening, ...]) -> str:
+    """Return the command that widens ranges of a study and goes on searching."""
+    sets = (
+        shlex.quote(f"search.{each.name}={{low: {each.to_low:g}, high: {each.to_high:g}}}") for each in widen
+    )
+    return " ".join([f"tempopt resume {shlex.quote(name)}", *(f"--amend {text}" for text in sets)])
+
+
+def _range(each: Widening) -> str:
+    end = "lower" if each.to_low < each.low else "upper"
+    return (
+        f"the range of {each.name} from {each.low:g} - {each.high:g} to {each.to_low:g} - {each.to_high:g} "
+        f"({each.value:.4g} is at its {end} end)"
+    )
+
+
+def _others(found: Recommendation) -> str:
+    """Return the ordinary parameters to train with, ` with lr=0.002`; empty if there are none."""
+    others = {name: value for name, value in found.parameters.items() if name not in CREDITED}
+    return f" with {parameters_text(others)}" if others else ""
+
+
+def _by(found: Recommendation) -> str:
+    """Return the end of a sentence on what the winner is not shown to be better by."""
+    if found.winner is None:
+        return ""
+    by = f" by {found.min_gain:.3g} or more" if found.min_gain else ""
+    return f"{by} ({signed(found.winner.paired)}, {numbers(found.winner.paired)})"
+
+
+def _in_units(result: StudyResult, found: Recommendation) -> str:
+    given = result.spec.study.min_gain
+    return f" = {found.min_gain:.3g}" if isinstance(given, str) else ""

@@ -1,0 +1,121 @@
+"""The verdict as the documented data of ``tempopt show --json``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.inference import InferenceOnly, Tuned
+from tempopt.confirmation.recommendation import Recommendation
+from tempopt.confirmation.verdict import Share, Simplest
+from tempopt.results.recommendation_text import recommendation_text
+from tempopt.statistics.fieller import Ratio
+from tempopt.statistics.paired_tests import PairedTest
+
+if TYPE_CHECKING:
+    from tempopt.results.study_result import StudyResult
+
+
+def verdict_json(result: StudyResult) -> dict[str, Any]:
+    """Return the verdict of a study that has one, as plain data without infinities."""
+    verdict = result.verdict
+    assert verdict is not None
+    return {
+        "recommendation": verdict.recommendation and _recommendation_json(result, verdict.recommendation),
+        **_answer_json(verdict.total),
+        "confidence": verdict.total.paired.confidence,
+        "n_pairs": verdict.total.paired.n_pairs,
+        "params": verdict.params,
+        "test": verdict.test,
+        "confirmed_on": verdict.confirmed_on,
+        "round": verdict.round,
+        "looks": verdict.looks,
+        "alpha": verdict.alpha,
+        "over_baseline": verdict.over_baseline and _answer_json(verdict.over_baseline),
+        "baseline_params": verdict.baseline_params,
+        "over_twin": verdict.over_twin and _answer_json(verdict.over_twin),
+        "twin_params": verdict.twin_params,
+        "interacts": verdict.interacts,
+        "against_constant": verdict.against_constant and _answer_json(verdict.against_constant),
+        "over_constant": verdict.over_constant and _answer_json(verdict.over_constant),
+        "over_constant_twin": verdict.over_constant_twin and _answer_json(verdict.over_constant_twin),
+        "constant_params": verdict.constant_params,
+        "constant_twin_params": verdict.constant_twin_params,
+        "inference_only": verdict.inference_only and _inference_json(verdict.inference_only),
+        "init_only": verdict.init_only and _share_json(verdict.init_only),
+        "parts": [
+            {"name": part.name, "params": part.parameters, **_answer_json(part.answer)}
+            for part in verdict.parts
+        ],
+        "simplest": verdict.simplest and _simplest_json(verdict.simplest),
+        "failures": verdict.failures and asdict(verdict.failures),
+    }
+
+
+def _share_json(share: Share) -> dict[str, Any]:
+    return {**_answer_json(share.answer), "share": _ratio_json(share.share)}
+
+
+def _inference_json(found: InferenceOnly) -> dict[str, Any]:
+    return {
+        **_tuned_json(found.baseline),
+        "share": _ratio_json(found.share),
+        "twin": found.twin and _tuned_json(found.twin),
+        "winner": found.winner and _tuned_json(found.winner),
+        "difference": found.difference and _answer_json(found.difference),
+    }
+
+
+def _tuned_json(tuned: Tuned) -> dict[str, Any]:
+    return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": tuned.curve}
+
+
+def _simplest_json(found: Simplest) -> dict[str, Any]:
+    return {
+        "parts": found.parts,
+        "params": found.parameters,
+        "holds": found.holds,
+        "lost": _answer_json(found.lost),
+        "kept": _test_json(found.kept),
+    }
+
+
+def _ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:
+    if ratio is None:
+        return None
+    return {name: _finite(value) for name, value in asdict(ratio).items()}
+
+
+def _answer_json(answer: Answer) -> dict[str, Any]:
+    return {**_test_json(answer.paired), "significant": answer.significant}
+
+
+def _test_json(test: PairedTest) -> dict[str, Any]:
+    return {
+        "gain": test.gain,
+        "ci_low": _finite(test.ci_low),
+        "ci_high": _finite(test.ci_high),
+        "p_value": test.p_value,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _recommendation_json(result: StudyResult, found: Recommendation) -> dict[str, Any]:
+    return {
+        "action": found.action,
+        "why": recommendation_text(result),
+        "now": found.now,
+        "params": found.parameters,
+        "at_inference": found.at_inference,
+        "gain": found.gain and _answer_json(found.gain),
+        "winner_over_it": found.winner and _answer_json(found.winner),
+        "min_gain": found.min_gain or None,
+        "excluded_above": found.excluded,
+        "pairs": found.pairs and asdict(found.pairs),
+        "widen": [asdict(each) for each in found.widen],
+    }

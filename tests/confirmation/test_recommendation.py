@@ -1,0 +1,243 @@
+"""What is recommended: the order of precedence, what is worth having, and how many pairs would decide."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tempopt.confirmation.recommendation import Recommendation, at_ends
+from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.paired_tests import Stage, paired, pairs_to_add
+from tempopt.temperature import active_groups
+from tests.simulated import SPACE, Simulated
+
+TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
+FINAL = {"temperature_final": [2.0, 3.0]}
+CHOICE = {"temperature_init": [1.0, 2.0]}
+WIDE = {"search": {"temperature_init": {"low": 0.05, "high": 80.0}}}
+
+
+def of(found: Verdict | None) -> Recommendation:
+    assert found is not None and found.recommendation is not None
+    return found.recommendation
+
+
+def with_gains(tickets: list[TicketRow], gains: list[float]) -> list[TicketRow]:
+    """Return the tickets with the winner's confirm runs ``gains`` away from those at tau = 1."""
+    return [
+        dataclasses.replace(t, value=0.5 + gains[t.pair])
+        if t.kind == "confirm" and "search" in arms_of(t) and t.pair is not None
+        else t
+        for t in tickets
+    ]
+
+
+def noisy(mean: float, spread: float = 0.1) -> list[float]:
+    """Return eight gains with exactly that mean and standard deviation."""
+    draws = np.random.default_rng(0).normal(size=8)
+    return [float(each) for each in mean + spread * (draws - draws.mean()) / draws.std(ddof=1)]
+
+
+def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
+) -> None:
+    found = of(conclude(whole_study, measure_baseline(whole_study), make_spec(WIDE)))
+    assert (found.action, found.now) == ("train_at_constant", "train_at_constant")
+    assert found.parameters == {"temperature_init": 4.0} and found.at_inference is None
+    assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.1035)
+    assert found.winner is None and found.pairs is None and found.widen == ()
+
+
+def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
+) -> None:
+    at_half = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
+    found = of(conclude(whole_study, measure_baseline(whole_study, at_half), make_spec(WIDE)))
+    assert found.action == found.now == "inference_only" and found.plan == "constant=0.5"
+    assert found.at_inference == {"temperature_init": 0.5} and found.parameters == {"temperature_init": 1.0}
+    assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.11)
+
+
+@pytest.mark.parametrize(("min_gain", "action"), [(None, "train_at_constant"), (0.05, "inference_only")])
+def test_how_much_the_winner_has_to_be_better_by_is_what_is_worth_having(
+    min_gain: float | None, action: str, make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any
+) -> None:
+    at_half = {"validate:constant=0.5": 0.07, "test:constant=0.5": 0.07}
+    spec = make_spec(WIDE, min_gain=min_gain)
+    found = of(conclude(whole_study, measure_baseline(whole_study, at_half), spec))
+    assert found.action == action
+    # what keeps less than half is never enough
+    third = {"validate:constant=0.5": 0.04, "test:constant=0.5": 0.04}
+    kept = of(conclude(whole_study, measure_baseline(whole_study, third), make_spec(WIDE, min_gain=0.03)))
+    assert kept.action == "train_at_constant"
+
+
+def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_doubt(
+    make_spec: Any, whole_study: list[TicketRow], measure: Any
+) -> None:
+    none = with_gains(whole_study, noisy(0.0))
+    sure = {"validate:constant=0.5": 0.03, "test:constant=0.5": 0.03}
+    found = conclude(none, measure(none, baseline=sure), make_spec(WIDE))
+    assert found is not None and not found.total.significant
+    assert of(found).action == "inference_only" and of(found).excluded is not None
+    # too small to be worth it
+    small = conclude(none, measure(none, baseline=sure), make_spec(WIDE, min_gain=0.2))
+    assert of(small).action == "change_nothing"
+
+    def with_p(p_of_spread: float) -> tuple[float, Recommendation]:
+        measured = measure(none, baseline={"validate:constant=0.5": 0.03})
+        draws = iter(noisy(0.03, p_of_spread))
+        uncertain = [
+            dataclasses.replace(m, value=0.5 + next(draws))
+            if m.name == "test:constant=0.5" and _is_baseline(none, m.ticket_id)
+            else m
+            for m in measured
+        ]
+        verdict = conclude(none, uncertain, make_spec(WIDE))
+        assert verdict is not None and verdict.inference_only is not None
+        return verdict.inference_only.answer.paired.p_value, of(verdict)
+
+    p, found_at_p = with_p(0.029)
+    assert 0.0125 < p < 0.05 and found_at_p.action == "change_nothing"
+    p, found_at_p = with_p(0.019)
+    assert p < 0.0125 and found_at_p.action == "inference_only"
+
+
+def _is_baseline(tickets: list[TicketRow], id: int) -> bool:
+    return any(t.id == id and "baseline" in arms_of(t) for t in tickets)
+
+
+def test_without_a_gain_nothing_is_to_be_changed_and_what_is_excluded_is_said(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    none = with_gains(whole_study, noisy(0.0))
+    verdict = conclude(none, [], make_spec(WIDE))
+    found = of(verdict)
+    assert (found.action, found.parameters) == ("change_nothing", {"temperature_init": 1.0})
+    assert verdict is not None and found.excluded == verdict.total.paired.ci_high
+    assert found.gain is None and found.min_gain == 0.0
+    # all that is worth having is excluded
+    assert of(conclude(none, [], make_spec(WIDE, min_gain=0.2))).action == "change_nothing"
+
+
+def test_a_gain_that_is_not_worth_having_changes_nothing(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    for min_gain in (0.11, "25%"):
+        found = of(conclude(whole_study, [], make_spec(WIDE, min_gain=min_gain)))
+        assert found.action == "change_nothing" and found.parameters == {"temperature_init": 1.0}
+    assert found.min_gain == pytest.approx(0.125)
+    assert of(conclude(whole_study, [], make_spec(WIDE, min_gain="20%"))).action == "train_at_constant"
+
+
+def test_more_pairs_are_as_many_as_show_what_is_worth_having_in_four_of_five_studies(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    gains = noisy(0.02)
+    none = with_gains(whole_study, gains)
+    found = of(conclude(none, [], make_spec(WIDE, min_gain=0.06)))
+    assert (found.action, found.now) == ("more_pairs", "change_nothing") and found.pairs is not None
+    draw = np.random.default_rng(1)
+    stage = Stage(differences=tuple(gains))
+
+    def shown(pairs: int) -> float:
+        tests = (
+            paired(
+                [float(each) for each in draw.normal(0.06, 0.1, pairs)],
+                test="t",
+                direction="maximize",
+                alpha=level(2),
+                earlier=[stage],
+            )
+            for _ in range(600)
+        )
+        return float(np.mean([test.significant for test in tests]))
+
+    assert shown(found.pairs.pairs) == pytest.approx(0.8, abs=0.05)
+    # the winner's and the constant's, tau = 1's, and the baked one
+    assert found.pairs.runs == 4 * found.pairs.pairs
+    assert found.pairs.seconds == pytest.approx(2.0 * found.pairs.runs)
+    # what was seen is no reason to expect it: only the level that is left to reach moves with it
+    assert found.pairs.pairs < pairs_to_add(
+        [Stage(differences=tuple(noisy(-0.02)))],
+        0.06,
+        test="t",
+        direction="maximize",
+        alpha=level(2),
+    )
+
+
+def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
+    same = [Stage(differences=(0.0, 0.0, 0.0))]
+    assert pairs_to_add(same, 0.1, test="t", direction="maximize", alpha=0.005) is None
+
+
+@pytest.mark.parametrize(
+    ("space", "parameters", "expected"),
+    [
+        (TAU, {"temperature_init": 4.0}, ("temperature_init", 0.25, 16.0)),
+        (TAU, {"temperature_init": 0.26}, ("temperature_init", 0.0625, 4.0)),
+        (TAU, {"temperature_init": 3.5}, None),
+        (
+            {"entropy_lambda": {"low": -0.01, "high": 0.01}, "temperature_init": [1.0, 2.0]},
+            {"entropy_lambda": 0.01, "temperature_init": 2.0},
+            ("entropy_lambda", -0.01, 0.02),
+        ),
+        # what only shapes a schedule, and what is no temperature
+        (
+            {**FINAL, "schedule": ["hold_anneal"], "hold_fraction": {"low": 0.1, "high": 0.5}},
+            {"schedule": "hold_anneal", "hold_fraction": 0.5, "temperature_final": 2.0},
+            None,
+        ),
+        ({**CHOICE, "lr": {"low": 0.1, "high": 1.0}}, {"temperature_init": 2.0, "lr": 1.0}, None),
+    ],
+)
+def test_the_ends_of_ranges_of_temperatures_are_seen(
+    space: dict[str, Any], parameters: dict[str, Any], expected: Any, make_spec: Any
+) -> None:
+    found = [
+        (each.name, each.to_low, each.to_high) for each in at_ends(parameters, make_spec({"search": space}))
+    ]
+    assert found == ([] if expected is None else [expected])
+
+
+def test_a_winner_at_the_end_of_its_range_says_to_widen_it_and_what_to_do_until_then(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    spec = make_spec({"search": {"temperature_init": {"low": 1.0, "high": 4.0}}})
+    found = of(conclude(whole_study, [], spec))
+    assert (found.action, found.now) == ("widen_range", "train_at_constant")
+    assert [(each.name, each.value, each.to_high) for each in found.widen] == [("temperature_init", 4.0, 8.0)]
+
+
+def by_part(t: TicketRow, parts: dict[str, float]) -> float:
+    assert t.parameters is not None
+    noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
+    return float(sum(parts[part] for part in active_groups(t.parameters)) + noise)
+
+
+@pytest.mark.parametrize(
+    ("parts", "action", "groups"),
+    [
+        ({"length_scaling": 1.0, "schedule": 0.0, "level": 0.0}, "train_at_constant", ("length_scaling",)),
+        ({"length_scaling": 0.0, "schedule": 1.0, "level": 0.0}, "train_with_schedule", ("schedule",)),
+        (
+            {"length_scaling": 0.5, "schedule": 0.5, "level": 0.5},
+            "train_with_schedule",
+            ("schedule", "level", "length_scaling"),
+        ),
+    ],
+)
+def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_recommended(
+    parts: dict[str, float], action: str, groups: tuple[str, ...], make_spec: Any
+) -> None:
+    study = Simulated(make_spec({"search": SPACE}, trials=6), lambda t: by_part(t, parts)).run()
+    found = of(conclude(study.rows, [], study.spec))
+    assert found.now == action
+    assert active_groups(found.parameters) == groups
