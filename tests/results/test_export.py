@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,84 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "own_module", raising=False)
+
+
+def recommending(result: Any, **fields: Any) -> Any:
+    """Return a result whose verdict recommends so."""
+    found = dataclasses.replace(result.verdict.recommendation, **fields)
+    verdict = dataclasses.replace(result.verdict, recommendation=found)
+    return dataclasses.replace(result, verdict=verdict)
+
+
+def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
+) -> None:
+    at_half = {"validate:constant=0.5": 0.2, "test:constant=0.5": 0.2}
+    done = result_of(make_spec(), whole_study, measure_baseline(whole_study, at_half))
+    config, code = to_yaml(done), to_python(done)
+    compile(code, "export", "exec")
+    for text in (config, code):
+        assert "# What tempopt's study 'pairs' recommends" in text
+        assert "# What to do: train as before, at τ = 1, and evaluate at τ = 0.5." in text
+        assert "trained.ckpt" in text and "temperature_init=4" not in text
+    assert yaml.safe_load(config)["model"]["init_args"]["temperature_init"] == 0.5
+    assert "load('trained.ckpt', map_location='cpu', weights_only=True)" in code
+    assert "trainer.validate(model" in code and "trainer.fit" not in code
+    for text in (to_yaml(done, winner=True), to_python(done, winner=True)):
+        assert "# The winner of the search of tempopt's study 'pairs'" in text
+        assert "trained.ckpt" not in text and "# What to do: " in text
+    assert yaml.safe_load(to_yaml(done, winner=True))["model"]["init_args"]["temperature_init"] == 4.0
+
+
+def test_where_nothing_is_to_be_changed_the_baseline_is_exported(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    found = recommending(
+        result_of(make_spec({"search": SEARCHED}, direction="minimize"), whole_study),
+        parameters={"temperature_init": 1.0, "lr": 0.02},
+    )
+    assert yaml.safe_load(to_yaml(found))["model"]["init_args"] == {
+        "d_model": 8,
+        "temperature_init": 1.0,
+        "lr": 0.02,
+    }
+    assert "lr=0.02" in to_python(found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any, own_module: None, tmp_path: Path
+) -> None:
+    import torch
+
+    space: dict[str, Any] = {}
+    exec(compile(MODULE, "module", "exec"), space)
+    torch.save({"state_dict": space["Attends"]().state_dict()}, tmp_path / "trained.ckpt")
+    sections = {
+        "model": {"class_path": "own_module.Attends", "init_args": {}},
+        "data": None,
+        "trainer": QUIET,
+        "attach": {"layers": "auto"},
+    }
+    at_half = {"temperature_init": 0.5}
+    result = result_of(make_spec(sections), whole_study)
+    only = recommending(
+        result, action="inference_only", now="inference_only", parameters={}, at_inference=at_half,
+        plan="constant=0.5", gain=result.verdict.total,
+    )  # fmt: skip
+    exec(compile(to_python(only), "export", "exec"), space)
+    assert space["attachment"].temperatures == (0.5,)
+    assert space["trainer"].global_step == 0 and "val_loss" in space["trainer"].callback_metrics
+    assert "#   temperature_init=0.5\n" in to_yaml(only)
+    # trained at one temperature, and evaluated at another
+    both = recommending(result, at_inference=at_half, plan="constant=0.5")
+    exec(compile(to_python(both), "export", "exec"), space)
+    assert space["attachment"].temperatures == (0.5,) and space["trainer"].global_step == 2
+    # at τ = 1 there is nothing to attach
+    none = recommending(
+        result, action="change_nothing", now="change_nothing", parameters={"temperature_init": 1.0}
+    )
+    assert "attach" not in to_python(none)
 
 
 @pytest.mark.filterwarnings("ignore")

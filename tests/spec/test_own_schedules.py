@@ -146,7 +146,7 @@ def test_a_verdict_is_shown_without_the_schedule_and_a_plot_says_what_to_type(
         monkeypatch.delitem(OWN, name)
     (tmp_path / "imported").unlink()
     assert main(["show", "toy"]) == 0
-    assert "winner: " in capsys.readouterr().out
+    assert "winner of the search: " in capsys.readouterr().out
     assert main(["show", "toy", "--json"]) == 0
     capsys.readouterr()
     code = main(["report", "toy", "-o", "page.html"])

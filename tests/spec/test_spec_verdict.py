@@ -71,3 +71,16 @@ def test_what_the_verdict_is_to_do_is_part_of_the_question_where_it_is_said() ->
 def test_a_trained_model_may_be_evaluated_without_a_temperature_in_the_search() -> None:
     spec = make(search={"normaliser": ["softmax", "sparsemax"]}, study__evaluate_only="m.ckpt")
     assert not spec.confirms
+
+
+@pytest.mark.parametrize(
+    ("given", "written", "at_half"),
+    [(None, None, 0.0), (0.01, 0.01, 0.01), (1, 1.0, 1.0), ("2%", "2%", 0.01), (" 0.5 % ", "0.5%", 0.0025)],
+)
+def test_a_gain_worth_having_is_an_amount_or_a_share_of_the_metric_and_no_part_of_the_question(
+    given: Any, written: Any, at_half: float
+) -> None:
+    spec = make(study__min_gain=given)
+    assert spec.study.min_gain == written and StudySpec.from_json(spec.to_json()) == spec
+    assert spec.study.worth_having(0.5) == spec.study.worth_having(-0.5) == pytest.approx(at_half)
+    assert diff(make(), spec) == [] and spec.identity() == make().identity()

@@ -90,6 +90,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         ({"study__keep_share": wrong}, f"study.keep_share: given {wrong:g}. Give a number between 0 and 1.")
         for wrong in (0, 1, -0.5)
     ),
+    *(
+        ({"study__min_gain": wrong}, f"study.min_gain: given {wrong!r}. Give a number above 0, percent as in")
+        for wrong in (0, -0.1, "1", "0%", "-1%", True, math.inf, "one percent", [1])
+    ),
     ({"study__failure": "low"}, 'study.failure: given the text "low". Give a value of the metric, or null.'),
     ({"study__failure": math.nan}, "study.failure: given nan. Give a value of the metric, or null."),
     *(

@@ -1,0 +1,122 @@
+"""What is recommended where the truth is known: how often a change, and what it is worth in truth.
+
+Whole studies as in verdicts.py, in the same worlds, by tempopt's own decisions. One line a world: how often
+each action is recommended, how often what is recommended is in truth worse than τ = 1 or no better, what it
+gains in truth on average, and what the winner of the search would have gained in its place.
+
+    python -m benchmarks.recommendations null-3 ridge level-3@1 --studies 200 --processes 2
+    python -m benchmarks.recommendations --min-gain 0.01 --sampler random
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import get_args
+
+from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.worlds import NAMES, world_of
+from tempopt.confirmation.recommendation import Action, Recommendation
+
+_NEVER_WORSE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One study to simulate."""
+
+    world: str
+    trials: int
+    sampler: str
+    min_gain: float | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """What one study recommends, and what that and the winner gain over τ = 1 in truth."""
+
+    world: str
+    action: Action
+    now: Action
+    gain: float
+    winner: float
+
+
+def main() -> None:
+    """Simulate and print."""
+    given = _given()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    asked = [
+        Asked(world, given.trials, given.sampler, given.min_gain, seed)
+        for seed, world in itertools.product(range(given.studies), given.worlds or NAMES)
+    ]
+    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+        found = [each for each in pool.imap_unordered(advised, asked) if each is not None]
+    print(*table(found), sep="\n")
+
+
+def advised(asked: Asked) -> Advised | None:
+    """Return what a study recommends; None: it has no verdict."""
+    world = world_of(asked.world)
+    how = {"seed": asked.seed, "trials": asked.trials, "min_gain": asked.min_gain}
+    if asked.sampler != "knowledge_gradient":
+        how |= {"sampler": asked.sampler, "pruner": "none"}
+    (verdict,) = Whole(world, with_study(world.spec, **how), shares=False).rounds(1, 0)
+    if verdict is None:
+        return None
+    found = verdict.recommendation
+    assert isinstance(found, Recommendation)
+    at_one = world.worth(verdict.baseline_params)
+    return Advised(
+        world=asked.world,
+        action=found.action,
+        now=found.now,
+        gain=world.worth(found.parameters, found.at_inference) - at_one,
+        winner=world.worth(verdict.params) - at_one,
+    )
+
+
+def table(found: Sequence[Advised]) -> list[str]:
+    """Return a line for each world."""
+    actions = get_args(Action)
+    head = ["world", "studies", *actions, "a change that gains nothing", "gain in truth", "the winner's"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for world in sorted({each.world for each in found}):
+        own = [each for each in found if each.world == world]
+        counts = Counter(each.action for each in own)
+        changed = [each for each in own if each.now != "change_nothing"]
+        wrong = sum(each.gain <= _NEVER_WORSE for each in changed)
+        cells = [
+            world,
+            str(len(own)),
+            *(str(counts[action]) for action in actions),
+            f"{wrong} ({100 * wrong / len(own):.1f} %)",
+            f"{fmean(each.gain for each in own):+.4f}",
+            f"{fmean(each.winner for each in own):+.4f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _given() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("worlds", nargs="*", help=f"{', '.join(NAMES)}; all of them if none is given")
+    parser.add_argument("--studies", type=int, default=100, help="in each world")
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--sampler", default="knowledge_gradient", help="or random, tpe, ...")
+    parser.add_argument("--min-gain", type=float, help="study.min_gain")
+    parser.add_argument("--processes", type=int, default=1)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
