@@ -64,6 +64,8 @@ DOCUMENTED: dict[str, Any] = {
     ),
     "alone": None,
     "forks": None,
+    "amendments": None,
+    "ledger": None,
 }
 
 
