@@ -80,8 +80,8 @@ def ledger_lines(result: StudyResult) -> list[str]:
     """Return the amendments of a study and its error ledger in words; none for a study of one round."""
     entries = ledger(result.runs)
     lines = [_told(each) for each in amended(result.runs, result.spec)]
-    if not lines and len(entries) < 2:
-        return []
+    if not result.spec.confirms or (not lines and len(entries) < 2):
+        return lines
     told = [f"verdict {e.verdict} (round {e.round}) may spend {100 * e.alpha:.3g} %" for e in entries]
     # a round that is open has its share, whenever its confirmation begins
     following = level(verdicts(result.runs, current_round(result.runs) + 1))

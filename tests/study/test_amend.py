@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import itertools
 import math
 import os
 import shlex
@@ -41,7 +43,8 @@ def of(kind: str, rows: list[TicketRow]) -> list[TicketRow]:
 
 def test_a_study_goes_on_in_a_wider_space_and_loses_no_trial(toy_folder: None) -> None:
     """With trainings: a range is widened, and an argument is added that the class has a default for."""
-    spec = toy_spec(trials=20)
+    arms = {"baseline": 2, "constant": 3, "rematch": 10}
+    spec = toy_spec(trials=20, arms=arms, trainer={"max_steps": 8})
     before = search(spec, storage=URL, workers=1)
     assert before.verdict is not None
     old, told = tickets(), before.to_json()["verdict"]
@@ -57,7 +60,7 @@ def test_a_study_goes_on_in_a_wider_space_and_loses_no_trial(toy_folder: None) -
     # the range of constants is half as long again, and so are they
     constants = [row.parameters["temperature_init"] for row in of("constant", new) if row.parameters]
     assert constants == [16.0, pytest.approx(8.0)]
-    assert len(of("rematch", new)) == 28
+    assert len(of("rematch", new)) == 10
     assert after.verdict is not None
     assert (after.verdict.round, after.verdict.looks, after.verdict.alpha) == (1, 2, pytest.approx(0.005))
     shown = after.to_json()
@@ -153,7 +156,7 @@ def test_without_amend_the_message_names_the_command_and_that_does_it() -> None:
 def test_what_is_no_search_space_cannot_be_amended() -> None:
     search(toy_spec(), storage=URL, workers=1)
     for changed, line in (
-        (toy_spec(seeds={"choose": 2, "confirm": 4}), "study.seeds.confirm.min: was 2, now 4"),
+        (toy_spec(seeds={"choose": 2, "confirm": 4}), "study.seeds.confirm: was 2, now 4"),
         (toy_spec(init={"lr": 0.1}), "model.init_args.lr: was not given, now 0.1"),
         (toy_spec(trainer={"max_steps": 48}), "trainer.max_steps: was 24, now 48"),
     ):
@@ -209,7 +212,10 @@ def test_a_search_that_goes_on_goes_on_in_the_new_space_and_spends_nothing() -> 
     assert all(row.parameters is not None and "lr" in row.parameters for row in of("confirm", tickets()))
 
 
-PROGRAM = f"from tempopt.study.api import resume\nresume('toy', storage={URL!r}, workers=2, amend=[{WIDER!r}, {LR!r}])"
+PROGRAM = f"""
+from tempopt.study.api import resume
+resume('toy', storage={URL!r}, workers=2, amend=[{WIDER!r}, {LR!r}])
+"""
 
 
 @pytest.mark.usefixtures("fake_workers")
@@ -222,13 +228,13 @@ def test_killed_after_an_amendment_it_ends_with_the_same_tickets(
         monkeypatch.chdir(folder)
         search(toy_spec(trials=20, **FIXED), storage=URL, workers=1)
     killed = 0
-    for at in (22, 26, 30):
+    for at in (22, 27):
         # the same command again has nothing to amend, and goes on
         process = subprocess.Popen([sys.executable, "-c", FAKED + PROGRAM], stderr=subprocess.DEVNULL)
         wait_until(lambda rows, at=at: sum(row.state == "done" for row in of("search", rows)) >= at)  # type: ignore[misc]
         process.send_signal(signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
-    assert killed == 3
+    assert killed == 2
     disturbed = ended(resume("toy", storage=URL, workers=1))
     monkeypatch.chdir(folders[0])
     undisturbed = ended(resume("toy", storage=URL, workers=1, amend=[WIDER, LR]))
@@ -244,14 +250,17 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip(why_not)
     name = f"tempopt_test_amend_{os.getpid()}"
     yield server.create_database(name)
+    gc.collect()
     server.drop_database(name)
 
 
+# the connections of the storage that Optuna makes its study with are closed when they are collected
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("fake_workers")
 def test_on_a_server_a_study_is_amended_as_on_sqlite(database: str) -> None:
     found = []
     for url in (URL, database):
-        search(toy_spec(trials=20, **FIXED), storage=url, workers=1)
+        search(toy_spec(trials=20, sampler="random", **FIXED), storage=url, workers=1)
         result = resume("toy", storage=url, workers=1, amend=[WIDER, LR])
         rows = [(row.name, row.round, row.space, row.sampled, row.value) for row in result.runs]
         found.append((rows, result.to_json()["amendments"], result.to_json()["ledger"]))
@@ -369,7 +378,7 @@ def test_constants_that_wait_are_given_temperatures_of_the_new_range(make_spec: 
     ]
     places = sorted(math.log2(each["temperature_init"]) for each in [*given, *new] if each)
     every = sorted([*places, *map(math.log2, tried)])
-    gaps = [other - one for one, other in zip(every, every[1:], strict=False)]
+    gaps = [other - one for one, other in itertools.pairwise(every)]
     # 16 constants over 8 octaves
     assert len(every) == 16 and max(gaps) <= 1.0 and (every[0], every[-1]) == (-2.0, 6.0)
 
