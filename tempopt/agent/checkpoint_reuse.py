@@ -73,6 +73,7 @@ def _may_be_parent(other: TicketRow, ticket: TicketRow) -> bool:
         other.kind == ticket.kind
         and other.id != ticket.id
         and other.seed == ticket.seed
+        and other.space == ticket.space
         and other.outcome in _ENDS
         and bool(other.checkpoints)
         and other.parameters is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.errors import (
@@ -37,6 +37,24 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
+    return _tried(spec, worker, task)[0]
+
+
+def defaults(spec: StudySpec, worker: WorkerProcess) -> dict[str, Any]:
+    """Check a spec, and return by searched name the value that the argument has where nobody sets it.
+
+    Temperature parameters, and arguments whose default is no plain data, are left out.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyFailed: The worker died over it.
+    """
+    return _tried(spec, worker, "check")[1].defaults
+
+
+def _tried(
+    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"]
+) -> tuple[Started | None, Finished]:
     probes = {name: list(domain.probes) for name, domain in spec.search.items()}
     sampled = {name: values[-1] for name, values in probes.items()}
     parameters = spec.parameters("search", sampled)
@@ -62,7 +80,7 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
         if isinstance(message, Started):
             started = message
         if isinstance(message, Finished):
-            return started
+            return started, message
     raise StudyFailed(f"The dry run of two steps crashed: {worker.obituary()}.")
 
 

@@ -39,7 +39,7 @@ class Requests:
         checkpoints: str,
     ) -> None:
         self._spec = spec
-        self._program = program
+        self._programs = {len(spec.amendments): program}
         self._study = study
         self._cache = cache
         self._folder = folder
@@ -53,14 +53,15 @@ class Requests:
         """Return what a worker is to do with the ticket that it was given."""
         ticket = work.ticket
         assert ticket is not None and ticket.parameters is not None
-        cache, spec, study = self._cache, self._spec, self._study
+        # a run that was begun before the search space was amended goes on as it was begun
+        cache, spec, study = self._cache, self._spec.in_space(ticket.space), self._study
         winner = cache.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
         bake = {n: v for n, v in winner.items() if n in CREDITED}
         folder, begun = self.folder(ticket), study.created.isoformat()
         return RunRequest(
             ticket=ticket.id,
             attempt=ticket.attempt,
-            program=self._program,
+            program=self._program(ticket.space),
             parameters=ticket.parameters,
             seed=ticket.seed,
             evaluations=evaluations(ticket.kind, arms_of(ticket), spec, winner, ticket.parameters),
@@ -74,3 +75,8 @@ class Requests:
             observe=ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket)),
             label=Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
         )
+
+    def _program(self, space: int) -> Program:
+        if space not in self._programs:
+            self._programs[space] = self._spec.in_space(space).program()
+        return self._programs[space]

@@ -15,6 +15,7 @@ from tempopt.agent.dry_run import rehearse, workers_of
 from tempopt.agent.observer import Observer
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.signals import terminable
+from tempopt.agent.study_cache import SpaceChanged
 from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import (
     StorageError,
@@ -25,13 +26,17 @@ from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import make_study
+from tempopt.spec.amendments import changes
+from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.sections import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed
 from tempopt.workers.machine import Machine, this_machine
+from tempopt.workers.messages import Program
 from tempopt.workers.placement import Placement, count_workers, deal
+from tempopt.workers.process import WorkerProcess
 
 
 class StudyRunner:
@@ -88,21 +93,39 @@ class StudyRunner:
             store.add_tickets(study.id, first_tickets(spec))
             if study.checkpoints != self._checkpoints:
                 store.set_checkpoints(study.id, self._checkpoints)
+            while not self._worked(study, program, workers, folder):
+                program = self._follow(study).program()
+        return load(store, name, whole=True)
+
+    def _worked(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> bool:
+        """Work on a study until nothing is left to do; False: its search space was amended meanwhile."""
+        try:
             agent = Agent(
-                spec=spec,
+                spec=self._spec,
                 program=program,
                 study=study,
-                store=store,
+                store=self._store,
                 workers=workers,
                 folder=folder,
-                checkpoints=join(self._checkpoints, name),
+                checkpoints=join(self._checkpoints, study.name),
                 observer=self._observer,
             )
             try:
                 agent.run()
             finally:
                 workers[:] = agent.workers
-        return load(store, name, whole=True)
+        except SpaceChanged:
+            return False
+        return True
+
+    def _follow(self, study: StudyRow) -> StudySpec:
+        """Return the spec of a study whose search space somebody has amended."""
+        stored = StudySpec.stored(self._store.load_study(study.name))
+        import_schedules(stored)
+        told = "; ".join(changes(self._spec.search, stored.search))
+        self._observer.note(f"The search space was amended ({told}). This agent goes on in the new one.")
+        self._spec = self._spec.amended(stored)
+        return self._spec
 
     def _places(self) -> AbstractContextManager[list[Placement]]:
         """Return where workers train, on cards that are this agent's until the end of the context."""

@@ -170,6 +170,11 @@ COMMANDS = {
                 help="number of search trials (default: the spec's); +N adds N trials to the study",
             ),
             _argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
+            _argument(
+                "--amend",
+                action="store_true",
+                help="change the search space of a study that has begun to the spec's",
+            ),
             _WORKERS,
             _SET,
             _argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
@@ -198,6 +203,14 @@ COMMANDS = {
                 type=_more_pairs,
                 default=0,
                 help="add N seeds to confirm on",
+            ),
+            _argument(
+                "--amend",
+                metavar="KEY=VALUE",
+                action="append",
+                default=[],
+                help="change the search space, for example search.lr='{low: 0.001, high: 0.1, log: true}'; "
+                "null takes a parameter out; repeatable",
             ),
             _WORKERS,
             _CHECKPOINTS,

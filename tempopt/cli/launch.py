@@ -23,7 +23,7 @@ from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
 from tempopt.store.store import Store
-from tempopt.study.enlarge import add_pairs, grow, ordered
+from tempopt.study.enlarge import grown, ordered
 
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 
@@ -34,7 +34,9 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
 
         def order() -> tuple[StudySpec, StudyRow | None]:
             trials = arguments.trials
-            return ordered(store, spec, trials=trials.whole, more=trials.more, enqueue=enqueue)
+            return ordered(
+                store, spec, trials=trials.whole, more=trials.more, enqueue=enqueue, amend=arguments.amend
+            )
 
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
         return _launched(arguments, store, launcher, launch, order, by_value=True)
@@ -44,12 +46,13 @@ def resume(arguments: argparse.Namespace) -> int:
     """Continue a study from the database alone, with agents that a launcher starts."""
     with Store.open(arguments.url, create=False) as store, _launcher(arguments) as launcher:
         study = store.load_study(arguments.name)
-        spec = StudySpec.from_json(study.spec)
+        spec = StudySpec.stored(study)
 
         def order() -> tuple[StudySpec, StudyRow | None]:
-            grow(store, study, spec, arguments.trials.more)
-            add_pairs(store, study, spec, arguments.pairs)
-            return spec, study
+            changed = grown(
+                store, study, more=arguments.trials.more, pairs=arguments.pairs, amend=arguments.amend
+            )
+            return changed, study
 
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
         return _launched(arguments, store, launcher, launch, order, by_value=False)

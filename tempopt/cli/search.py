@@ -48,6 +48,7 @@ def search(arguments: argparse.Namespace) -> int:
             trials=arguments.trials.whole,
             more=arguments.trials.more,
             enqueue=enqueue,
+            amend=arguments.amend,
             observer=observer,
         )
 
@@ -73,6 +74,7 @@ def resume(arguments: argparse.Namespace) -> int:
             checkpoints=arguments.checkpoints,
             more=arguments.trials.more,
             pairs=arguments.pairs,
+            amend=arguments.amend,
             observer=observer,
         )
 

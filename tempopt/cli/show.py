@@ -29,6 +29,7 @@ from tempopt.store.store import Store
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "verdict", "cost", "alone", "forks"),
+    *("amendments", "ledger"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.

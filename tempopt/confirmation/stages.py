@@ -55,8 +55,10 @@ _PLAIN = GROUPS["schedule"] | GROUPS["level"]
 def first_tickets(spec: StudySpec) -> list[NewTicket]:
     """Return the tickets that a study begins with: baseline, constant and search.
 
-    The first search tickets get the parameters that ``study.enqueue`` wants tried.
+    The first search tickets get the parameters that ``study.enqueue`` wants tried. What a study begins with
+    follows from the search space that it began with.
     """
+    spec = spec.in_space(0)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     if not spec.confirms:
         # a frozen model has no runs to compare: what is asked is where its optimum lies
@@ -66,6 +68,12 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
         for kind, count in counts.items()
         for number in range(count)
     ] + _search(spec, range(spec.study.trials), 0, spec.enqueued(spec.study.enqueue))
+
+
+def proving(tickets: Sequence[TicketRow]) -> bool:
+    """Return whether what the current round has found is being proved, or was."""
+    now = current_round(tickets)
+    return any(ticket.kind in PROVING and ticket.round == now for ticket in tickets)
 
 
 def more_tickets(
@@ -82,10 +90,8 @@ def more_tickets(
         count: How many in all, >= ``len(enqueued)``.
         enqueued: Values of the search space that a person wants tried; the first of the tickets get them.
     """
-    now = current_round(tickets)
-    proving = any(ticket.kind in PROVING and ticket.round == now for ticket in tickets)
     first = next_number(tickets, "search")
-    return _search(spec, range(first, first + count), now + proving, enqueued)
+    return _search(spec, range(first, first + count), current_round(tickets) + proving(tickets), enqueued)
 
 
 def _search(

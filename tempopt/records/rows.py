@@ -46,6 +46,8 @@ class StudyRow:
         created: In UTC, as every moment here.
         version: Grows when tickets are added or withdrawn.
         checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
+        amendments: The changes of its search space, oldest first, as plain JSON data
+            (:class:`tempopt.spec.amendments.Amendment`); None: there were none.
     """
 
     id: int
@@ -56,6 +58,7 @@ class StudyRow:
     created: datetime
     version: int = 0
     checkpoints: str | None = None
+    amendments: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +160,7 @@ class TicketRow:
         device: What it trained on there, for people to read: ``NVIDIA H200 (cuda:0)``, ``cpu``.
         forked_from: Ticket whose checkpoint it began from; None: it began at its beginning.
         forked_at: Optimizer step of that checkpoint: so many of its ``steps`` were trained by others.
+        space: How often the search space had been amended when its parameters were decided.
     """
 
     id: int
@@ -195,6 +199,7 @@ class TicketRow:
     device: str | None = None
     forked_from: int | None = None
     forked_at: int | None = None
+    space: int = 0
 
     @property
     def steps_trained(self) -> int | None:

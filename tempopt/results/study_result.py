@@ -27,6 +27,8 @@ from tempopt.records.rows import (
     TicketRow,
 )
 from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
+from tempopt.results.rounds import rounds_json
+from tempopt.spec.amendments import fits
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
 
@@ -110,7 +112,7 @@ class StudyResult:
         tickets: Progress by kind.
         trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
         baseline: The arm ``baseline`` during the search; None before its first complete run.
-        best: Best complete search trial; None before the first.
+        best: Best complete search trial in the search space of now; None before the first.
         winner: Parameters that the verdict is about, or without one those that choosing has settled on.
         verdict: The four answers of the last round that was confirmed; None before the first was.
         cost: What it took so far.
@@ -188,6 +190,7 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
+            **rounds_json(self),
         }
 
     def runs_frame(self) -> DataFrame:
@@ -250,7 +253,7 @@ def assemble(
     """
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if whole else ({}, {})
-    spec = StudySpec.from_json(row.spec)
+    spec = StudySpec.stored(row)
     verdict = conclude(tickets, measurements, spec)
     agents = at_work(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
@@ -262,7 +265,7 @@ def assemble(
         tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "baseline")),
-        best=_best(of_kind(tickets, "search"), spec.study.direction),
+        best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
         winner=winner_of(tickets, spec) if verdict is None else verdict.params,
         verdict=verdict,
         cost=_cost(tickets),

@@ -10,6 +10,7 @@ from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.recommendation import at_ends
 from tempopt.confirmation.verdict import Verdict
 from tempopt.results.recommendation_text import recommendation_line
+from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
     confidence,
     duration,
@@ -64,7 +65,12 @@ def verdict_lines(result: StudyResult) -> list[str]:
         lines += _init_lines(verdict)
         lines += [f"  {line}" for line in part_lines(verdict, result.spec.study.keep_share)]
         lines += _failure_lines(verdict, result)
-    return [*lines, *_missing_lines(result), _cost(result)]
+    return [
+        *lines,
+        *(f"  {line}" for line in ledger_lines(result)),
+        *_missing_lines(result),
+        _cost(result),
+    ]
 
 
 def headline(result: StudyResult) -> str:

@@ -27,6 +27,7 @@ from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import trial_params
 from tempopt.seeds import derive, seed_name
+from tempopt.spec.amendments import as_now
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
@@ -63,7 +64,10 @@ class Arms:
     ) -> None:
         self._spec = spec
         self._spaces = {arm: spec.space(arm) for arm in SEARCHING}
-        self._constants = spec.constants()
+        # what a study begins with stays what it was; a ticket that an amendment adds has its constant
+        begun = spec.in_space(0)
+        self._constants, self._baselines = begun.constants(), begun.num_baseline
+        self._outside: set[tuple[Arm, int]] = set()
         self._best: TicketRow | None = None
         self._histories = {
             arm: History(
@@ -90,7 +94,7 @@ class Arms:
     def _place(self, ticket: TicketRow) -> tuple[Arm, int]:
         """Return the arm that a ticket's parameters are sampled for, and its number there."""
         if ticket.kind == "rematch":
-            return "baseline", self._spec.num_baseline + ticket.number
+            return "baseline", self._baselines + ticket.number
         assert ticket.kind in SEARCHING
         return ticket.kind, ticket.number
 
@@ -121,10 +125,15 @@ class Arms:
         if ticket.kind not in SAMPLED:
             return
         arm, number = self._place(ticket)
-        values = ticket.sampled if ticket.sampled is not None else ticket.parameters
+        self._known[arm].add(number)
+        found = as_now(ticket, self._spec)
+        if found is None:
+            # it takes its number and tells nothing of the space of now
+            self._outside.add((arm, number))
+            return
+        values = found.sampled if found.sampled is not None else found.parameters
         assert values is not None
         self._histories[arm].asked(number, values)
-        self._known[arm].add(number)
 
     def unknown_before(self, ticket: TicketRow) -> list[int]:
         """Return the tickets before this one that its asking depends on and whose values are not known."""
@@ -146,8 +155,9 @@ class Arms:
         return self._sampled(arm, own)
 
     def _sampled(self, arm: Arm, number: int) -> dict[str, Any]:
-        fixed = {"temperature_init": self._constants[number]} if arm == "constant" else {}
-        fixed |= self._wanted.get((arm, number)) or {}
+        fixed = dict(self._wanted.get((arm, number)) or {})
+        if arm == "constant" and "temperature_init" not in fixed:
+            fixed["temperature_init"] = self._constants[number]
         if not self._spaces[arm].keys() - fixed.keys():
             return fixed
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
@@ -161,10 +171,10 @@ class Arms:
         return (found or first_trial(self._spec, arm, number, seed=self._spec.study.seed)) | fixed
 
     def _rematched(self, arm: Arm) -> bool:
-        return arm == "baseline" and len(self._histories[arm].over()) > self._spec.num_baseline
+        return arm == "baseline" and len(self._histories[arm].over()) > self._baselines
 
     def _is_rematch(self, arm: Arm, number: int) -> bool:
-        return arm == "baseline" and number >= self._spec.num_baseline
+        return arm == "baseline" and number >= self._baselines
 
     def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
         """Return how much better a run like this ticket's is expected to make what is named, and its noise.
@@ -195,7 +205,9 @@ class Arms:
 
     def _prunable(self, ticket: TicketRow) -> bool:
         # runs that differ in nothing but the seed are all wanted, the unlucky ones too
-        return ticket.kind in SAMPLED and bool(self._spaces[self._place(ticket)[0]])
+        if ticket.kind not in SAMPLED or self._place(ticket) in self._outside:
+            return False
+        return bool(self._spaces[self._place(ticket)[0]])
 
     def bound(self, ticket: TicketRow, reports: Mapping[int, float]) -> float | None:
         """Return what the pruner would not have this ticket be worse than; None: it has no such number."""
@@ -228,6 +240,9 @@ class Arms:
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
             ticket.outcome or "failed", TrialState.PRUNED
         )
+        if (arm, number) in self._outside:
+            self._histories[arm].told(number, TrialState.FAIL, None, {})
+            return
         # which reports of a lost run are known differs with who saw which of its attempts
         shown = reports if ticket.outcome in ("complete", "pruned") else {}
         self._histories[arm].told(number, state, ticket.value, shown)

@@ -19,22 +19,27 @@ _LOGGED = ("logger", "log_every_n_steps")
 
 
 def diff(stored: StudySpec, given: StudySpec) -> list[str]:
-    """Return a line for each thing that one study asks otherwise than another, empty if there is none.
+    """Return a line for each thing that one study asks otherwise than another, empty if there is none."""
+    return list(differences(stored, given).values())
+
+
+def differences(stored: StudySpec, given: StudySpec) -> dict[str, str]:
+    """Return by path a line for each thing that one study asks otherwise than another.
 
     The name, what only says how many runs there are and how they are looked after (``_CARE``), the loggers,
     and what belongs to a machine (``resources:``, ``--set data.*``) are no difference.
     """
     before, after = _flat(identifying(stored)), _flat(identifying(given))
-    lines = []
+    lines: dict[str, str] = {}
     for path in [*before, *(path for path in after if path not in before)]:
         if path not in after:
             if not _is_emptied(before[path], path, after):
-                lines.append(f"{path}: was {json.dumps(before[path])}, now not given")
+                lines[path] = f"{path}: was {json.dumps(before[path])}, now not given"
         elif path not in before:
             if not _is_emptied(after[path], path, before):
-                lines.append(f"{path}: was not given, now {json.dumps(after[path])}")
+                lines[path] = f"{path}: was not given, now {json.dumps(after[path])}"
         elif before[path] != after[path]:
-            lines.append(f"{path}: was {json.dumps(before[path])}, now {json.dumps(after[path])}")
+            lines[path] = f"{path}: was {json.dumps(before[path])}, now {json.dumps(after[path])}"
     return lines
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
-from tempopt.errors import unknown
+from tempopt.errors import SpecError, unknown
 from tempopt.spec.yaml_source import FaultsError, unresolved
 
 _NOWHERE = "Nothing has to be written in its place: take it out."
@@ -181,3 +182,20 @@ def has_length(trainer: Mapping[str, Any], searched: Collection[str]) -> bool:
     """Whether the Trainer's arguments, or the searched ones, say how long a run trains."""
     lengths = ("max_steps", "max_epochs")
     return any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in lengths)
+
+
+def checkpoint_path(given: str | None) -> str | None:
+    """Return where the checkpoint of ``study.evaluate_only`` lies, None if none is given.
+
+    Raises:
+        SpecError: It is not there.
+    """
+    if given is None:
+        return None
+    path = Path(given).expanduser().resolve()
+    if not path.is_file():
+        raise SpecError(
+            f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '
+            f"that Lightning or tempopt wrote."
+        )
+    return str(path)

@@ -425,6 +425,14 @@ def _constant_range(space: Mapping[str, BaseDistribution]) -> tuple[float, float
     return _CONSTANTS
 
 
+def spanning(ranges: Iterable[BaseDistribution]) -> BaseDistribution:
+    """Return the logarithmic range from the lowest end of several to the highest."""
+    from optuna.distributions import FloatDistribution
+
+    ends = [(each.low, each.high) for each in ranges if isinstance(each, FloatDistribution)]
+    return FloatDistribution(min(low for low, _ in ends), max(high for _, high in ends), log=True)
+
+
 def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[float]:
     """Return ``count`` different constant temperatures that cover the searched range evenly in ratio.
 

@@ -25,9 +25,10 @@ from pydantic import (
 
 from tempopt.errors import SpecError
 from tempopt.spec import yaml_source as document
+from tempopt.spec.amendments import Amendment
 from tempopt.spec.catalog import find_spec
 from tempopt.spec.identity import identifying
-from tempopt.spec.lightning_sections import has_length, parse_class, parse_trainer
+from tempopt.spec.lightning_sections import checkpoint_path, has_length, parse_class, parse_trainer
 from tempopt.spec.search_space import (
     UNSET,
     Arm,
@@ -41,6 +42,7 @@ from tempopt.spec.search_space import (
     idle,
     parse_search,
     parse_sets,
+    spanning,
 )
 from tempopt.spec.sections import (
     PRUNERS,
@@ -64,6 +66,8 @@ from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+    from tempopt.records.rows import StudyRow
 
 __all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec", "load_spec"]
 
@@ -90,6 +94,8 @@ class StudySpec(Section):
 
     # Overrides of this machine: they are in force here, and are neither stored nor compared.
     _local: tuple[Override, ...] = PrivateAttr(default=())
+    # What the study was asked before, as its row says; no part of what it is asked now.
+    _amendments: tuple[Amendment, ...] = PrivateAttr(default=())
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -281,9 +287,40 @@ class StudySpec(Section):
                 )
         return notes
 
+    @property
+    def amendments(self) -> tuple[Amendment, ...]:
+        """How the study's search space was changed after it had begun, oldest first."""
+        return self._amendments
+
+    def in_space(self, space: int) -> StudySpec:
+        """Return the spec that was in force while the search space had been amended so often."""
+        if space >= len(self._amendments):
+            return self
+        return self._with(self._amendments[space].spec, self._amendments[:space])
+
+    def following(self, amendments: Sequence[Amendment]) -> StudySpec:
+        """Return the spec of a study whose search space was amended so."""
+        return self._with(self, amendments)
+
+    def amended(self, stored: StudySpec) -> StudySpec:
+        """Return another spec, which is stored, with the resources and the overrides of this one."""
+        return self._with(stored.model_copy(update={"resources": self.resources}), stored.amendments)
+
+    def _with(self, spec: StudySpec, amendments: Sequence[Amendment]) -> StudySpec:
+        copy = spec.model_copy()
+        copy._local, copy._amendments = self._local, tuple(amendments)
+        return copy
+
     def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
-        """Return Optuna's distributions of what an arm samples."""
-        return arm_space(distributions(self.search), arm, self.other_names)
+        """Return Optuna's distributions of what an arm samples.
+
+        A constant stays a rival where the range of temperatures was amended: they span all that there were.
+        """
+        found = arm_space(distributions(self.search), arm, self.other_names)
+        if arm == "constant" and self._amendments:
+            earlier = [each.spec.space("constant") for each in self._amendments]
+            found["temperature_init"] = spanning(each["temperature_init"] for each in (*earlier, found))
+        return found
 
     def constants(self) -> list[float]:
         """Return the temperatures of the constant arm, in the order in which they are trained."""
@@ -330,6 +367,7 @@ class StudySpec(Section):
         data = document.apply(self.to_json(), [each for each in parsed if not each.local])
         spec = self.parse(data, source="the study spec with --set")
         spec._local = (*self._local, *(each for each in parsed if each.local))
+        spec._amendments = self._amendments
         spec._in_force()
         return spec
 
@@ -369,7 +407,7 @@ class StudySpec(Section):
             validate_at=here.study.validate_at,
             data_seed=here.study.seed,
             identity=self.identity(),
-            weights=_checkpoint(here.study.evaluate_only),
+            weights=checkpoint_path(here.study.evaluate_only),
             compile=here.study.compile,
         )
 
@@ -391,6 +429,15 @@ class StudySpec(Section):
                 f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Go on "
                 "with that version, or install the newest: pip install --upgrade tempopt"
             ) from None
+
+    @classmethod
+    def stored(cls, study: StudyRow) -> Self:
+        """Return the spec of a study in a store, with what it was before; SpecError as :meth:`from_json`."""
+        spec = cls.from_json(study.spec)
+        spec._amendments = tuple(
+            Amendment(**{**each, "spec": cls.from_json(each["spec"])}) for each in study.amendments or ()
+        )
+        return spec
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], *, source: str | Document) -> Self:
@@ -450,15 +497,3 @@ def _listed(head: str, lines: Sequence[str]) -> str:
 def _looks_like_a_range(domain: Choices) -> bool:
     low, high = domain.choices
     return isinstance(low, float) and isinstance(high, int | float) and low < high
-
-
-def _checkpoint(given: str | None) -> str | None:
-    if given is None:
-        return None
-    path = Path(given).expanduser().resolve()
-    if not path.is_file():
-        raise SpecError(
-            f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '
-            f"that Lightning or tempopt wrote."
-        )
-    return str(path)

@@ -88,6 +88,7 @@ STUDY = Table(
     Column("version", Integer, nullable=False, server_default=_ZERO),
     Column("checkpoints", LongText),
     Column("warm_start", Document),
+    Column("amendments", Document),
     UniqueConstraint("name", name="tempopt_study_name"),
     **OPTIONS,
 )
@@ -134,6 +135,7 @@ TICKET = Table(
     # The ticket of another run; no foreign key: a study is deleted by parts, in the order of the ids.
     Column("forked_from", Integer),
     Column("forked_at", BigInteger),
+    Column("space", Integer, nullable=False, server_default=_ZERO),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are taken: the next one is found, and locked, without a sort.
     Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),

@@ -184,6 +184,39 @@ class Store:
             lambda c: studies.add_tickets(c, study_id, tickets, version=version, resume=resume)
         )
 
+    def amend(
+        self,
+        study_id: int,
+        *,
+        spec: dict[str, Any],
+        spec_hash: str,
+        amendments: Sequence[Mapping[str, Any]],
+        tickets: Sequence[NewTicket],
+        sampled: Mapping[int, Mapping[str, Any] | None],
+        withdraw: Collection[int],
+        version: int,
+    ) -> bool:
+        """Write another search space of a study, all or nothing, and return whether that was done.
+
+        The study is running from then on.
+
+        Args:
+            spec: The spec that is in force from now on.
+            spec_hash: Its identity.
+            amendments: All that there were, this one last.
+            tickets: Those that it adds.
+            sampled: By id of tickets that have not been begun, the values that they are to get.
+            withdraw: Ids of waiting tickets that nobody is to begin any more.
+            version: Do so only while the tickets are of this version.
+
+        Raises:
+            StudyNotFound: The study has been deleted.
+        """
+        values = {"spec": spec, "spec_hash": spec_hash, "amendments": list(amendments)}
+        return self._database.write(
+            lambda c: studies.amend(c, study_id, values, tickets, sampled, withdraw, version)
+        )
+
     def withdraw(self, study_id: int, kinds: Iterable[Kind]) -> int:
         """Withdraw the waiting tickets of these kinds, so that nobody begins them; return how many.
 
@@ -243,19 +276,22 @@ class Store:
         parameters: Mapping[str, Any],
         sampled: Mapping[str, Any],
         trial: Sequence[TrialParam] | None,
+        *,
+        space: int = 0,
     ) -> int | None:
         """Write what a ticket trains and make its Optuna trial; return the trial's number.
 
         Args:
             trial: Parameters of the trial, which a ticket that has one already keeps as it is, whatever is
                 given; None: the ticket is not Optuna's business.
+            space: How often the search space had been amended that they were sampled from.
 
         Raises:
-            StaleAttempt: The ticket is another's by now.
+            StaleAttempt: The ticket is another's by now, or the search space was amended meanwhile.
             StorageError: Optuna's study of that name has been deleted.
         """
         number = self._database.write(
-            lambda c: taking.begin(c, ticket_id, attempt, parameters, sampled, trial)
+            lambda c: taking.begin(c, ticket_id, attempt, parameters, sampled, trial, space)
         )
         return self._project(ticket_id, trial) if number is None and trial is not None else number
 

@@ -29,6 +29,7 @@ from tempopt.store.optuna_tables import MANY, End, TrialChange
 from tempopt.store.taking import now
 
 _WITHDRAWN = "withdrawn: the search was stopped"
+_LEFT = "withdrawn: the search space was amended"
 
 
 def create(
@@ -169,10 +170,12 @@ def add_tickets(
     new = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in there}
     if not new:
         return True
+    amendments = connection.scalar(select(STUDY.c.amendments).where(STUDY.c.id == study_id))
     values = [
         {
             **{f.name: getattr(ticket, f.name) for f in fields(NewTicket)},
             "study_id": study_id,
+            "space": len(amendments or ()),
             "stage": reading.STAGES[ticket.kind],
             "state": "waiting",
             "attempt": 0,
@@ -184,6 +187,29 @@ def add_tickets(
     connection.execute(insert(TICKET), values)
     running = {"state": "running"} if resume else {}
     change(connection, study_id, version=STUDY.c.version + 1, **running)
+    return True
+
+
+def amend(
+    connection: Connection,
+    study_id: int,
+    values: Mapping[str, Any],
+    tickets: Sequence[NewTicket],
+    sampled: Mapping[int, Mapping[str, Any] | None],
+    withdrawn: Collection[int],
+    version: int,
+) -> bool:
+    """Write another spec of a study with the tickets that follow; False if they are of another version."""
+    if _lock(connection, study_id) != version:
+        return False
+    change(connection, study_id, **values, state="running", version=STUDY.c.version + 1)
+    unbegun = (TICKET.c.parameters.is_(None), TICKET.c.state.not_in(OVER))
+    for id in sorted(sampled):
+        text = None if sampled[id] is None else dict(sampled[id] or {})
+        connection.execute(update(TICKET).where(TICKET.c.id == id, *unbegun).values(sampled=text))
+    which = (TICKET.c.state == "waiting", TICKET.c.id.in_(sorted(withdrawn)))
+    _withdraw(connection, study_id, *which, error=_LEFT)
+    add_tickets(connection, study_id, tickets, version=None, resume=True)
     return True
 
 
@@ -209,14 +235,16 @@ def end_before(connection: Connection, ticket: TicketRow, version: int) -> int |
     return _withdraw(connection, ticket.study_id, or_(waiting, mine), reading.of_kinds([ticket.kind]))
 
 
-def _withdraw(connection: Connection, study_id: int, *which: ColumnElement[bool]) -> int:
+def _withdraw(
+    connection: Connection, study_id: int, *which: ColumnElement[bool], error: str = _WITHDRAWN
+) -> int:
     found = select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study_id, *which)
     rows = connection.execute(found.order_by(TICKET.c.id).with_for_update()).all()
     for start in range(0, len(rows), MANY):
         some = rows[start : start + MANY]
         these = TICKET.c.id.in_([row.id for row in some])
         connection.execute(update(TICKET).where(these).values(state="withdrawn", agent=None, lease=None))
-        closed = TrialChange(end=End(outcome="failed", error=_WITHDRAWN))
+        closed = TrialChange(end=End(outcome="failed", error=error))
         trials = {row.trial_id: closed for row in some if row.trial_id is not None}
         optuna_tables.write_trials(connection, trials)
     if rows:

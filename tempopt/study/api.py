@@ -16,7 +16,7 @@ from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.sections import Workers
 from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.store.store import Store
-from tempopt.study.enlarge import add_pairs, grow, ordered
+from tempopt.study.enlarge import grown, ordered
 from tempopt.workers.placement import Placement
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
@@ -31,6 +31,7 @@ def search(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
+    amend: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
     """Carry a study through to its verdict, or continue it if the store has begun it.
@@ -47,6 +48,8 @@ def search(
         trials: Search tickets of a study that is begun, instead of the spec's number.
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        amend: Whether a study that is there and searches another space searches this one from now on; then
+            ``more`` is half of ``study.trials`` if its search is over and no number is given.
         observer: Who looks on.
 
     Raises:
@@ -58,7 +61,7 @@ def search(
     spec = _loaded(spec)
     import_schedules(spec)
     with Store.open(storage, create=True) as store:
-        spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue)
+        spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend)
         runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved())
         return runner.carry_out()
 
@@ -71,6 +74,7 @@ def resume(
     checkpoints: str | Path | None = None,
     more: int = 0,
     pairs: int = 0,
+    amend: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> StudyResult:
     """Continue a study from the database alone; other arguments and errors as for :func:`search`.
@@ -78,17 +82,16 @@ def resume(
     Args:
         name: Name of the study.
         pairs: Confirming seeds to add to its verdict, instead of trials.
+        amend: Changes of its search space, as in ``search.temperature_init={low: 0.25, high: 16}``, with
+            ``null`` for a name that is taken out; ``more`` as for :func:`search`.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: Pairs were to be added, and there is no verdict.
+        UsageError: Pairs were to be added, and there is no verdict; or a change is none of a search space.
     """
     with Store.open(storage, create=False) as store:
         study = store.load_study(name)
-        spec = StudySpec.from_json(study.spec)
-        import_schedules(spec)
-        grow(store, study, spec, more)
-        add_pairs(store, study, spec, pairs)
+        spec = grown(store, study, more=more, pairs=pairs, amend=amend)
         return StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
 
 
@@ -109,7 +112,7 @@ def join(
         study = store.load_study(name)
         if study.state == "paused":
             raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
-        spec = StudySpec.from_json(study.spec)
+        spec = StudySpec.stored(study)
         import_schedules(spec)
         runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
         return runner.carry_out()
@@ -138,7 +141,7 @@ def take_part(
     with Store.open(storage, create=spec is not None) as store:
         study = store.load_study(name) if spec is None else find(store, name)
         if study is not None:
-            spec = StudySpec.from_json(study.spec) if spec is None else same_question(study, spec)
+            spec = StudySpec.stored(study) if spec is None else same_question(study, spec)
         assert spec is not None
         spec = spec.with_overrides(overrides)
         import_schedules(spec)

@@ -11,10 +11,13 @@ from tempopt.confirmation.pairs import more_pairs
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import UsageError
 from tempopt.records.rows import StudyRow, TicketRow
-from tempopt.records.tickets import verdicts
+from tempopt.spec.identity import differences
+from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
-from tempopt.statistics.alpha_ledger import level
 from tempopt.store.store import Store
+from tempopt.study.amend import amend as amend_study
+from tempopt.study.amend import with_changes
+from tempopt.study.ledger import check_can_show
 
 
 def ordered(
@@ -24,6 +27,7 @@ def ordered(
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
+    amend: bool = False,
 ) -> tuple[StudySpec, StudyRow | None]:
     """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
 
@@ -31,18 +35,27 @@ def ordered(
         trials: Search tickets of a study that is begun, instead of the spec's number.
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        amend: Whether a study that searches another space searches this one from now on.
 
     Raises:
-        UsageError: There is no study that could grow.
+        UsageError: There is no study that could grow, or be amended.
         StudyChanged: The store has a study of that name that asks something else.
     """
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
     study = find(store, spec.study.name)
+    if study is not None and amend and differences(StudySpec.stored(study), spec):
+        spec = amend_study(store, study, spec, more=more, enqueue=enqueue)
+        return spec, store.load_study(study.name)
     if study is not None:
-        go_on_with(store, study, spec)
+        spec = go_on_with(store, study, spec)
         grow(store, study, spec, more, enqueue)
         return spec, study
+    if amend:
+        raise UsageError(
+            f'The search space of the study "{spec.study.name}" was to be amended, but the store has no such '
+            "study yet. Take --amend out to begin it."
+        )
     if more:
         raise UsageError(
             f'{more} trials were to be added, but the store has no study "{spec.study.name}" yet. '
@@ -52,6 +65,34 @@ def ordered(
         wanted = [*spec.study.enqueue, *enqueue]
         spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
     return spec, None
+
+
+def grown(
+    store: Store, study: StudyRow, *, more: int = 0, pairs: int = 0, amend: Sequence[str] = ()
+) -> StudySpec:
+    """Return the spec of a study that is there, grown as was asked.
+
+    Args:
+        more: Search tickets to add.
+        pairs: Pairs to add to its verdict.
+        amend: Changes of its search space, as for :func:`tempopt.study.amend.with_changes`.
+
+    Raises:
+        UsageError: Pairs were to be added, and there is no verdict; or a change is none of a search space.
+    """
+    spec = StudySpec.stored(study)
+    if amend and pairs:
+        raise UsageError(
+            "--pairs adds to the verdict that there is, and after --amend there is another search. Give one "
+            "of them."
+        )
+    changed = with_changes(spec, amend) if amend else spec
+    import_schedules(changed)
+    if differences(spec, changed):
+        return amend_study(store, study, changed, more=more)
+    grow(store, study, spec, more)
+    add_pairs(store, study, spec, pairs)
+    return spec
 
 
 def grow(
@@ -67,24 +108,10 @@ def grow(
         tickets = more_tickets(rows, spec, max(count, len(wanted)), wanted)
         if not tickets:
             return
-        _check_can_show(rows, tickets[0].round, spec)
+        check_can_show(rows, tickets[0].round, spec)
         # if somebody else adds tickets at the same moment, or the search ends, ours follow from other ones
         if store.add_tickets(study.id, tickets, version=version, resume=True):
             return
-
-
-def _check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
-    """Refuse a round whose verdict could show nothing, whatever is found in it."""
-    test, pairs = spec.study.test, spec.study.seeds.confirm.max
-    alpha = level(verdicts(rows, of_round))
-    if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):
-        raise UsageError(
-            "More trials would have a verdict of their own, which may spend "
-            f"{100 * alpha:.2g} % of the study's 5 %. With study.test: {test} that takes {fewest} pairs, and "
-            f"study.seeds.confirm is {pairs}: nothing could be shown. Add pairs to the verdict that there is "
-            f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
-            "from this one (study.warm_start)."
-        )
 
 
 def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> None:

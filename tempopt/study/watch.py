@@ -13,7 +13,7 @@ from tempopt.agent.continuation import find
 from tempopt.agent.observer import Observer
 from tempopt.agent.running import in_work
 from tempopt.agent.snapshot import snapshot
-from tempopt.agent.study_cache import StudyCache
+from tempopt.agent.study_cache import SpaceChanged, StudyCache
 from tempopt.errors import StudyFailed, StudyNotFound
 from tempopt.records.rows import OVER, StudyState, TicketRow
 from tempopt.spec.study_spec import StudySpec
@@ -54,6 +54,10 @@ class Watch:
         assert self._cache is not None
         try:
             self._cache.refresh()
+        except SpaceChanged:
+            # what was told stays told
+            self._cache = None
+            return self.look()
         except StudyNotFound as error:
             raise StudyFailed(f"The study was deleted while it was being watched: {error}") from error
         self._tell()
@@ -61,7 +65,7 @@ class Watch:
 
     def _open(self) -> bool:
         if self._cache is None and (study := find(self._store, self._name)) is not None:
-            self._spec = StudySpec.from_json(study.spec)
+            self._spec = StudySpec.stored(study)
             self._cache = StudyCache(self._spec, study, self._store)
         return self._cache is not None
 

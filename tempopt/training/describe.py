@@ -7,13 +7,14 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.training.arguments import Arguments, loaders, parameter
 from tempopt.workers.class_paths import load_class
+from tempopt.workers.messages import Program
 
 _GOVERNED = ("validate_at",)
 
@@ -90,6 +91,29 @@ def inspect_module(import_path: str) -> ModuleInfo:
         data_arguments=_described(data) if data else [],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
     )
+
+
+def defaults(program: Program, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values that init arguments have where nobody sets them, as far as they are plain data.
+
+    Args:
+        program: What is trained; its classes import.
+        names: Searched names; temperature parameters are left out.
+    """
+    import lightning as L
+
+    found = {}
+    for name in names:
+        section, dot, rest = name.partition(".")
+        cls: type = L.Trainer
+        if dot and section == "data" and program.data is not None:
+            cls = load_class(program.data["class_path"], base=object, where="data")
+        elif not (dot and section in ("data", "trainer")):
+            cls, rest = load_class(program.model["class_path"], base=object, where="model"), name
+        argument = None if name in TEMPERATURE_PARAMETERS else parameter(cls, rest)
+        if argument is not None and isinstance(argument.default, bool | int | float | str | None):
+            found[name] = argument.default
+    return found
 
 
 def _path(cls: type) -> str:

@@ -16,6 +16,7 @@ from tempopt.attention.attach.attachment import Attachment
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.build import check_space
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, Ranks
@@ -79,6 +80,7 @@ def check(request: RunRequest) -> Finished:
         metrics={},
         seconds=0.0,
         reports=[],
+        defaults=defaults(request.program, request.space),
     )
 
 

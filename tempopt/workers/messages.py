@@ -245,6 +245,8 @@ class Finished:
         notes: What a person should know: a checkpoint that could not be written.
         peak_memory: Most bytes that the run had allocated on one card; None where there is none.
         curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
+        defaults: Of a check: by searched name, the value that the argument has where nobody sets it, if that
+            is plain data.
     """
 
     ticket: int
@@ -259,6 +261,7 @@ class Finished:
     notes: list[str] = field(default_factory=list)
     peak_memory: int | None = None
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,11 @@ FLAGS = {
     "search": STORE
     | LAUNCH
     | LOOKING
-    | {"SPEC", "--trials", "--enqueue", "--workers", "--set", "--name", "--checkpoints"},
-    "resume": STORE | LAUNCH | LOOKING | {"NAME", "--trials", "--pairs", "--workers", "--checkpoints"},
+    | {"SPEC", "--trials", "--enqueue", "--amend", "--workers", "--set", "--name", "--checkpoints"},
+    "resume": STORE
+    | LAUNCH
+    | LOOKING
+    | {"NAME", "--trials", "--pairs", "--amend", "--workers", "--checkpoints"},
     "agent": STORE | {"NAME", "--workers", "--checkpoints"},
     "list": STORE | {"--json"},
     "show": STORE | {"NAME", "--json", "--watch"},

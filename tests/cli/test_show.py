@@ -180,6 +180,8 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "cost",
         "alone",
         "forks",
+        "amendments",
+        "ledger",
         "jobs",
         "agents_at_work",
     ]

@@ -68,6 +68,8 @@ DOCUMENTED: dict[str, Any] = {
     ),
     "alone": None,
     "forks": None,
+    "amendments": None,
+    "ledger": None,
 }
 
 

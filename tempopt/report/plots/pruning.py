@@ -199,7 +199,9 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
     if strategy.name == "none":
         raise NothingToPlot("This study prunes nothing, so pruning cannot have been wrong.")
     confirmed = [run for run in confirming(result, "search") if result.curves.get(run.id)]
-    search = [run for run in result.runs if run.kind == "search"]
+    # what was searched before the space was amended again
+    of_space = min((run.space for run in confirmed), default=0)
+    search = [run for run in result.runs if run.kind == "search" and run.space <= of_space]
     if not confirmed or any(run.state not in OVER for run in search):
         raise NothingToPlot(
             "The winner's runs on fresh seeds are not known yet, so nothing can be said of it."
@@ -209,7 +211,7 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
         for run in search
         for step, value in result.curves.get(run.id, ())
     ]
-    arms = Arms(result.spec, search, reports, earlier=result.earlier)
+    arms = Arms(result.spec.in_space(of_space), search, reports, earlier=result.earlier)
     # as if each were the first trial after the search that may know all of it
     place = len(search) + result.spec.study.parallel - 1
     trials = [

@@ -1,0 +1,25 @@
+"""Whether one more verdict of a study could show anything with the share of the error rate that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tempopt.errors import UsageError
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import verdicts
+from tempopt.spec.study_spec import StudySpec
+from tempopt.statistics.alpha_ledger import level
+
+
+def check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
+    """Refuse a round whose verdict could show nothing, whatever is found in it."""
+    test, pairs = spec.study.test, spec.study.seeds.confirm.max
+    alpha = level(verdicts(rows, of_round))
+    if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):
+        raise UsageError(
+            "More trials would have a verdict of their own, which may spend "
+            f"{100 * alpha:.2g} % of the study's 5 %. With study.test: {test} that takes {fewest} pairs, and "
+            f"study.seeds.confirm is {pairs}: nothing could be shown. Add pairs to the verdict that there is "
+            f"(tempopt resume {spec.study.name} --pairs +N), or begin a study with more of them that learns "
+            "from this one (study.warm_start)."
+        )
