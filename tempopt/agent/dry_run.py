@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.errors import (
@@ -31,17 +31,40 @@ def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
 
 
 def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"]) -> Started | None:
-    """Have a worker try what the spec asks, before anything is written.
+    """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
     Raises:
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    probes = {name: list(domain.probes) for name, domain in spec.search.items()}
-    sampled = {name: values[-1] for name, values in probes.items()}
+    if spec.compare is None:
+        space = {name: list(domain.probes) for name, domain in spec.search.items()}
+        return _tried(spec, worker, task, space, {name: values[-1] for name, values in space.items()})
+    names = dict.fromkeys(name for each in spec.compare for name in each.parameters)
+    space = {
+        name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
+    }
+    started = None
+    for each in spec.compare if task == "rehearse" else spec.compare[:1]:
+        try:
+            started = _tried(spec, worker, task, space, each.parameters)
+        except SpecError as error:
+            where = f"The dry run of {each.name}: " if task == "rehearse" else ""
+            raise SpecError(f"{where}{error}") from error
+    return started
+
+
+def _tried(
+    spec: StudySpec,
+    worker: WorkerProcess,
+    task: Literal["rehearse", "check"],
+    space: dict[str, list[Any]],
+    sampled: dict[str, Any],
+) -> Started | None:
+    """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
     measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms else []
-    bakes = spec.confirms and spec.study.init_only
+    bakes = spec.confirms and spec.study.init_only and spec.compare is None
     worker.send(
         RunRequest(
             ticket=0,
@@ -52,7 +75,7 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
             evaluations=measured,
             bake={n: v for n, v in parameters.items() if n in TEMPERATURE_PARAMETERS} if bakes else None,
             task=task,
-            space=probes,
+            space=space,
         )
     )
     started: Started | None = None

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from tempopt.errors import StudyFailed
+from tempopt.results.comparison_text import export_header, exported
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, parameters_text, round_lines
 from tempopt.spec.sections import AttachSection
@@ -93,6 +94,8 @@ def to_python(result: StudyResult) -> str:
 
 
 def _parameters(result: StudyResult) -> dict[str, Any]:
+    if result.spec.compare is not None:
+        return effective(exported(result).params)
     if result.winner is not None:
         return effective(result.winner)
     if result.best is not None:
@@ -105,6 +108,8 @@ def _parameters(result: StudyResult) -> dict[str, Any]:
 
 
 def _header(result: StudyResult) -> list[str]:
+    if result.spec.compare is not None:
+        return export_header(result)
     lines = [f"The winner of tempopt's study {result.name!r}, as written by tempopt export."]
     weights = result.spec.study.evaluate_only
     if result.verdict is not None:
