@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tempopt.errors import TempoptError as TempoptError
     from tempopt.errors import UsageError as UsageError
     from tempopt.results.study_result import StudyResult as StudyResult
+    from tempopt.study.api import compare as compare
     from tempopt.study.api import load_study as load_study
     from tempopt.study.api import search as search
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
@@ -46,6 +47,7 @@ _HOME = {
     "TempoptError": "tempopt.errors",
     "UsageError": "tempopt.errors",
     "attach": "tempopt.attention.attach.attachment",
+    "compare": "tempopt.study.api",
     "load_study": "tempopt.study.api",
     "search": "tempopt.study.api",
 }

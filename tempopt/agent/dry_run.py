@@ -31,13 +31,13 @@ def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
 
 
 def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"]) -> Started | None:
-    """Have a worker try what the spec asks, before anything is written.
+    """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
     Raises:
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    return _tried(spec, worker, task)[0]
+    return _checked(spec, worker, task)[0]
 
 
 def defaults(spec: StudySpec, worker: WorkerProcess) -> dict[str, Any]:
@@ -49,17 +49,41 @@ def defaults(spec: StudySpec, worker: WorkerProcess) -> dict[str, Any]:
         SpecError: The spec cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    return _tried(spec, worker, "check")[1].defaults
+    return _checked(spec, worker, "check")[1].defaults
+
+
+def _checked(
+    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"]
+) -> tuple[Started | None, Finished]:
+    if spec.compare is None:
+        space = {name: list(domain.probes) for name, domain in spec.search.items()}
+        return _tried(spec, worker, task, space, {name: values[-1] for name, values in space.items()})
+    names = dict.fromkeys(name for each in spec.compare for name in each.parameters)
+    space = {
+        name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
+    }
+    found = None
+    for each in spec.compare if task == "rehearse" else spec.compare[:1]:
+        try:
+            found = _tried(spec, worker, task, space, each.parameters)
+        except SpecError as error:
+            where = f"The dry run of {each.name}: " if task == "rehearse" else ""
+            raise SpecError(f"{where}{error}") from error
+    assert found is not None, "a comparison has sets"
+    return found
 
 
 def _tried(
-    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"]
+    spec: StudySpec,
+    worker: WorkerProcess,
+    task: Literal["rehearse", "check"],
+    probes: dict[str, list[Any]],
+    sampled: dict[str, Any],
 ) -> tuple[Started | None, Finished]:
-    probes = {name: list(domain.probes) for name, domain in spec.search.items()}
-    sampled = {name: values[-1] for name, values in probes.items()}
+    """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
     measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms else []
-    bakes = spec.confirms and spec.study.init_only
+    bakes = spec.confirms and spec.study.init_only and spec.compare is None
     worker.send(
         RunRequest(
             ticket=0,

@@ -72,7 +72,9 @@ class Requests:
             resume=[saved(each) for each in ticket.checkpoints],
             forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
             memory_share=work.memory_share,
-            observe=ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket)),
+            observe=spec.compare is None
+            and ticket.kind == "confirm"
+            and not set(OBSERVED).isdisjoint(arms_of(ticket)),
             label=Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
         )
 

@@ -25,6 +25,8 @@ DEFAULT_STORAGE = "sqlite:///tempopt.db"
 DONE = 0
 FAILED = 1
 USAGE = 2
+NOT_SHOWN = 3
+WORSE = 4
 INTERRUPTED = 130
 
 _EPILOG = """\
@@ -36,6 +38,8 @@ environment:
                        the password needs --user with it
 
 exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted or paused (state saved)
+            of `tempopt compare`, and of `tempopt resume` of a comparison: 0 a variant is better,
+            3 no difference is shown, 4 no variant is better and one is worse
 """
 
 

@@ -41,6 +41,9 @@ def stop(arguments: argparse.Namespace) -> int:
     if told.before == "done":
         print(f'Study "{name}" is done: there is nothing to stop.')
         return DONE
+    if told.compares:
+        print(f'"{name}" is a comparison: there is no search to stop. To have it rest: tempopt pause {name}')
+        return DONE
     count = told.withdrawn
     tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
     print(f'Study "{name}" searches no further: {tickets} withdrawn. ', end="")

@@ -42,6 +42,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _pairs(text: str) -> int:
+    """Return an integer of at least 2."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of 2 or more')
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     """Return a number of seconds of 0.1 or more."""
     try:
@@ -179,6 +186,51 @@ COMMANDS = {
             _SET,
             _argument("--name", metavar="NAME", help="name of the study (default: the spec's)"),
             _CHECKPOINTS,
+            _DASHBOARD,
+            _NO_REPORT,
+            *_LAUNCH,
+        ),
+    ),
+    "compare": Command(
+        "compare parameter sets on fresh seeds; the exit code says whether one is better than the first",
+        "tempopt.cli.compare:compare",
+        (
+            _SPEC,
+            _argument(
+                "sets",
+                metavar="SET",
+                nargs="*",
+                default=[],
+                help="parameter set, the reference first: '{temperature_init: 2, lr: 0.001}', or a YAML file "
+                "that holds one; '{}' is the spec as it stands; NAME=SET names it (default: those of the "
+                "spec's section compare:)",
+            ),
+            *_STORE,
+            _argument(
+                "--pairs",
+                metavar="N",
+                type=_pairs,
+                help="number of fresh seeds, each with a run of every set (default: study.seeds.confirm)",
+            ),
+            _argument(
+                "--max-runs",
+                metavar="N",
+                type=_count,
+                help="refuse to begin if it could take more than N runs (default: no limit)",
+            ),
+            _WORKERS,
+            _SET,
+            _argument(
+                "--name",
+                metavar="NAME",
+                help="name of the study (default: the spec's with a short hash of the sets)",
+            ),
+            _CHECKPOINTS,
+            _argument(
+                "--json",
+                action="store_true",
+                help="print the result as JSON, and the progress on standard error",
+            ),
             _DASHBOARD,
             _NO_REPORT,
             *_LAUNCH,

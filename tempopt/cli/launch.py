@@ -23,6 +23,7 @@ from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
 from tempopt.store.store import Store
+from tempopt.study import api
 from tempopt.study.enlarge import grown, ordered
 
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
@@ -30,6 +31,7 @@ Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 
 def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
     """Create or continue the study of a spec, with agents that a launcher starts."""
+    api.refuse_comparison(spec)
     with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
 
         def order() -> tuple[StudySpec, StudyRow | None]:
@@ -40,6 +42,13 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
 
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
         return _launched(arguments, store, launcher, launch, order, by_value=True)
+
+
+def compare(arguments: argparse.Namespace, spec: StudySpec) -> int:
+    """Create or continue a comparison, with agents that a launcher starts."""
+    with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
+        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
+        return _launched(arguments, store, launcher, launch, lambda: ordered(store, spec), by_value=True)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -130,7 +139,9 @@ def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> It
     try:
         yield
     except TempoptError as error:
-        added = {"trials": arguments.trials.more, "pairs": getattr(arguments, "pairs", 0)}
+        added = {"trials": 0, "pairs": 0}
+        if hasattr(arguments, "trials"):
+            added = {"trials": arguments.trials.more, "pairs": getattr(arguments, "pairs", 0)}
         given = next((option for option, count in added.items() if count), None)
         if study is None or given is None:
             raise

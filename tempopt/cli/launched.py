@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tempopt.agent.store_connection import StoreLost
-from tempopt.cli import build_parsers, exit_code
+from tempopt.cli import DONE, NOT_SHOWN, WORSE, build_parsers, exit_code
 from tempopt.errors import StoreUnreachable
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def _work(task: dict[str, Any]) -> int:
             observer=observer,
         )
 
-    return to_verdict(task["study"], carry_out, arguments)
+    code = to_verdict(task["study"], carry_out, arguments)
+    # to its launcher an agent that has seen a comparison end has done its work, whatever was found
+    return DONE if code in (NOT_SHOWN, WORSE) else code
 
 
 def _arguments(task: dict[str, Any]) -> argparse.Namespace:

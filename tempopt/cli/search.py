@@ -34,7 +34,7 @@ def search(arguments: argparse.Namespace) -> int:
         overrides.append(f"study.name={json.dumps(arguments.name)}")
     spec = load_spec(arguments.spec, overrides)
     enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
-    if _by_launcher(arguments):
+    if by_launcher(arguments):
         from tempopt.cli import launch
 
         return launch.search(arguments, spec, enqueue)
@@ -61,7 +61,7 @@ def resume(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "--pairs adds to the verdict that there is, --trials asks for another. Give one of them."
         )
-    if _by_launcher(arguments):
+    if by_launcher(arguments):
         from tempopt.cli import launch
 
         return launch.resume(arguments)
@@ -99,7 +99,7 @@ def agent(arguments: argparse.Namespace) -> int:
     return to_verdict(arguments.name, carry_out, arguments, interrupted=interrupted)
 
 
-def _by_launcher(arguments: argparse.Namespace) -> bool:
+def by_launcher(arguments: argparse.Namespace) -> bool:
     if arguments.detach and getattr(arguments, "dashboard", False):
         raise UsageError(
             "--dashboard ends with this command, and --detach ends it at once. Take one of them out, and "
@@ -129,11 +129,14 @@ def to_verdict(
         arguments: What was typed.
         interrupted: Returns what to say after Ctrl-C; None: how to resume it.
     """
+    # what a program reads is the result alone
+    stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
     try:
-        with observing(sys.stdout) as seen, _shown(arguments, seen) as observer:
+        with observing(stream) as seen, _shown(arguments, seen) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
-        print(f"\n{interrupted() if interrupted is not None else _how_to_go_on(name, arguments, 'resume')}")
+        how = interrupted() if interrupted is not None else _how_to_go_on(name, arguments, "resume")
+        print(f"\n{how}", file=stream)
         return INTERRUPTED
     except BrokenPipeError:
         # whoever read the output has gone, and the study has not come to its end
@@ -142,11 +145,16 @@ def to_verdict(
     if result.state != "done":
         # somebody ran `tempopt pause`; other agents may yet be saving their runs
         command = _command("resume", name, arguments)
-        print(f"\nThe study was paused. Everything that was reported is saved. To go on:\n  {command}")
+        text = "The study was paused. Everything that was reported is saved. To go on:"
+        print(f"\n{text}\n  {command}", file=stream)
         return INTERRUPTED
+    if result.spec.compare is not None:
+        from tempopt.cli.compare import over
+
+        return over(result, arguments, published(arguments, name))
     where = f"{shlex.quote(name)}{storage_option(arguments)}"
     print("", *verdict_lines(result), "", sep="\n")
-    if path := _published(arguments, name):
+    if path := published(arguments, name):
         print(f"Read the report:  {path}")
     print(f"Look again:       tempopt show {where}")
     if result.best is None:
@@ -155,7 +163,7 @@ def to_verdict(
     return DONE
 
 
-def _published(arguments: argparse.Namespace, name: str) -> str | None:
+def published(arguments: argparse.Namespace, name: str) -> str | None:
     """Bring the dashboard's page of a study that is over up to date; return the path of its report, if any.
 
     Ctrl-C ends this alone: the study is over, and what is still to be said of it is said.

@@ -28,7 +28,7 @@ from tempopt.store.store import Store
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
-    *("trials", "baseline", "best", "verdict", "cost", "alone", "forks"),
+    *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone", "forks"),
     *("amendments", "ledger"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
@@ -172,6 +172,8 @@ def _tickets(result: StudyResult) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for kind, count in result.tickets.items():
+        if result.spec.compare is not None and not count.requested:
+            continue
         asked = "not known yet" if count.requested is None else str(count.requested)
         table.add_row(LABELS[kind], asked, *(str(getattr(count, state)) for state in states))
     return table

@@ -131,14 +131,21 @@ class Evidence:
         spec: The study's spec.
         of_round: The round.
         alone: Whether it rests on its own pairs, whatever was added to.
+        share: Part of the level that each comparison may spend, where several share it.
     """
 
     def __init__(
-        self, tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, *, alone: bool = False
+        self,
+        tickets: Sequence[TicketRow],
+        spec: StudySpec,
+        of_round: int,
+        *,
+        alone: bool = False,
+        share: float = 1.0,
     ) -> None:
         self.spec = spec
         self.verdict = verdicts(tickets, of_round)
-        self.alpha = level(self.verdict)
+        self.alpha = share * level(self.verdict)
         self.rounds = [of_round] if alone else rounds_behind(tickets, of_round)
         self._tickets = [ticket for ticket in tickets if ticket.round in self.rounds]
 
@@ -270,9 +277,14 @@ def gains_by_pair(
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     winner, baseline = (Runs.of(of_kind(confirm, "confirm", arm)) for arm in ("search", reference))
+    return gains_of(winner, baseline, spec)
+
+
+def gains_of(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:
+    """Return the gain of an arm's runs over a reference's by pair, as a comparison of one round counts it."""
     return {
         pair: oriented(difference, spec.study.direction)
-        for pair, difference in _differences(winner, baseline, spec).items()
+        for pair, difference in _differences(arm, reference, spec).items()
     }
 
 

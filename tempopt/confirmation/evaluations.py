@@ -113,7 +113,7 @@ def evaluations(
 
     Every run is measured at its plan's final and at its current temperature. The confirm runs of the winner,
     the baseline and the twin are measured under the plans of inference, too, on the validation data, where
-    the best is picked, and on those of the confirmation.
+    the best is picked, and on those of the confirmation; the runs of a comparison are not.
 
     Args:
         kind: Kind of the ticket.
@@ -127,7 +127,7 @@ def evaluations(
         Evaluation(name=on, on=on),
         Evaluation(name=f"{on}_current", on=on, at="current"),
     ]
-    if kind != "confirm" or not set(arms) & set(INFERENCE_ARMS):
+    if spec.compare is not None or kind != "confirm" or not set(arms) & set(INFERENCE_ARMS):
         return measured
     loaders: list[On] = ["validate"] if on == "validate" else ["validate", "test"]
     if on == "test":

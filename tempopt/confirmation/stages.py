@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.ablation import ablation_tickets
+from tempopt.confirmation.compare import compare_tickets, compare_to_come
 from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.pairs import confirm_tickets
 from tempopt.confirmation.rematch import (
@@ -53,11 +54,13 @@ _PLAIN = GROUPS["schedule"] | GROUPS["level"]
 
 
 def first_tickets(spec: StudySpec) -> list[NewTicket]:
-    """Return the tickets that a study begins with: baseline, constant and search.
+    """Return the tickets that a study begins with: baseline, constant and search, or those of a comparison.
 
     The first search tickets get the parameters that ``study.enqueue`` wants tried. What a study begins with
     follows from the search space that it began with.
     """
+    if spec.compare is not None:
+        return compare_tickets([], spec)
     spec = spec.in_space(0)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     if not spec.confirms:
@@ -124,6 +127,8 @@ def next_tickets(
     """
     if not spec.confirms:
         return []
+    if spec.compare is not None:
+        return compare_tickets(tickets, spec)
     if of_kind(tickets, "confirm", of_round=current_round(tickets)):
         return confirm_tickets(tickets, spec, recommend) or ablation_tickets(tickets, spec)
     return (
@@ -165,6 +170,8 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
 
     Those that take the winner apart are not among them: there are none unless a gain is shown.
     """
+    if spec.compare is not None:
+        return compare_to_come(tickets, spec)
     now = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=now)
     if not spec.confirms or added_pairs(tickets, now):

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from tempopt.errors import StudyFailed
+from tempopt.results.comparison_text import export_header, exported
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, round_lines
@@ -149,6 +150,13 @@ def _following(result: StudyResult, plan: Mapping[str, Any], code: _Code) -> Ite
 def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
     verdict, weights = result.verdict, result.spec.study.evaluate_only
     found = None if verdict is None else verdict.recommendation
+    if result.spec.compare is not None:
+        return _Wanted(
+            parameters=effective(exported(result).params),
+            at_inference=None,
+            weights=weights,
+            header=export_header(result),
+        )
     if verdict is None or found is None or winner:
         return _Wanted(
             parameters=_winner(result), at_inference=None, weights=weights, header=_winners_header(result)

@@ -12,6 +12,7 @@ from datetime import datetime
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
+from tempopt.confirmation.compare import Comparison, compared
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.verdict import Verdict, conclude
@@ -27,6 +28,7 @@ from tempopt.records.rows import (
     TicketRow,
 )
 from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
+from tempopt.results.comparison import comparison_json
 from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
 from tempopt.spec.study_spec import StudySpec
@@ -125,6 +127,7 @@ class StudyResult:
         measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
             ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
         earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
+        comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
     """
 
     spec: StudySpec
@@ -145,6 +148,7 @@ class StudyResult:
     curves: Mapping[int, Curve] = field(repr=False, default_factory=dict)
     measured: Mapping[int, Mapping[str, Curve]] = field(repr=False, default_factory=dict)
     earlier: PriorRuns = field(repr=False, default=())
+    comparison: Comparison | None = None
 
     @property
     def name(self) -> str:
@@ -187,6 +191,7 @@ class StudyResult:
             "baseline": self.baseline and asdict(self.baseline),
             "best": self.best and asdict(self.best),
             "verdict": self.verdict and verdict_json(self),
+            "comparison": self.comparison and comparison_json(self.comparison),
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
@@ -254,7 +259,8 @@ def assemble(
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if whole else ({}, {})
     spec = StudySpec.stored(row)
-    verdict = conclude(tickets, measurements, spec)
+    compares = spec.compare is not None
+    verdict = None if compares else conclude(tickets, measurements, spec)
     agents = at_work(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
     state: StudyState = "running" if agents else "paused"
@@ -266,8 +272,9 @@ def assemble(
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "baseline")),
         best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
-        winner=winner_of(tickets, spec) if verdict is None else verdict.params,
+        winner=verdict.params if verdict else None if compares else winner_of(tickets, spec),
         verdict=verdict,
+        comparison=compared(tickets, spec) if compares else None,
         cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
@@ -297,7 +304,8 @@ def _by_run(
 
 def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
-    open_ended = kind not in ("baseline", "constant", "search") and spec.confirms and not done
+    follows = kind not in ("baseline", "constant", "search") and spec.compare is None
+    open_ended = follows and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),
         done=states["done"],

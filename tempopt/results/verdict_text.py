@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tempopt.records.rows import TicketRow
     from tempopt.results.study_result import StudyResult
 
-_TESTS = {
+TESTS = {
     "t": "paired t-test",
     "sign_flip": "sign-flip permutation test",
     "wilcoxon": "Wilcoxon signed-rank test",
@@ -44,7 +44,7 @@ PARTS = {
     "output_temperature": "the output temperature",
 }
 """Part of a plan to what people call it."""
-_DATA = {"test": "test", "validate": "validation"}
+DATA = {"test": "test", "validate": "validation"}
 _NAMED = 3
 _LONGEST = 100
 
@@ -52,6 +52,11 @@ _LONGEST = 100
 def verdict_lines(result: StudyResult) -> list[str]:
     """Return what the study found, one statement a line, for the end of a search and ``tempopt show``."""
     verdict = result.verdict
+    if result.spec.compare is not None:
+        # it builds on the words here
+        from tempopt.results.comparison_text import comparison_lines, cost_line
+
+        return [*comparison_lines(result), *_missing_lines(result), cost_line(result)]
     if verdict is None:
         lines = _open_lines(result)
     else:
@@ -79,8 +84,8 @@ def headline(result: StudyResult) -> str:
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
     test = verdict.total.paired
-    where = f"{test.n_pairs} fresh seeds, measured on the {_DATA[verdict.confirmed_on]} data, "
-    where += _TESTS[verdict.test]
+    where = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
+    where += TESTS[verdict.test]
     if verdict.total.significant:
         change = f"{_better(result)} by {size(test)} than with τ = 1"
         return f"Gain shown: {result.metric} is {change} ({numbers(test)}; {where})."

@@ -19,6 +19,9 @@ def own_schedules(spec: StudySpec) -> dict[str, str]:
     named = dict.fromkeys(searched.choices, "search.schedule") if isinstance(searched, Choices) else {}
     if fixed := spec.fixed_temperatures.get("schedule"):
         named.setdefault(fixed, "model.init_args.schedule")
+    for each in spec.compare or ():
+        if isinstance(schedule := each.parameters.get("schedule"), str):
+            named.setdefault(schedule, f"compare.{each.name}.schedule")
     return {name: where for name, where in named.items() if is_own(name)}
 
 
@@ -39,6 +42,11 @@ def import_schedules(spec: StudySpec) -> None:
     numbers = {f"search.{name}": (name, domain.probes) for name, domain in spec.search.items()}
     numbers |= {
         f"model.init_args.{name}": (name, (value,)) for name, value in spec.fixed_temperatures.items()
+    }
+    numbers |= {
+        f"compare.{each.name}.{name}": (name, (value,))
+        for each in spec.compare or ()
+        for name, value in each.parameters.items()
     }
     faults = []
     for where, (name, values) in numbers.items():

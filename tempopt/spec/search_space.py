@@ -117,7 +117,7 @@ def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, D
     domains: dict[str, Domain] = {}
     for name, domain in given.items():
         path = f"search.{name}"
-        if problem := _name_problem(name, model_args):
+        if problem := name_problem(name, model_args):
             lines.append((path, problem))
             continue
         try:
@@ -129,8 +129,14 @@ def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, D
     return domains
 
 
-def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a searched name, or None."""
+def name_problem(name: str, model_args: Mapping[str, Any], *, does: str = "searched") -> str | None:
+    """Return what is wrong with the name of a parameter, or None.
+
+    Args:
+        name: As a person wrote it.
+        model_args: Init arguments that the ``model:`` section sets.
+        does: What is to be done with parameters of such names, for the message.
+    """
     if not _NAME.fullmatch(name):
         return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
     prefix, dot, rest = name.partition(".")
@@ -138,7 +144,7 @@ def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
         return None
     if prefix == "model":
         bare = rest.removeprefix("init_args.")
-        return f'init arguments of the model are searched by their bare name: write "{bare}", not "{name}".'
+        return f'init arguments of the model are {does} by their bare name: write "{bare}", not "{name}".'
     if prefix not in ("data", "trainer"):
         if isinstance(model_args.get(prefix), Mapping):
             return None
@@ -152,7 +158,7 @@ def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
     if rest.startswith("init_args."):
         return f'leave init_args out: write "{prefix}.{rest.removeprefix("init_args.")}".'
     if prefix == "trainer" and rest in UNSEARCHED:
-        return f"{rest} cannot be searched: {UNSEARCHED[rest]}"
+        return f"{rest} cannot be {does}: {UNSEARCHED[rest]}"
     return None
 
 

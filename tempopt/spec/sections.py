@@ -439,6 +439,33 @@ class Resources(Section):
     def _bytes(cls, given: object) -> int | None:
         return _in_bytes(given)
 
+    def problems(self, study: StudySection, *, ranks: int, on_cards: bool) -> list[tuple[str, str]]:
+        """Return what does not fit the rest of a spec, as dotted path and message.
+
+        Args:
+            study: Its section ``study:``.
+            ranks: Number of processes that train a run together.
+            on_cards: Whether runs may train on cards.
+        """
+        lines = []
+        workers, gpus = self.workers, self.gpus
+        if isinstance(workers, int) and workers > study.parallel:
+            message = (
+                f"given {workers}, but study.parallel lets {study.parallel} runs be in flight at a "
+                f"time. Give at most that many workers, or a larger study.parallel."
+            )
+            lines.append(("resources.workers", message))
+        if gpus and on_cards and gpus != ranks and (gpus >= 1 or ranks > 1):
+            why = "two processes of a trial cannot share a GPU"
+            if gpus > ranks:
+                why = "one would idle" if gpus - ranks == 1 else "some would idle"
+            message = (
+                f"given {gpus:g}, but trainer.devices is {ranks}: {why}. Give resources.gpus: "
+                f"{ranks}, or trainer.devices: {max(1, math.floor(gpus))}."
+            )
+            lines.append(("resources.gpus", message))
+        return lines
+
 
 def _in_bytes(given: object) -> int | None:
     if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):

@@ -27,8 +27,18 @@ from tempopt.errors import SpecError
 from tempopt.spec import yaml_source as document
 from tempopt.spec.amendments import Amendment
 from tempopt.spec.catalog import find_spec
+from tempopt.spec.compared_sets import (
+    NO_SEARCH,
+    ComparedSet,
+    check_sets,
+    comparison_problems,
+    in_every_set,
+    of_comparison,
+    with_sets,
+)
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import checkpoint_path, has_length, parse_class, parse_trainer
+from tempopt.spec.search_checks import temperature_problems
 from tempopt.spec.search_space import (
     UNSET,
     Arm,
@@ -39,7 +49,6 @@ from tempopt.spec.search_space import (
     as_written,
     constant_grid,
     distributions,
-    idle,
     parse_search,
     parse_sets,
     spanning,
@@ -57,8 +66,8 @@ from tempopt.spec.sections import (
 from tempopt.spec.validation_errors import faults
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
-from tempopt.temperature.groups import CREDITED, NORMALISATION
-from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
+from tempopt.temperature.groups import NORMALISATION
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan import flat_numbers
 from tempopt.version import __version__
 from tempopt.workers.messages import Program
@@ -86,6 +95,10 @@ class StudySpec(Section):
     ]
     data: dict[str, Any] | None = None
     trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
+    compare: Annotated[
+        list[ComparedSet] | None,
+        Field(description="a list of parameter sets, as in [{name: A, parameters: {}}, ...]"),
+    ] = None
     search: Annotated[
         dict[str, Any], Field(description="what is searched, as in {temperature_init: {low: 0.25, high: 4}}")
     ]
@@ -96,6 +109,11 @@ class StudySpec(Section):
     _local: tuple[Override, ...] = PrivateAttr(default=())
     # What the study was asked before, as its row says; no part of what it is asked now.
     _amendments: tuple[Amendment, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _compares(cls, given: object) -> object:
+        return of_comparison(given)
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -108,9 +126,18 @@ class StudySpec(Section):
     def _trainer(cls, given: object) -> dict[str, Any]:
         return parse_trainer(given)
 
+    @field_validator("compare")
+    @classmethod
+    def _sets(cls, given: list[ComparedSet] | None, info: ValidationInfo) -> list[ComparedSet] | None:
+        if given is not None:
+            check_sets(given, model_args=(info.data.get("model") or {}).get("init_args", {}))
+        return given
+
     @field_validator("search", mode="before")
     @classmethod
     def _search(cls, given: object, info: ValidationInfo) -> dict[str, Domain]:
+        if given is NO_SEARCH:
+            return {}
         model = info.data.get("model") or {}
         return parse_search(given, model_args=model.get("init_args", {}))
 
@@ -120,68 +147,25 @@ class StudySpec(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        lines = [*self._length_problems(), *self._temperature_problems()]
+        asks = self.study.evaluate_only is None and self.compare is None
+        lines = self._length_problems()
+        lines += temperature_problems(self.search, self.fixed_temperatures, asks=asks)
         try:
             self._enqueued(self.study.enqueue, path="study.enqueue")
         except FaultsError as error:
             lines += error.lines
-        lines += self._resource_problems()
+        lines += self.resources.problems(self.study, ranks=self.ranks, on_cards=self._on_cards)
+        lines += comparison_problems(self.study, self.compare)
         if lines:
             raise FaultsError(lines)
         return self
 
-    def _resource_problems(self) -> list[tuple[str, str]]:
-        lines = []
-        workers, gpus = self.resources.workers, self.resources.gpus
-        if isinstance(workers, int) and workers > self.study.parallel:
-            message = (
-                f"given {workers}, but study.parallel lets {self.study.parallel} runs be in flight at a "
-                f"time. Give at most that many workers, or a larger study.parallel."
-            )
-            lines.append(("resources.workers", message))
-        if gpus and self._on_cards and gpus != self.ranks and (gpus >= 1 or self.ranks > 1):
-            why = "two processes of a trial cannot share a GPU"
-            if gpus > self.ranks:
-                why = "one would idle" if gpus - self.ranks == 1 else "some would idle"
-            message = (
-                f"given {gpus:g}, but trainer.devices is {self.ranks}: {why}. Give resources.gpus: "
-                f"{self.ranks}, or trainer.devices: {max(1, math.floor(gpus))}."
-            )
-            lines.append(("resources.gpus", message))
-        return lines
-
     def _length_problems(self) -> list[tuple[str, str]]:
-        if self.study.evaluate_only is not None or has_length(self.trainer, self.search):
+        named = {*self.search, *in_every_set(self.compare)}
+        if self.study.evaluate_only is not None or has_length(self.trainer, named):
             return []
         message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
         return [("trainer", message)]
-
-    def _temperature_problems(self) -> list[tuple[str, str]]:
-        lines = []
-        for name, value in self.fixed_temperatures.items():
-            try:
-                if not document.unresolved(value):
-                    check_parameter(name, value)
-            except SpecError as error:
-                lines.append((f"model.init_args.{name}", str(error)))
-        if lines:
-            return lines
-        if self.study.evaluate_only is None and not any(name in CREDITED for name in self.search):
-            message = (
-                f"given {', '.join(self.search)}, of which none is a temperature, so that there would be no "
-                "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "
-                "high: 4}."
-            )
-            return [("search", message)]
-        remedy = (
-            "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and "
-            "layer_ratio, a length_scaling, a normaliser and top_k, an entropy_lambda, its entropy_schedule "
-            "and entropy_lambda_final), set that under model.init_args, or take the name out."
-        )
-        return [
-            (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {remedy}")
-            for name in idle(self.search, self.fixed_temperatures)
-        ]
 
     @property
     def fixed_temperatures(self) -> dict[str, Any]:
@@ -354,6 +338,16 @@ class StudySpec(Section):
             raise FaultsError([(path, message)])
         return parse_sets(given, search=self.search, path=path)
 
+    def comparing(self, sets: Sequence[Mapping[str, Any]] | None) -> Self:
+        """Return the spec with these parameter sets to be compared; None: those that it has, if any.
+
+        Raises:
+            SpecError: A set is wrong, or the spec has sets of its own.
+        """
+        spec = self.parse(with_sets(self.to_json(), sets), source="the study spec")
+        spec._local = self._local
+        return spec
+
     def with_overrides(self, overrides: Sequence[str]) -> Self:
         """Return the spec with ``a.b=c`` settings in force.
 
@@ -407,6 +401,7 @@ class StudySpec(Section):
             validate_at=here.study.validate_at,
             data_seed=here.study.seed,
             identity=self.identity(),
+            compared=here.compare is not None,
             weights=checkpoint_path(here.study.evaluate_only),
             compile=here.study.compile,
         )
@@ -471,12 +466,18 @@ class StudySpec(Section):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def load_spec(path_or_name: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
+def load_spec(
+    path_or_name: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    compare: Sequence[Mapping[str, Any]] | None = None,
+) -> StudySpec:
     """Read and validate a study spec.
 
     Args:
         path_or_name: A YAML file, or the name of a spec that comes with tempopt.
         overrides: Settings ``a.b=c`` that go over the file's, as in ``study.trials=20``.
+        compare: Parameter sets to compare, as the section ``compare:`` has them.
 
     Raises:
         SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
@@ -484,7 +485,7 @@ def load_spec(path_or_name: str | Path, overrides: Sequence[str] = ()) -> StudyS
     written = document.read(find_spec(path_or_name))
     parsed = [document.parse_override(text) for text in overrides]
     data = document.apply(written.data, [each for each in parsed if not each.local])
-    spec = StudySpec.parse(data, source=written)
+    spec = StudySpec.parse(with_sets(data, compare), source=written)
     local = [text for text, each in zip(overrides, parsed, strict=True) if each.local]
     return spec.with_overrides(local) if local else spec
 

@@ -101,6 +101,30 @@ def read_sets(path: Path) -> list[dict[str, Any]]:
     return given
 
 
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one parameter set.
+
+    Raises:
+        SpecError: It cannot be read, is not YAML, holds a key twice, or is not a mapping.
+    """
+    return parse_mapping(_text(path, "a parameter set"), source=str(path))
+
+
+def parse_mapping(text: str, *, source: str) -> dict[str, Any]:
+    """Return the parameter set that ``text`` writes down in YAML; ``source`` names it in messages.
+
+    Raises:
+        SpecError: It is not YAML, holds a key twice, or is not a mapping.
+    """
+    given, _ = _loaded(text, source)
+    if not isinstance(given, dict):
+        raise SpecError(
+            f"{source} is no parameter set. Give a mapping of names to values, as in "
+            "{temperature_init: 2, lr: 0.001}, or the path of a YAML file that holds one."
+        )
+    return given
+
+
 def _text(path: Path, what: str) -> str:
     try:
         return path.read_text(encoding="utf-8")

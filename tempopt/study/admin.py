@@ -35,11 +35,13 @@ class Told:
         before: State of the study when it was told; nothing was changed where that is ``done``.
         agents: Agents at work on it, ``host:pid``.
         withdrawn: Tickets that nobody will begin any more.
+        compares: Whether it compares given parameter sets, so that there is no search to stop.
     """
 
     before: StudyState
     agents: list[str]
     withdrawn: int = 0
+    compares: bool = False
 
 
 def pause(storage: str, name: str) -> Told:
@@ -67,7 +69,8 @@ def stop(storage: str, name: str) -> Told:
     with Store.open(storage, create=False) as store:
         study, agents = _standing(store, name)
         withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
-        return Told(before=study.state, agents=agents, withdrawn=withdrawn)
+        compares = study.spec.get("compare") is not None
+        return Told(before=study.state, agents=agents, withdrawn=withdrawn, compares=compares)
 
 
 def _standing(store: Store, name: str) -> tuple[StudyRow, list[str]]:

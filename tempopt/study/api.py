@@ -10,8 +10,11 @@ from tempopt.agent.continuation import find, same_question
 from tempopt.agent.dry_run import rehearse, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
+from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
 from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.compared_sets import GivenSet
+from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.sections import Workers
 from tempopt.spec.study_spec import StudySpec, load_spec
@@ -59,11 +62,67 @@ def search(
         KeyboardInterrupt: After everything was saved.
     """
     spec = _loaded(spec)
+    refuse_comparison(spec)
     import_schedules(spec)
     with Store.open(storage, create=True) as store:
         spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend)
         runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved())
         return runner.carry_out()
+
+
+def compare(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    name: str | None = None,
+    pairs: int | None = None,
+    max_runs: int | None = None,
+    observer: Observer | None = None,
+) -> StudyResult:
+    """Compare parameter sets on fresh paired seeds: each with the first one, the reference.
+
+    What was found is in ``comparison`` of what is returned. The same comparison asked again continues the
+    study that the store has of it, or returns its result.
+
+    Args:
+        spec: As for :func:`search`, with or without ``search:``, which is not read.
+        sets: Mappings of parameters to values, by name if they are given as a mapping; ``{}`` is the spec as
+            it stands. A text is one in YAML, or the path of a YAML file. None: those of the spec's section
+            ``compare:``.
+        storage: As for :func:`search`, and so ``workers``, ``checkpoints`` and ``observer``.
+        name: Name of the study; None: the spec's with a short hash of the sets.
+        pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
+        max_runs: Most runs that it may take; one that could take more is refused.
+
+    Raises:
+        SpecError: The spec or a set is wrong, or two sets train the same; nothing has been written.
+        UsageError: It could take more runs than are allowed, or there is nothing to compare.
+        StudyChanged: The store has a study of that name that asks something else.
+        StudyFailed: Nothing could be trained, or the store was away for too long.
+        KeyboardInterrupt: After everything was saved.
+    """
+    spec = comparison_spec(spec, sets, name=name, pairs=pairs)
+    import_schedules(spec)
+    check_comparison(spec, max_runs)
+    with Store.open(storage, create=True) as store:
+        spec, study = ordered(store, spec)
+        return StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
+
+
+def refuse_comparison(spec: StudySpec) -> None:
+    """Refuse to search where parameter sets are to be compared.
+
+    Raises:
+        UsageError: The spec has a section ``compare:``.
+    """
+    if spec.compare is not None:
+        raise UsageError(
+            "The study spec has a section compare:, so it is a comparison and there is nothing to search. "
+            "Carry it out with tempopt compare SPEC, or take the section out."
+        )
 
 
 def resume(
@@ -171,6 +230,8 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
     """
     spec = _loaded(spec)
     import_schedules(spec)
+    if spec.compare is not None:
+        check_comparison(spec)
     optimizers(spec)
     with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
         started = rehearse(spec, workers[0], task="rehearse" if dry_run else "check")
@@ -179,7 +240,7 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
         lines += [
             f"Two steps were trained and one validation ran, on {started.device} at {started.precision} "
             "precision.",
-            f"Tempered layers: {', '.join(started.layers)}.",
+            f"Tempered layers: {', '.join(started.layers) or 'none'}.",
             f"A run takes {started.total_steps} optimizer steps.",
         ]
     return lines

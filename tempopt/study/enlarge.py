@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.continuation import find, go_on_with
+from tempopt.confirmation.compare import more_compare_pairs
 from tempopt.confirmation.pairs import more_pairs
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import UsageError
@@ -98,7 +99,16 @@ def grown(
 def grow(
     store: Store, study: StudyRow, spec: StudySpec, count: int, enqueue: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Add search tickets to a study, those that are wanted in particular among them."""
+    """Add search tickets to a study, those that are wanted in particular among them.
+
+    Raises:
+        UsageError: It is a comparison, which has none, or its new verdict could show nothing.
+    """
+    if spec.compare is not None and (count or enqueue):
+        raise UsageError(
+            f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
+            f"pairs: tempopt resume {study.name} --pairs +8"
+        )
     given = spec.enqueued(enqueue)
     while True:
         version = store.load_study(study.name).version
@@ -124,7 +134,8 @@ def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> Non
         raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
     while count:
         version = store.load_study(study.name).version
-        tickets = more_pairs(store.tickets(study.id), spec, count)
+        more = more_pairs if spec.compare is None else more_compare_pairs
+        tickets = more(store.tickets(study.id), spec, count)
         if not tickets:
             raise UsageError(
                 f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "

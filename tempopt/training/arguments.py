@@ -77,7 +77,8 @@ class Arguments:
             SpecError: The argument is unknown, or the value is of the wrong type.
         """
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        key = (name, type(value) if number else repr(value) if isinstance(value, Mapping) else value)
+        text = isinstance(value, Mapping | list)
+        key = (name, type(value) if number else repr(value) if text else value)
         if key not in self._checked:
             given = _nest(self.given, {name: value})
             parsed = self._parse(given)[name.partition(".")[0]]

@@ -107,6 +107,7 @@ class Prepared:
             raise SpecError("\n".join(faults))
         self._model, self._data, self._trainer = model, data, trainer
         self._attach = program.attach
+        self.compared = program.compared
         self.tempered = issubclass(model.cls, TemperedModule)
         if self.tempered and self._attach is not None:
             raise SpecError(
@@ -173,17 +174,19 @@ class Prepared:
         return layers
 
     def check(self, search: Mapping[str, Sequence[Any]], *, test_data: bool, training: bool) -> list[str]:
-        """Return what is wrong with searching these names at these values, a line for each."""
+        """Return what is wrong with these names at these values, a line for each."""
         faults = self._loader_faults(test_data=test_data, training=training)
-        faults += self._temperature_faults(search)
+        # sets that are compared need no temperature, and none of them has to be at temperature 1
+        faults += [] if self.compared else self._temperature_faults(search)
         for name, values in search.items():
             for value in values:
                 try:
                     self._check_parameter(name, value)
                 except SpecError as error:
-                    faults.append(f"search.{name}: {error}")
-                    break
-        return faults
+                    faults.append(f"{'compare' if self.compared else 'search'}.{name}: {error}")
+                    if not self.compared:
+                        break
+        return list(dict.fromkeys(faults))
 
     def _check_parameter(self, name: str, value: Any) -> None:
         parts = self._split({name: value})

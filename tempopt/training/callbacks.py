@@ -256,8 +256,10 @@ class TrackCallback(L.Callback):
 
     def _log(self, trainer: L.Trainer, seen: dict[str, float]) -> None:
         self._logged = internals.logged_steps(trainer)
-        temperatures = self._tempered.plan.temperatures(self._progress)
-        values = {f"temperature/{layer}": value for layer, value in enumerate(temperatures)} | seen
+        values = dict(seen)
+        if self._tempered.layers:
+            temperatures = self._tempered.plan.temperatures(self._progress)
+            values = {f"temperature/{layer}": value for layer, value in enumerate(temperatures)} | values
         for logger in trainer.loggers:
             logger.log_metrics(values, step=self._logged)
 

@@ -110,7 +110,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         )
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended)
-    else:
+    elif isinstance(run.tempered, Attachment):
         _self_test(run)
     for evaluation in request.evaluations:
         run.evaluate(evaluation)

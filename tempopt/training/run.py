@@ -45,6 +45,7 @@ from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 from tempopt.training.trackers import Trackers
 from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
+from tempopt.training.untempered import Untempered
 from tempopt.workers.messages import (
     Evaluation,
     Finished,
@@ -327,6 +328,8 @@ class Run:
         if isinstance(self.module, TemperedModule):
             self.module.validate_at = self.request.program.validate_at
             return self.module
+        if self.request.program.compared and self.request.program.attach is None:
+            return Untempered()
         try:
             return attach(self.module, self._temperature, layers=self._layers, way=self._way, example=None)
         except AttachError as error:

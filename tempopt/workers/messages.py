@@ -36,6 +36,7 @@ class Program:
         identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
         weights: Checkpoint that a frozen model is loaded from (``study.evaluate_only``), else None.
         compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.
+        compared: Whether given parameter sets are compared, so that there need be no temperature.
     """
 
     model: dict[str, Any]
@@ -48,6 +49,7 @@ class Program:
     identity: str | None = None
     weights: str | None = None
     compile: str | None = None
+    compared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

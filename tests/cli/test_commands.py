@@ -20,6 +20,10 @@ FLAGS = {
     | LAUNCH
     | LOOKING
     | {"SPEC", "--trials", "--enqueue", "--amend", "--workers", "--set", "--name", "--checkpoints"},
+    "compare": STORE
+    | LAUNCH
+    | LOOKING
+    | {"SPEC", "SET", "--pairs", "--max-runs", "--workers", "--set", "--name", "--checkpoints", "--json"},
     "resume": STORE
     | LAUNCH
     | LOOKING

@@ -36,7 +36,10 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
     def run(what: object, **settings: Any) -> SimpleNamespace:
         settings.pop("observer").note("a note")
         called.update(settings)
-        return SimpleNamespace(best=called.get("best", "the best"), state=called.get("state", "done"))
+        spec = SimpleNamespace(compare=None)
+        return SimpleNamespace(
+            best=called.get("best", "the best"), state=called.get("state", "done"), spec=spec
+        )
 
     monkeypatch.setattr(command, "load_spec", load)
     monkeypatch.setattr(api, "search", run)

@@ -26,6 +26,7 @@ from tempopt.results.verdict_text import verdict_lines
 from tempopt.results.wording import duration, rounded
 from tempopt.statistics.paired_tests import ALPHA
 
+_MOST_TILES = 4
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "optuna", "numpy")
 
 
@@ -76,6 +77,17 @@ class Section:
 
 
 # key, title, lead, plots
+_OF_A_COMPARISON: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "confirmation",
+        "Comparison on fresh seeds",
+        "Every parameter set was trained on the same seeds, which chose nothing.",
+        ("differences",),
+    ),
+    ("use", "How to use the better set", "", ()),
+    ("cost", "What it took", "", ("cost",)),
+    ("reproduce", "Environment, and how to do it again", "", ()),
+)
 _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "confirmation",
@@ -113,7 +125,8 @@ def sections(result: StudyResult, storage: str | None) -> tuple[Section, ...]:
     codes = {"use": tuple(_use(result)), "reproduce": tuple(_reproduce(result, storage))}
     facts = {"cost": tuple(_cost_facts(result)), "reproduce": tuple(_environment(result))}
     found = []
-    for key, title, lead, plots in _SECTIONS:
+    compares = result.spec.compare is not None
+    for key, title, lead, plots in _OF_A_COMPARISON if compares else _SECTIONS:
         pictures = tuple(_picture(result, plot, alone=len(plots) == 1) for plot in plots)
         shown = codes.get(key, ())
         there = any(picture.figure for picture in pictures) or any(code.text for code in shown)
@@ -139,6 +152,8 @@ def _title_of_use(result: StudyResult) -> str:
 
 def answer(result: StudyResult) -> str:
     """Return in two or three words what the study found."""
+    if result.comparison is not None:
+        return "Gain shown" if result.comparison.outcome == "better" else "No gain shown"
     if result.verdict is None:
         return "No verdict" if result.state == "done" else "No verdict yet"
     return "Gain shown" if result.verdict.total.significant else "No gain shown"
@@ -189,12 +204,29 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     if result.baseline is not None:
         spread = "" if result.baseline.sd is None else f"± {result.baseline.sd:.2g}"
         found.append(("τ = 1 in the search", number(result.baseline.mean), spread))
+    if result.spec.compare is not None:
+        return (*_of_variants(result), _training(result))
     over = sum(count for name, count in result.trials.items() if name != "running")
     found.append(("search trials", f"{over:,}".replace(",", " "), f"{result.trials['pruned']} pruned"))
+    return (*found, _training(result))
+
+
+def _training(result: StudyResult) -> tuple[str, str, str]:
     gpu = result.cost.gpu_seconds
     cards = "no GPU" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
-    found.append(("training", duration(result.cost.train_seconds), cards))
-    return tuple(found)
+    return "training", duration(result.cost.train_seconds), cards
+
+
+def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
+    """Yield what each variant of a comparison gains over the reference."""
+    found = result.comparison
+    for each in found.variants[:_MOST_TILES] if found is not None else ():
+        if found is not None and each.answer is not None:
+            test = each.answer.paired
+            interval = f"{rounded(test.ci_low, test)} to {rounded(test.ci_high, test)}"
+            name = f"{each.name} over {found.reference}"
+            more = f"{100 * test.confidence:.4g} % interval {interval}, p = {test.p_value:.2g}"
+            yield name, rounded(test.gain, test), more
 
 
 def _ledger(found: Verdict) -> tuple[str, str, str]:
@@ -232,6 +264,9 @@ def _use(result: StudyResult) -> Iterator[Code]:
 
 def _reproduce(result: StudyResult, storage: str | None) -> Iterator[Code]:
     spec = result.spec.model_dump(mode="json", exclude_defaults=True)
+    command = "search" if result.spec.compare is None else "compare"
+    if result.spec.compare is not None:
+        del spec["search"]
     text: str = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
     # a page is sent on to people who are to know no password
     text = without_passwords(text)
@@ -239,7 +274,7 @@ def _reproduce(result: StudyResult, storage: str | None) -> Iterator[Code]:
     option = "" if storage is None else f" --storage '{storage}'"
     lines = [
         "# ask the same question again, in another database",
-        f"tempopt search {result.name}.yaml --storage sqlite:///again.db",
+        f"tempopt {command} {result.name}.yaml --storage sqlite:///again.db",
         "# look at this study",
         f"tempopt show {result.name}{option}",
         f"tempopt report {result.name}{option}",

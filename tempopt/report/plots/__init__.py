@@ -10,6 +10,14 @@ from collections.abc import Mapping
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Data, Plot, Table
+from tempopt.report.plots.comparison import (
+    ComparedShown,
+    VariantShown,
+    compared_data,
+    paired_data,
+    plot_compared,
+    plot_paired,
+)
 from tempopt.report.plots.confirmation import Comparison, Differences, differences_data, plot_differences
 from tempopt.report.plots.cost import CostShown, Machine, cost_data, plot_cost
 from tempopt.report.plots.entropy import (
@@ -47,7 +55,7 @@ from tempopt.report.plots.schedules import (
 )
 
 PLOTS: Mapping[str, Plot] = {
-    "differences": Plot(title="Fresh seeds, one by one", data=differences_data, figure=plot_differences),
+    "differences": Plot(title="Fresh seeds, one by one", data=paired_data, figure=plot_paired),
     "inference": Plot(title="Temperature at inference", data=inference_data, figure=plot_inference),
     "schedule": Plot(title="Temperature over training", data=schedule_data, figure=plot_schedule),
     "depth": Plot(title="Temperature over training and depth", data=depth_data, figure=plot_depth),
@@ -67,6 +75,7 @@ PLOTS: Mapping[str, Plot] = {
 
 __all__ = [
     "PLOTS",
+    "ComparedShown",
     "Comparison",
     "ConfirmedRun",
     "CostShown",
@@ -90,6 +99,8 @@ __all__ = [
     "Table",
     "Trial",
     "TrialCurve",
+    "VariantShown",
+    "compared_data",
     "cost_data",
     "depth_data",
     "differences_data",
@@ -99,6 +110,8 @@ __all__ = [
     "importance_data",
     "inference_data",
     "landscape_data",
+    "paired_data",
+    "plot_compared",
     "plot_cost",
     "plot_depth",
     "plot_differences",
@@ -108,6 +121,7 @@ __all__ = [
     "plot_importance",
     "plot_inference",
     "plot_landscape",
+    "plot_paired",
     "plot_pruned",
     "plot_pruning_check",
     "plot_schedule",

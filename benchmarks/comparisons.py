@@ -1,0 +1,110 @@
+"""How often does a comparison of given sets show a gain where there is none, and how often one that there is?
+
+Which runs there are, when they end and what is shown is tempopt's own code (tempopt/confirmation/compare.py).
+Each run is any recorded training of a task, whatever its parameters, so that no set is better than another.
+With ``--gain`` the first variant is better by that many standard deviations of the recorded values.
+
+    python -m benchmarks.comparisons --comparisons 250          # of each task
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from statistics import stdev
+from typing import Any
+
+from scipy.stats import binomtest
+
+from benchmarks.recorded.tasks import TASKS
+from benchmarks.recorded.world import World
+from benchmarks.simulated.whole import row
+from tempopt.confirmation.compare import Comparison, check_comparison, compared
+from tempopt.confirmation.stages import first_tickets, next_tickets
+from tempopt.records.rows import NewTicket, TicketRow
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.study_spec import StudySpec
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "8 pairs": {"seeds": {"confirm": 8}},
+    "4 to 16 pairs": {"seeds": {"confirm": {"min": 4, "max": 16}}},
+    "12 pairs, sign_flip": {"seeds": {"confirm": 12}, "test": "sign_flip"},
+}
+_VARIANTS = (1, 3)
+_DRAWN = 200
+
+
+def main() -> None:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tasks", nargs="*", default=list(TASKS))
+    parser.add_argument("--comparisons", type=int, default=250, help="of each task")
+    parser.add_argument(
+        "--gain", type=float, default=0.0, help="of the first variant, in standard deviations"
+    )
+    given = parser.parse_args()
+    print("| pairs | variants | comparisons | gain shown | only losses shown | runs |")
+    print("|---|---|---|---|---|---|", flush=True)
+    tasks = [_Task(task, given.gain) for task in given.tasks]
+    for name, study in _SETTINGS.items():
+        for variants in _VARIANTS:
+            found = [
+                _one(task, task.spec(study, variants, seed))
+                for task in tasks
+                for seed in range(given.comparisons)
+            ]
+            print(_line(name, variants, found), flush=True)
+
+
+def _line(name: str, variants: int, found: Sequence[tuple[Comparison, int]]) -> str:
+    many = len(found)
+    better = sum(each.outcome == "better" for each, _ in found)
+    worse = sum(each.outcome == "worse" for each, _ in found)
+    low, high = binomtest(better, many).proportion_ci()
+    runs = sum(count for _, count in found) / many
+    shown = f"{better}: {better / many:.1%} ({low:.1%} to {high:.1%})"
+    return f"| {name} | {variants} | {many} | {shown} | {worse}: {worse / many:.1%} | {runs:.1f} |"
+
+
+class _Task:
+    """One task: its world, the sets that are compared in it, and what the first variant gains."""
+
+    def __init__(self, name: str, gain: float) -> None:
+        self.world = World(name, shuffled=True)
+        # any that differ: no set is better than another
+        self._sets = self.world.drawn(0)[: 1 + max(_VARIANTS)]
+        values = [self.world.train(self._sets[0], seed).test for seed in range(_DRAWN)]
+        sign = 1.0 if self.world.spec.study.direction == "maximize" else -1.0
+        self.gain = sign * gain * stdev(values)
+
+    def spec(self, study: Mapping[str, Any], variants: int, seed: int) -> StudySpec:
+        """Return the spec of one comparison."""
+        data = self.world.spec.to_json()
+        data["study"] = {**data["study"], "test": "t", **study, "seed": seed}
+        return comparison_spec(data, self._sets[: 1 + variants])
+
+
+def _one(task: _Task, spec: StudySpec) -> tuple[Comparison, int]:
+    """Return what a comparison found, and how many runs it took."""
+    check_comparison(spec)
+    rows: list[TicketRow] = []
+    new = first_tickets(spec)
+    while new:
+        rows += [_trained(task, spec, ticket, len(rows) + n) for n, ticket in enumerate(new)]
+        new = next_tickets(rows, spec)
+    found = compared(rows, spec)
+    assert found is not None
+    return found, len(rows)
+
+
+def _trained(task: _Task, spec: StudySpec, ticket: NewTicket, id: int) -> TicketRow:
+    assert ticket.parameters is not None and spec.compare is not None
+    value = float(task.world.train(ticket.parameters, ticket.seed).test)
+    value += task.gain * (ticket.arm == spec.compare[1].name)
+    return row(ticket, id, state="done", outcome="complete", value=value)
+
+
+if __name__ == "__main__":
+    main()

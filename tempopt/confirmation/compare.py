@@ -1,0 +1,370 @@
+"""A comparison of given parameter sets: which runs it takes, and what it says of each variant.
+
+Pure. The sets are those of the spec's section ``compare:``, the first being the reference. All of them are
+trained on the same fresh seeds, and each other set, a *variant*, is compared with the reference by
+comparisons.py. Several variants share the level evenly (Bonferroni), so that the chance that any of them is
+falsely shown to be better is that of a single one, and all intervals hold together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tempopt.confirmation.comparisons import Answer, Evidence, Runs, gains_of
+from tempopt.errors import SpecError, UsageError
+from tempopt.records.rows import NewTicket, Parameters, TicketRow
+from tempopt.records.tickets import (
+    added_pairs,
+    current_round,
+    finished,
+    next_number,
+    of_kind,
+    pairs_of,
+    parameters_of,
+    rounds_behind,
+)
+from tempopt.seeds import derive
+from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
+from tempopt.spec.sections import Pairs
+from tempopt.statistics.alpha_ledger import level
+from tempopt.temperature import TEMPERATURE_PARAMETERS, training_key
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+_ABSENT = object()
+Outcome = Literal["better", "not_shown", "worse"]
+"""What a comparison comes to: some variant is better; none is, and some is worse; or neither is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One variant against the reference.
+
+    Args:
+        name: What it is called.
+        params: Its whole parameter set, effective values.
+        answer: It against the reference; None if no pair of their runs is left.
+    """
+
+    name: str
+    params: Parameters
+    answer: Answer | None
+
+    @property
+    def better(self) -> bool:
+        """Whether it is shown to be better than the reference."""
+        return self.answer is not None and self.answer.significant
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is shown to be worse than the reference."""
+        return self.answer is not None and self.answer.worse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a comparison found.
+
+    Args:
+        reference: Name of the set that the others are compared with.
+        reference_params: Its whole parameter set, effective values.
+        variants: The others, in the order in which they were given.
+        test: ``t``, ``sign_flip`` or ``wilcoxon``.
+        confirmed_on: ``test`` or ``validate``.
+        round: The round that it is of: 0, and one more for each time that pairs were added.
+        looks: Which verdict of the study it is, from 1.
+        alpha: Two-sided level that all variants share.
+    """
+
+    reference: str
+    reference_params: Parameters
+    variants: tuple[Variant, ...]
+    test: str
+    confirmed_on: str
+    round: int
+    looks: int
+    alpha: float
+
+    @property
+    def outcome(self) -> Outcome:
+        """What it comes to."""
+        if any(each.better for each in self.variants):
+            return "better"
+        return "worse" if any(each.worse for each in self.variants) else "not_shown"
+
+    @property
+    def best(self) -> Variant | None:
+        """Of the variants that are shown to be better the one with the largest gain, None if none is."""
+        shown = [(each.answer.paired.gain, each) for each in self.variants if each.answer and each.better]
+        return max(shown, key=lambda each: each[0])[1] if shown else None
+
+
+# ---- the runs
+
+
+def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+    """Return the next pairs that are trained: a run of the reference and of each variant that needs more.
+
+    Args:
+        tickets: All tickets of the study, which are all over; none for the first ones.
+        spec: The study's spec.
+
+    Returns:
+        ``confirm`` tickets of the current round, pair by pair; none if nothing more is needed.
+    """
+    reference, variants = _sets(spec)
+    now = current_round(tickets)
+    done = pairs_of(of_kind(tickets, "confirm", of_round=now))
+    if done:
+        wanted = _undecided(tickets, spec, now)
+        variants = [each for each in variants if each.name in wanted]
+    if not variants:
+        return []
+    upto = next(look for look in spec.study.seeds.confirm.looks if look > done)
+    return _pairs(tickets, spec, [reference, *variants], range(done, upto), now)
+
+
+def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
+    """Return a round of that many more pairs of all sets; none while the comparison is not over.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        count: Number of pairs, >= 1.
+    """
+    now = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=now)
+    if not confirm or not finished(confirm) or _undecided(tickets, spec, now):
+        return []
+    assert spec.compare is not None
+    return _pairs(tickets, spec, spec.compare, range(count), now + 1)
+
+
+def compare_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return how many tickets the current round will still get beside those there are, at most."""
+    now = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=now)
+    done = pairs_of(confirm)
+    if added_pairs(tickets, now):
+        return 0
+    if confirm and finished(confirm):
+        wanted = len(_undecided(tickets, spec, now))
+        sets = wanted + 1 if wanted else 0
+    else:
+        sets = sum(ticket.pair == done - 1 for ticket in confirm)
+    return sets * (spec.study.seeds.confirm.max - done)
+
+
+def _pairs(
+    tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[ComparedSet], pairs: range, of_round: int
+) -> list[NewTicket]:
+    assert spec.compare is not None
+    # another comparison has other seeds: who has picked the best of many is to confirm it on fresh ones
+    which = digest(spec.compare, names=False)
+    seeds = {pair: derive(spec.study.seed, "compare", which, pair, of_round) for pair in pairs}
+    plan = [(pair, each) for pair in pairs for each in sets]
+    return [
+        NewTicket(
+            kind="confirm",
+            arm=each.name,
+            number=number,
+            seed=seeds[pair],
+            pair=pair,
+            parameters=spec.parameters("search", each.parameters),
+            round=of_round,
+        )
+        for number, (pair, each) in enumerate(plan, next_number(tickets, "confirm"))
+    ]
+
+
+def _sets(spec: StudySpec) -> tuple[ComparedSet, list[ComparedSet]]:
+    """Return the reference and the variants."""
+    assert spec.compare is not None
+    return spec.compare[0], spec.compare[1:]
+
+
+def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> set[str]:
+    """Return the variants of a round, all of whose tickets are over, that need more pairs.
+
+    A variant gets no more once it is shown to be better or to be worse.
+    """
+    confirm = of_kind(tickets, "confirm", of_round=of_round)
+    done = pairs_of(confirm)
+    if added_pairs(tickets, of_round) or done >= spec.study.seeds.confirm.max:
+        return set()
+    found = set()
+    for each in _sets(spec)[1]:
+        # one that has fewer pairs than others was decided at an earlier look
+        if pairs_of(ticket for ticket in confirm if ticket.arm == each.name) == done:
+            answer = _answer(tickets, spec, of_round, each.name)
+            if answer is None or not (answer.significant or answer.worse):
+                found.add(each.name)
+    return found
+
+
+# ---- what they say
+
+
+def compared(tickets: Sequence[TicketRow], spec: StudySpec) -> Comparison | None:
+    """Return what the last round that is over says of each variant, None before the first is.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec, with the sets.
+    """
+    reference, variants = _sets(spec)
+    for of_round in range(current_round(tickets), -1, -1):
+        confirm = of_kind(tickets, "confirm", of_round=of_round)
+        if not confirm or not finished(confirm) or _undecided(tickets, spec, of_round):
+            continue
+        looks = _evidence(tickets, spec, of_round, variants[0].name).verdict
+        return Comparison(
+            reference=reference.name,
+            reference_params=parameters_of(confirm, reference.name) or {},
+            variants=tuple(
+                Variant(
+                    name=each.name,
+                    params=parameters_of(confirm, each.name) or {},
+                    answer=_answer(tickets, spec, of_round, each.name),
+                )
+                for each in variants
+            ),
+            test=spec.study.test,
+            confirmed_on=spec.study.confirm_on,
+            round=of_round,
+            looks=looks,
+            alpha=level(looks),
+        )
+    return None
+
+
+def _evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Evidence:
+    """Return the pairs of a variant, and of the reference those beside it, with the variant's share."""
+    reference, variants = _sets(spec)
+    confirm = of_kind(tickets, "confirm")
+    places = {(ticket.round, ticket.pair) for ticket in confirm if ticket.arm == variant}
+    own = [t for t in confirm if t.arm in (reference.name, variant) and (t.round, t.pair) in places]
+    return Evidence(own, spec, of_round, share=1.0 / len(variants))
+
+
+def _answer(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Answer | None:
+    evidence = _evidence(tickets, spec, of_round, variant)
+    return evidence.compare(evidence.runs(variant), evidence.runs(_sets(spec)[0].name))
+
+
+def variant_gains(
+    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str
+) -> list[tuple[int, float]]:
+    """Return a variant's gain over the reference on each pair that counts, numbered over the rounds.
+
+    More is better, whatever the direction; pairs of which a run was lost are left out.
+    """
+    found, before = [], 0
+    for each in rounds_behind(tickets, of_round):
+        confirm = of_kind(tickets, "confirm", of_round=each)
+        own = [ticket for ticket in confirm if ticket.arm == variant]
+        there = {ticket.pair for ticket in own}
+        beside = [t for t in confirm if t.arm == _sets(spec)[0].name and t.pair in there]
+        gains = gains_of(Runs.of(own), Runs.of(beside), spec)
+        found += [(before + pair, gain) for pair, gain in gains.items()]
+        before += pairs_of(confirm)
+    return found
+
+
+# ---- what is refused
+
+
+def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
+    """Refuse a comparison that could show nothing, or that takes more runs than are allowed.
+
+    Args:
+        spec: Its spec; the schedules outside tempopt that it names have been imported.
+        max_runs: Most runs that it may take; None: as many as it needs.
+
+    Raises:
+        SpecError: Two sets train the same.
+        UsageError: It may take more runs than that.
+    """
+    assert spec.compare is not None
+    seen: dict[str, str] = {}
+    lines = []
+    for each in spec.compare:
+        key = _training(spec, each)
+        if key in seen:
+            lines.append(
+                f"{each.name} trains the same as {seen[key]}, so there is nothing to compare. Give it other "
+                "values, or take it out."
+            )
+        seen.setdefault(key, each.name)
+    if lines:
+        raise SpecError("\n".join(lines))
+    _check_runs(spec, max_runs)
+
+
+def _check_runs(spec: StudySpec, max_runs: int | None) -> None:
+    assert spec.compare is not None
+    sets, pairs = len(spec.compare), spec.study.seeds.confirm.max
+    if max_runs is None or sets * pairs <= max_runs:
+        return
+    fit = max_runs // sets
+    fewest = fewest_pairs(Pairs(min=2, max=2), spec.study.test, sets - 1)
+    most = "up to " if spec.study.seeds.confirm.min < pairs else ""
+    remedy = f"{fit} pairs fit: --pairs {fit}."
+    if fit < fewest:
+        remedy = (
+            f"Fewer than {fewest} pairs can show nothing with test: {spec.study.test}: allow at least "
+            f"{sets * fewest} runs."
+        )
+    raise UsageError(
+        f"At most {max_runs} runs are allowed, and this comparison takes {most}{sets} sets × {pairs} pairs = "
+        f"{sets * pairs} runs. {remedy}"
+    )
+
+
+def _training(spec: StudySpec, given: ComparedSet) -> str:
+    """Return a text that is equal for sets that train the same, as far as the spec alone tells."""
+    whole = {**_as_given(spec), **spec.parameters("search", given.parameters)}
+    plan = {name: value for name, value in whole.items() if name in TEMPERATURE_PARAMETERS}
+    rest = {name: _number(value) for name, value in whole.items() if name not in plan}
+    return json.dumps([training_key(plan), rest], sort_keys=True)
+
+
+def _as_given(spec: StudySpec) -> dict[str, Any]:
+    """Return what the spec itself gives for each name that a set has, temperature parameters apart."""
+    assert spec.compare is not None
+    sections: dict[str, Mapping[str, Any]] = {
+        "data": (spec.data or {}).get("init_args", {}),
+        "trainer": spec.trainer,
+    }
+    found: dict[str, Any] = {}
+    for name in sorted({name for each in spec.compare for name in each.parameters}):
+        prefix, _, rest = name.partition(".")
+        inside = bool(rest) and prefix in sections
+        place, path = (sections[prefix], rest) if inside else (spec.model["init_args"], name)
+        value = _below(place, path.split("."))
+        if value is not _ABSENT and name not in TEMPERATURE_PARAMETERS:
+            found[name] = value
+    return found
+
+
+def _below(place: Any, path: Sequence[str]) -> Any:
+    for segment in path:
+        if isinstance(place, Mapping) and "class_path" in place:
+            place = place.get("init_args") or {}
+        if not isinstance(place, Mapping) or segment not in place:
+            return _ABSENT
+        place = place[segment]
+    return place
+
+
+def _number(value: Any) -> Any:
+    """Return the value with whole numbers as those that they are equal to."""
+    if isinstance(value, list):
+        return [_number(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _number(each) for key, each in value.items()}
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,0 +1,183 @@
+"""A comparison of given parameter sets in plain words, and which set is exported; computes nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tempopt.confirmation.compare import Comparison, Variant
+from tempopt.errors import StudyFailed
+from tempopt.results.verdict_text import DATA, TESTS
+from tempopt.results.wording import confidence, duration, numbers, parameters_text, rounded
+from tempopt.statistics.paired_tests import ALPHA
+
+if TYPE_CHECKING:
+    from tempopt.results.study_result import StudyResult
+
+
+def comparison_lines(result: StudyResult) -> list[str]:
+    """Return what a comparison found, one statement a line."""
+    found = result.comparison
+    if found is None:
+        return _open_lines(result)
+    several = len(found.variants) > 1
+    lines = [comparison_headline(result), f"  {found.reference}, the reference: {_set_text(result, 0)}"]
+    for place, each in enumerate(found.variants, start=1):
+        text = f"  {each.name}: {_set_text(result, place)}"
+        lines += [f"{text}: {_of_variant(each)}." if several else text]
+    lines += [f"  {line}" for line in _notes(found)]
+    for each in found.variants:
+        lines += [f"  {line}" for line in _caveats(each, found.reference)]
+    return lines
+
+
+def comparison_headline(result: StudyResult) -> str:
+    """Return what a comparison found in one line."""
+    found = result.comparison
+    if found is None:
+        return f"{result.metric}: nothing is compared yet."
+    if len(found.variants) == 1:
+        return _headline_of_one(result, found, found.variants[0])
+    where = f"({DATA[found.confirmed_on]} data, {TESTS[found.test]})"
+    better = [each.name for each in found.variants if each.better]
+    worse = [each.name for each in found.variants if each.worse]
+    if better:
+        text = f"Gain shown: in {result.metric} {_are(better)} better than {found.reference}"
+    else:
+        names = ", ".join(each.name for each in found.variants)
+        text = (
+            f"No gain shown: in {result.metric} none of {names} is shown to be better than {found.reference}"
+        )
+    return f"{text}{f'; {_are(worse)} worse' if worse else ''} {where}."
+
+
+def _headline_of_one(result: StudyResult, found: Comparison, variant: Variant) -> str:
+    if variant.answer is None:
+        return f"No verdict: no pair of runs of {variant.name} and {found.reference} could be compared."
+    test = variant.answer.paired
+    where = f"{test.n_pairs} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]}"
+    told = f"({numbers(test)}; {where})"
+    size = rounded(abs(test.gain), test).lstrip("+")
+    if variant.better or variant.worse:
+        higher = variant.better == (result.direction == "maximize")
+        change = f"{result.metric} is {'higher' if higher else 'lower'} by {size}"
+        verdict = "Gain shown" if variant.better else f"No gain shown: {variant.name} is worse"
+        return f"{verdict}: {change} with {variant.name} than with {found.reference} {told}."
+    change = f"{variant.name} gains {rounded(test.gain, test)} in {result.metric} over {found.reference}"
+    return f"No gain shown: {change} {told}."
+
+
+def _of_variant(variant: Variant) -> str:
+    if variant.answer is None:
+        return "no pair of runs could be compared"
+    test = variant.answer.paired
+    shown = "better" if variant.better else "worse" if variant.worse else "no difference shown"
+    return f"{rounded(test.gain, test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}"
+
+
+def _notes(found: Comparison) -> list[str]:
+    """Return what is to be said of the comparison as a whole."""
+    lines = []
+    several = len(found.variants)
+    if several > 1:
+        each, together = (f"{100 * (1 - alpha):.4g} %" for alpha in (found.alpha / several, found.alpha))
+        lines.append(
+            f"the {several} variants share the {100 * found.alpha:.3g} % that this verdict may spend: each "
+            f"interval covers {each}, all of them together {together}, and p is scaled so that 0.05 is the "
+            "limit."
+        )
+    elif (answer := found.variants[0].answer) is not None and not answer.significant:
+        test = answer.paired
+        if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
+            above = rounded(max(test.ci_high, 0.0), test).lstrip("+")
+            lines.append(f"a gain above {above} is excluded ({confidence(test)}).")
+    if found.looks > 1:
+        lines.append(
+            f"verdict {found.looks} of this study: of the 5 % that all its verdicts share, this one may "
+            f"spend {100 * found.alpha:.2g} %, so p is multiplied by {ALPHA / found.alpha:.3g}."
+        )
+    if found.confirmed_on == "validate":
+        lines.append("compared on the validation data.")
+    return lines
+
+
+def _caveats(variant: Variant, reference: str) -> list[str]:
+    answer = variant.answer
+    if answer is None:
+        return []
+    lines = []
+    test = answer.paired
+    if test.gain == test.ci_low == test.ci_high == 0:
+        lines.append(f"{variant.name} and {reference} have the same value on every seed.")
+    if answer.diverged or answer.reference_diverged:
+        counts = (
+            f"{answer.diverged} of {test.n_pairs} seeds, {reference} on {answer.reference_diverged} (counted "
+            "with the worst value reached)"
+        )
+        more = answer.diverged > answer.reference_diverged and test.significant
+        lines.append(f"{variant.name} diverged on {counts}{'; so its gain does not count' if more else ''}.")
+    if answer.dropped:
+        lines.append(
+            f"pairs of {variant.name} left out, a run of theirs having failed on every attempt: "
+            f"{answer.dropped}."
+        )
+    if math.isinf(test.ci_low):
+        lines.append(f"too few pairs for a finite interval of {variant.name}; give more (--pairs).")
+    return lines
+
+
+def _open_lines(result: StudyResult) -> list[str]:
+    if result.state == "done":
+        return [f"No verdict: {result.name} is over, and nothing could be compared."]
+    runs = result.tickets["confirm"]
+    over = f"{runs.done + runs.failed} of {runs.requested or 0} runs are over"
+    return [f"No verdict yet: the comparison on fresh seeds is not over ({over})."]
+
+
+def cost_line(result: StudyResult) -> str:
+    """Return what the runs of a comparison took."""
+    runs = sum(count.done + count.failed for count in result.tickets.values())
+    gpu = result.cost.gpu_seconds
+    cards = "" if gpu is None else f"; {duration(gpu)} of GPUs"
+    return f"  cost: {duration(result.cost.train_seconds)} of training in {runs} runs{cards}."
+
+
+def exported(result: StudyResult) -> Variant:
+    """Return the set that is exported: of those that are shown to be better the one with the largest gain.
+
+    Raises:
+        StudyFailed: None is shown to be better.
+    """
+    found = result.comparison
+    if found is None:
+        raise StudyFailed(
+            f'The comparison "{result.name}" is not over, so there is nothing to export yet. Continue it: '
+            f"tempopt resume {result.name}"
+        )
+    if found.best is None:
+        raise StudyFailed(
+            f'The comparison "{result.name}" has shown no parameter set to be better than '
+            f"{found.reference}, so there is nothing to export. Keep {found.reference}: "
+            f"{_set_text(result, 0)}."
+        )
+    return found.best
+
+
+def export_header(result: StudyResult) -> list[str]:
+    """Return what an export of a comparison begins with."""
+    best = exported(result)
+    return [
+        f"{best.name} of tempopt's comparison {result.name!r}, as written by tempopt export.",
+        comparison_headline(result),
+    ]
+
+
+def _set_text(result: StudyResult, place: int) -> str:
+    """Return a set as it was given."""
+    assert result.spec.compare is not None
+    given: dict[str, Any] = result.spec.compare[place].parameters
+    return parameters_text(given) if given else "the spec as it stands"
+
+
+def _are(names: list[str]) -> str:
+    return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"

@@ -1,0 +1,249 @@
+"""The ``compare:`` section: parameter sets that are compared on fresh seeds, each with the first one.
+
+Reads and checks them as far as data alone can tell. How they are compared is confirmation/compare.py's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from tempopt.errors import SpecError
+from tempopt.spec.lightning_sections import parse_trainer
+from tempopt.spec.search_space import name_problem
+from tempopt.spec.sections import Pairs, Section, StudySection
+from tempopt.spec.yaml_source import FaultsError, parse_mapping, read_mapping, unresolved
+from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.paired_tests import Test
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
+from tempopt.temperature.plan import flat_numbers
+from tempopt.temperature.ranges import RANGES
+
+NO_SEARCH: dict[str, Any] = {}
+"""What stands for the section ``search:`` of a spec that compares; this very object."""
+
+GivenSet = Mapping[str, Any] | str | Path
+"""A parameter set as a person gives it: a mapping, one in YAML, or the path of a file that holds one."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
+_NAMED = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_TYPICAL = "{temperature_init: 2, lr: 0.001}"
+# What a search alone reads of the section study:.
+_OF_A_SEARCH = (
+    *("trials", "arms", "candidates", "sampler", "pruner", "enqueue", "warm_start", "limits"),
+    *("ablation", "keep_share", "min_gain", "failure", "init_only", "checkpoint_quota"),
+)
+
+
+class ComparedSet(Section):
+    """One parameter set of the ``compare:`` section, with the name that messages and results have for it."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=rf"^{_NAME}$",
+            description="a name of at most 40 letters, digits, dots, dashes and underscores",
+        ),
+    ]
+    parameters: Annotated[
+        dict[str, Any],
+        Field(description=f"a mapping of names to values, as in {_TYPICAL}; {{}} for the spec as it stands"),
+    ]
+
+    @field_validator("parameters")
+    @classmethod
+    def _held(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the values as tickets hold them, so that 2 and 2.0 are the same temperature."""
+        return {
+            name: float(value) if type(value) is int and name in RANGES and not RANGES[name].whole else value
+            for name, value in flat_numbers(given).items()
+        }
+
+
+def of_comparison(given: object) -> object:
+    """Return a spec without what belongs to a search, if it has a section ``compare:``."""
+    if not isinstance(given, Mapping) or given.get("compare") is None:
+        return given
+    result = {**given, "search": NO_SEARCH}
+    if isinstance(study := given.get("study"), Mapping):
+        result["study"] = kept = {key: each for key, each in study.items() if key not in _OF_A_SEARCH}
+        if isinstance(seeds := study.get("seeds"), Mapping):
+            kept["seeds"] = {key: each for key, each in seeds.items() if key not in ("search", "choose")}
+    return result
+
+
+def check_sets(sets: Sequence[ComparedSet], *, model_args: Mapping[str, Any]) -> None:
+    """Refuse sets that cannot be compared.
+
+    Args:
+        sets: The first is what the others are compared with.
+        model_args: Init arguments that the ``model:`` section sets.
+
+    Raises:
+        FaultsError: There are too few, or a name or a value is wrong; all of it is in it.
+    """
+    lines: list[tuple[str, str]] = []
+    if len(sets) < 2:
+        message = (
+            f"given {len(sets)} parameter set{'s' * (len(sets) != 1)}. Give the reference and at least one "
+            "variant; {} is the spec as it stands."
+        )
+        lines.append(("compare", message))
+    names = [each.name for each in sets]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        lines.append(("compare", f"two parameter sets are named {name}. Give each a name of its own."))
+    for each in sets:
+        for name, value in each.parameters.items():
+            if problem := _problem(name, value, model_args):
+                lines.append((f"compare.{each.name}.{name}", problem))
+    if lines:
+        raise FaultsError(lines)
+
+
+def _problem(name: str, value: object, model_args: Mapping[str, Any]) -> str | None:
+    if problem := name_problem(name, model_args, does="compared"):
+        return problem
+    if problem := _value_problem(value):
+        return problem
+    try:
+        if name in TEMPERATURE_PARAMETERS:
+            check_parameter(name, value)
+        prefix, _, rest = name.partition(".")
+        if prefix == "trainer" and "." not in rest:
+            parse_trainer({rest: value})
+    except SpecError as error:
+        return str(error)
+    except FaultsError as error:
+        return error.lines[0][1]
+    return None
+
+
+def _value_problem(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            return f"given {value!r}. Give keys that are text."
+        return next(filter(None, map(_value_problem, value.values())), None)
+    if isinstance(value, list):
+        return next(filter(None, map(_value_problem, value)), None)
+    if unresolved(value):
+        return f"given {value!r}. Variables of the environment are read in model:, data: and trainer: only."
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"given {value!r}. Give a finite number."
+    if not (value is None or isinstance(value, bool | int | float | str)):
+        return f"given {value!r}. Give text, a number, true, false, null, a list or a mapping."
+    return None
+
+
+def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None) -> list[tuple[str, str]]:
+    """Return what in the section ``study:`` keeps sets from being compared, as dotted path and message."""
+    if sets is None:
+        return []
+    if study.evaluate_only is not None:
+        message = "nothing is trained with it, so there are no runs to compare. Take it out."
+        return [("study.evaluate_only", message)]
+    fewest = fewest_pairs(study.seeds.confirm, study.test, len(sets) - 1)
+    if study.seeds.confirm.max >= fewest:
+        return []
+    message = (
+        f"given {study.seeds.confirm.max} with test: {study.test} and {len(sets) - 1} variants, which share "
+        f"the error rate. So few pairs can show nothing: give at least {fewest}, or test: t."
+    )
+    return [("study.seeds.confirm", message)]
+
+
+def fewest_pairs(asked: Pairs, test: Test, variants: int) -> int:
+    """Return the fewest pairs, those asked for at least, at which one of so many variants can be shown."""
+    return asked.enough(test, level(1) / variants)
+
+
+def in_every_set(sets: Sequence[ComparedSet] | None) -> set[str]:
+    """Return the names that each of the sets gives a value."""
+    return set.intersection(*(set(each.parameters) for each in sets)) if sets else set()
+
+
+def with_sets(data: Mapping[str, Any], given: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Return a spec as plain data with these sets as its section ``compare:``; None: with its own, if any.
+
+    Raises:
+        SpecError: It has sets of its own as well.
+    """
+    if given is None:
+        return dict(data)
+    if data.get("compare") is not None:
+        raise SpecError(
+            "The study spec has a section compare:, and parameter sets were given as well. Give the sets in "
+            "one of the two places."
+        )
+    return {**data, "compare": list(given)}
+
+
+def named_sets(given: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[str, Any]]:
+    """Return parameter sets as the section ``compare:`` has them.
+
+    One that is given no name is called by the name of its file, or else by its place: A, B, C, ...
+
+    Args:
+        given: A mapping; a text that is one in YAML, or the path of a file; ``name=`` before it names it.
+
+    Raises:
+        SpecError: Some of them cannot be read; there is a line for each.
+    """
+    named: list[tuple[str | None, GivenSet]]
+    if isinstance(given, Mapping):
+        named = [(str(name), each) for name, each in given.items()]
+    else:
+        named = [(None, each) for each in given]
+    found, faults = [], []
+    for place, (name, each) in enumerate(named):
+        try:
+            own, parameters = _read(each)
+        except SpecError as error:
+            faults.append(str(error))
+            continue
+        default = _LETTERS[place] if place < len(_LETTERS) else f"set{place + 1}"
+        found.append({"name": name or own or default, "parameters": parameters})
+    if faults:
+        raise SpecError("\n".join(faults))
+    return found
+
+
+def _read(given: GivenSet) -> tuple[str | None, dict[str, Any]]:
+    """Return a set's name, if it has one, and its parameters."""
+    if isinstance(given, Mapping):
+        return None, dict(given)
+    text = str(given)
+    name = None
+    if not _is_file(text) and (split := _NAMED.fullmatch(text)):
+        name, text = split[1], split[2]
+    if _is_file(text):
+        stem = Path(text).stem
+        return name or (stem if re.fullmatch(_NAME, stem) else None), read_mapping(Path(text).expanduser())
+    if not text.lstrip().startswith("{") and ":" not in text:
+        example = f"{{{name}: {text}}}" if name else _TYPICAL
+        raise SpecError(
+            f"There is no file \"{text}\". Give a parameter set as a mapping, as in '{example}', or the path "
+            "of a YAML file that holds one."
+        )
+    return name, parse_mapping(text, source=f"the parameter set {given!r}")
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_file()
+    except (OSError, ValueError):
+        # too long for a path, or no path at all
+        return False
+
+
+def digest(sets: Sequence[ComparedSet], *, names: bool = True) -> str:
+    """Return a text that tells these sets from others; ``names``: whether what they are called counts."""
+    told = [[each.name if names else "", each.parameters] for each in sets]
+    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()

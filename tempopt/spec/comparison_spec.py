@@ -1,0 +1,67 @@
+"""The spec of a comparison: any study spec, with the parameter sets to compare in place of a search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tempopt.errors import UsageError
+from tempopt.spec import yaml_source
+from tempopt.spec.catalog import find_spec
+from tempopt.spec.compared_sets import GivenSet, digest, named_sets, with_sets
+from tempopt.spec.study_spec import StudySpec, load_spec
+
+_LONGEST_NAME = 100
+_DIGITS = 6
+
+
+def comparison_spec(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    name: str | None = None,
+    pairs: int | None = None,
+    overrides: Sequence[str] = (),
+) -> StudySpec:
+    """Return the spec of a comparison of parameter sets.
+
+    Args:
+        spec: What they are sets of: loaded, as plain data, the path of a YAML file or the name of a bundled
+            one. Its ``search:`` is not read.
+        sets: The reference first; none: those of the spec's own section ``compare:``.
+        name: Name of the study; None: the spec's and a short hash of the sets, or the spec's own if it has
+            the sets.
+        pairs: Number of pairs in place of ``study.seeds.confirm``.
+        overrides: Settings ``a.b=c`` that go over the spec's.
+
+    Raises:
+        UsageError: There are no sets, or two lists of them.
+        SpecError: The spec or a set is wrong.
+    """
+    given = named_sets(sets) or None
+    if given is None and not _has_sets(spec):
+        raise UsageError(
+            "No parameter sets were given, so there is nothing to compare. Give the reference and at least "
+            "one variant, as in: tempopt compare SPEC '{}' '{temperature_init: 2}'"
+        )
+    over = [*overrides, *([] if pairs is None else [f"study.seeds.confirm={pairs}"])]
+    if isinstance(spec, str | Path):
+        found = load_spec(spec, over, compare=given)
+    elif isinstance(spec, StudySpec):
+        found = spec.comparing(given).with_overrides(over)
+    else:
+        found = StudySpec.parse(with_sets(spec, given), source="the study spec").with_overrides(over)
+    assert found.compare is not None
+    if name is None and given is not None:
+        suffix = f"-compare-{digest(found.compare)[:_DIGITS]}"
+        name = f"{found.study.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
+    return found if name is None else found.with_overrides([f"study.name={json.dumps(name)}"])
+
+
+def _has_sets(spec: StudySpec | Mapping[str, Any] | str | Path) -> bool:
+    if isinstance(spec, StudySpec):
+        return spec.compare is not None
+    data = spec if isinstance(spec, Mapping) else yaml_source.read(find_spec(spec)).data
+    return data.get("compare") is not None

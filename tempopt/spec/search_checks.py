@@ -1,0 +1,50 @@
+"""Whether a search space asks something about temperature, and each of its names can change anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tempopt.errors import SpecError
+from tempopt.spec.search_space import Domain, idle
+from tempopt.spec.yaml_source import unresolved
+from tempopt.temperature.groups import CREDITED
+from tempopt.temperature.parameters import check_parameter
+
+_REMEDY = (
+    "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and layer_ratio, a "
+    "length_scaling, a normaliser and top_k, an entropy_lambda, its entropy_schedule and "
+    "entropy_lambda_final), set that under model.init_args, or take the name out."
+)
+
+
+def temperature_problems(
+    search: Mapping[str, Domain], fixed: Mapping[str, Any], *, asks: bool
+) -> list[tuple[str, str]]:
+    """Return what is wrong with the temperatures of a spec: the path of each fault, and the message.
+
+    Args:
+        search: The searched names.
+        fixed: Temperature parameters that the model's init arguments set.
+        asks: Whether the verdict of the study is about a temperature, so that one has to be searched.
+    """
+    lines = []
+    for name, value in fixed.items():
+        try:
+            if not unresolved(value):
+                check_parameter(name, value)
+        except SpecError as error:
+            lines.append((f"model.init_args.{name}", str(error)))
+    if lines:
+        return lines
+    if asks and not any(name in CREDITED for name in search):
+        message = (
+            f"given {', '.join(search)}, of which none is a temperature, so that there would be no "
+            "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "
+            "high: 4}."
+        )
+        return [("search", message)]
+    return [
+        (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {_REMEDY}")
+        for name in idle(search, fixed)
+    ]

@@ -1,0 +1,342 @@
+"""``tempopt compare`` as a gate: exit codes that a script acts on, real trainings, and what is resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tempopt import cli
+from tempopt.agent.observer import Unobserved
+from tempopt.cli import launched
+from tempopt.confirmation.compare import Comparison, Variant
+from tempopt.confirmation.comparisons import Answer
+from tempopt.results.study_result import StudyResult
+from tempopt.spec.study_spec import StudySpec
+from tempopt.statistics.paired_tests import paired
+from tempopt.store.store import Store
+from tempopt.study import api
+from tests.toy_study import FAKED, URL, Watcher, wait_until
+
+SPEC = """\
+study: {name: toy, metric: val_loss, direction: minimize, seeds: {confirm: 5}}
+model: {class_path: toy_modules.Toy}
+data: {class_path: toy_modules.ToyData}
+trainer: {max_steps: 12, val_check_interval: 12, check_val_every_n_epoch: null, accelerator: cpu}
+"""
+NAME = ["--name", "toy"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, toy_folder: None) -> Path:
+    """The folder of a person with a plain config that has a section study: and no search:."""
+    (tmp_path / "toy.yaml").write_text(SPEC, encoding="utf-8")
+    return tmp_path
+
+
+GATE = """\
+gate() {
+    "$PYTHON" -m tempopt compare toy.yaml "$@" --workers 1 --no-report > "$LOG" 2>&1
+    case $? in
+        0) echo better ;;
+        3) echo not shown ;;
+        4) echo worse ;;
+        *) echo "failed: $?"; cat "$LOG" ;;
+    esac
+}
+LOG=1.log gate 'frozen={lr: 0.0}' 'trained={lr: 0.003, trainer.max_steps: 48}'
+LOG=2.log gate '{lr: 0.003, trainer.max_steps: 48}' '{lr: 0.0}' --json
+LOG=3.log gate '{}' '{lr: 0.0}' --max-runs 7
+LOG=4.log gate '{lr: 0.0, dropout: 0.2}' '{lr: 0.0, dropout: 0.3}'
+"$PYTHON" -m tempopt resume toy-compare-$(ls tempopt-runs | head -1 | sed 's/.*-//') --no-report > /dev/null
+echo "resume: $?"
+"""
+
+
+def test_a_shell_script_goes_by_the_exit_codes_of_real_trainings(folder: Path) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(
+        ["bash", "-c", GATE], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    logs = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
+    assert lines[:2] == ["better", "worse"], logs
+    assert lines[2].startswith("failed:")
+    assert "takes 2 sets × 5 pairs = 10 runs. 3 pairs fit: --pairs 3." in (folder / "3.log").read_text()
+    # what is never trained is what it was
+    assert "not shown" in lines and "have the same value on every seed" in (folder / "4.log").read_text()
+    assert lines[-1] in ("resume: 0", "resume: 3", "resume: 4")
+    first = (folder / "1.log").read_text()
+    assert "Gain shown: val_loss is lower by" in first and "with trained than with frozen" in first
+    assert "Take trained:" in first
+    studies = json.loads(run(folder, "list", "--json").stdout)
+    # the one that was refused is not there
+    assert len(studies) == 3 and all(each["state"] == "done" for each in studies)
+    name = studies[0]["study"]
+    shown = run(folder, "show", name)
+    assert shown.returncode == 0 and "Gain shown" in shown.stdout and "baseline" not in shown.stdout
+    exported = run(folder, "export", name)
+    assert exported.returncode == 0 and "lr: 0.003" in exported.stdout and "max_steps: 48" in exported.stdout
+    nothing = run(folder, "export", studies[1]["study"])
+    assert nothing.returncode == 1 and "there is nothing to export. Keep A" in nothing.stderr
+    assert run(folder, "report", name, "--plotlyjs", "cdn").returncode == 0
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tempopt", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+# ---- workers that train nothing
+
+
+def compare(*words: str) -> int:
+    return cli.main(["compare", "toy.yaml", *words, "--workers", "1", "--no-report"])
+
+
+def test_the_same_command_again_prints_the_same_result_and_trains_nothing(
+    folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = [compare("{}", "{temperature_init: 4}", *NAME)]
+    first = capsys.readouterr().out
+    with Store.open(URL, create=False) as store:
+        before = store.tickets(store.load_study("toy").id)
+    codes.append(compare("{}", "{temperature_init: 4}", *NAME))
+    assert codes[0] == codes[1] and "trainings: 10 confirm" in first
+    assert first.split("\n\n")[1] == capsys.readouterr().out.strip().split("\n\n")[0]
+    with Store.open(URL, create=False) as store:
+        assert store.tickets(store.load_study("toy").id) == before
+    # another question of that name
+    assert compare("{}", "{temperature_init: 3}", *NAME) == 2
+    assert "compare: was" in capsys.readouterr().err
+
+
+def test_json_is_all_that_stands_on_standard_output(
+    folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = compare("{}", "{temperature_init: 4}", "--json")
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)["comparison"]
+    assert {"better": 0, "not_shown": 3, "worse": 4}[found["outcome"]] == code
+    assert "confirm 0 (A)" in captured.err
+    assert compare("{}", "{lr: 1}", "--json", "--detach", "--launcher", "ray") == 2
+    assert "--detach does not wait" in capsys.readouterr().err
+
+
+def test_more_pairs_are_added_and_more_trials_refused(
+    folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = compare("{}", "{temperature_init: 4}", *NAME)
+    assert first in (0, 3, 4)
+    capsys.readouterr()
+    assert cli.main(["resume", "toy", "--pairs", "+3", "--no-report"]) in (0, 3, 4)
+    assert "verdict 2 of this study" in capsys.readouterr().out
+    assert cli.main(["resume", "toy", "--trials", "+3"]) == 2
+    assert "there are no trials to add" in capsys.readouterr().err
+    assert cli.main(["show", "toy", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["comparison"]["variants"][0]["n_pairs"] == 8 and found["tickets"]["confirm"]["done"] == 16
+
+
+def test_a_comparison_has_no_search_to_stop(
+    folder: Path, fake_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        api.compare(SPEC_DATA, [{}, {"lr": 0.1}], storage=URL, name="toy", observer=interrupting(2))
+    assert cli.main(["stop", "toy"]) == 0
+    assert "there is no search to stop" in capsys.readouterr().out
+    assert cli.main(["list"]) == 0 and cli.main(["show", "toy"]) == 0
+    assert "No verdict yet: the comparison on fresh seeds is not over" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "No parameter sets were given"),
+        (["{}"], "Give the reference and at least one variant"),
+        (["{}", "missing.yaml"], 'There is no file "missing.yaml"'),
+        (["{}", "{lr: "], "is not valid YAML"),
+        (["{}", "{temperature_init: -1}"], "compare.B.temperature_init"),
+        (["{}", "{temperature_init: 1}"], "B trains the same as A"),
+        (["{}", "{lr: 0.1}", "--max-runs", "7"], "3 pairs fit: --pairs 3"),
+        (["{}", "{lr: 0.1}", "--pairs", "1"], '"1" is not a number of 2 or more'),
+        (["{}", "{lr: 0.1}", "--max-runs", "0"], '"0" is not a number of 1 or more'),
+        (["{}", "{lr: 0.1}", "--detach"], "--detach is for a launcher"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_and_nothing_is_stored(
+    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(*words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.out == ""
+    assert not (folder / "tempopt.db").exists()
+
+
+def test_what_only_the_classes_know_is_told_before_anything_is_stored(folder: Path) -> None:
+    # a real worker imports them
+    done = run(folder, "compare", "toy.yaml", "{}", "{lr: fast, nonsense: 1}", "{lr: 1.0, data.workers: x}")
+    assert done.returncode == 2
+    assert "compare.lr: " in done.stderr and "compare.nonsense: " in done.stderr
+    assert "compare.data.workers: " in done.stderr
+    assert not run(folder, "list", "--json").stdout.strip().strip("[]")
+    # what only a training shows, of the set that it is in
+    done = run(folder, "compare", "toy.yaml", "{}", "broken={raise_at: 1}")
+    assert done.returncode == 2 and "The dry run of broken: " in done.stderr
+    assert not run(folder, "list", "--json").stdout.strip().strip("[]")
+
+
+def test_a_spec_that_compares_is_not_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = "compare: [{name: a, parameters: {}}, {name: b, parameters: {lr: 0.1}}]\n"
+    Path("both.yaml").write_text(SPEC + sets, encoding="utf-8")
+    for words in ([], ["--launcher", "local"]):
+        assert cli.main(["search", "both.yaml", *words]) == 2
+        assert "Carry it out with tempopt compare SPEC" in capsys.readouterr().err
+
+
+# ---- interruption
+
+
+SPEC_DATA: dict[str, Any] = {
+    "study": {"name": "toy", "metric": "val_loss", "direction": "minimize", "seeds": {"confirm": 4}},
+    "model": {"class_path": "toy_modules.Toy"},
+    "data": {"class_path": "toy_modules.ToyData"},
+    "trainer": {"max_steps": 24, "val_check_interval": 4, "accelerator": "cpu"},
+}
+
+
+def interrupting(after: int) -> Unobserved:
+    def leave() -> None:
+        raise KeyboardInterrupt
+
+    return Watcher(lambda snapshot: snapshot.done["confirm"] >= after, leave)
+
+
+def facts() -> list[tuple[Any, ...]]:
+    with Store.open(URL, create=False) as store:
+        rows = store.tickets(store.load_study("toy").id)
+    return [(row.kind, row.arm, row.number, row.seed, row.parameters, row.value) for row in rows]
+
+
+def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
+    folder: Path,
+    fake_workers: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sets = [{}, {"temperature_init": 4.0}, {"lr": 0.1}]
+    with pytest.raises(KeyboardInterrupt):
+        api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=2, observer=interrupting(3))
+    result = api.resume("toy", storage=URL, workers=1)
+    assert result.state == "done" and result.comparison is not None
+    interrupted, found = facts(), result.comparison
+    monkeypatch.chdir(tmp_path_factory.mktemp("undisturbed"))
+    whole = api.compare(SPEC_DATA, sets, storage=URL, name="toy", workers=1)
+    assert (interrupted, found) == (facts(), whole.comparison)
+
+
+def test_a_comparison_outlives_the_agent_that_is_killed(folder: Path) -> None:
+    program = (
+        f"{FAKED}from tempopt.study.api import compare\n"
+        f"compare({SPEC_DATA!r}, [{{}}, {{'lr': 0.1}}], storage={URL!r}, name='toy', workers=2)\n"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", program], cwd=folder, stderr=subprocess.DEVNULL)
+    wait_until(lambda rows: sum(row.state == "done" for row in rows) >= 2)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    again = f"{FAKED}import sys\nfrom tempopt.cli import main\nsys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", again, "resume", "toy", "--no-report"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 3, 4), done.stderr
+    assert all(value is not None for *_, value in facts()) and len(facts()) == 8
+
+
+# ---- what is said at the end
+
+
+@pytest.fixture
+def make_result(make_spec: Callable[..., StudySpec]) -> Any:
+    def make(*differences: list[float] | None) -> Any:
+        variants = tuple(
+            Variant(name=f"v{place}", params={}, answer=answer and Answer(paired=answer))
+            for place, answer in enumerate(
+                each and paired(each, test="t", direction="maximize", alpha=0.04) for each in differences
+            )
+        )
+        found = Comparison(
+            reference="A",
+            reference_params={},
+            variants=variants,
+            test="t",
+            confirmed_on="test",
+            round=0,
+            looks=1,
+            alpha=0.04,
+        )
+        spec = SimpleNamespace(compare=[1])
+        return SimpleNamespace(state="done", spec=spec, comparison=found, name="gate", best=None)
+
+    return make
+
+
+UP, DOWN, OPEN = [1.0, 1.01, 0.99], [-1.0, -1.01, -0.99], [1.0, -1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("differences", "code"),
+    [
+        ([UP], 0),
+        ([DOWN], 4),
+        ([OPEN], 3),
+        ([DOWN, UP], 0),
+        ([OPEN, DOWN], 4),
+        ([OPEN, OPEN], 3),
+        ([None, UP], 0),
+        ([None, None], 1),
+    ],
+)
+@pytest.mark.parametrize("command", ["compare", "resume", "agent"])
+def test_the_exit_code_says_what_was_found(
+    command: str,
+    differences: list[Any],
+    code: int,
+    make_result: Any,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = make_result(*differences)
+    for name in ("compare", "resume", "join"):
+        monkeypatch.setattr(api, name, lambda *words, **options: result)
+    monkeypatch.setattr("tempopt.cli.compare.verdict_lines", lambda result: ["the verdict"])
+    words = ["toy.yaml", "{}", "{lr: 0.1}"] if command == "compare" else ["gate"]
+    report = ["--no-report"] if command != "agent" else []
+    assert cli.main([command, *words, *report]) == code
+    out = capsys.readouterr().out
+    assert "the verdict" in out and "Look again:       tempopt show gate" in out
+    assert ("tempopt export gate" in out) == (code == 0)
+
+
+def test_an_agent_that_a_launcher_has_started_has_done_its_work_whatever_was_found(
+    make_result: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempopt.cli.compare.verdict_lines", lambda result: ["the verdict"])
+    task = {"study": "gate", "storage": URL, "spec": None, "options": ["--no-report"], "workers": 1}
+    for differences, code in ((OPEN, 0), (DOWN, 0), (UP, 0), (None, 1)):
+        result: StudyResult = make_result(differences)
+        monkeypatch.setattr(api, "take_part", lambda *words, result=result, **options: result)
+        assert launched._work(task) == code

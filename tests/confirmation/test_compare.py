@@ -1,0 +1,288 @@
+"""A comparison of given sets: which runs it takes, and what it says, beside SciPy's own paired test."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from tempopt.confirmation.compare import (
+    Comparison,
+    check_comparison,
+    compared,
+    more_compare_pairs,
+    variant_gains,
+)
+from tempopt.confirmation.evaluations import evaluations
+from tempopt.confirmation.stages import first_tickets, next_tickets, to_come
+from tempopt.errors import SpecError, UsageError
+from tempopt.records.rows import NewTicket, TicketRow
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.study_spec import StudySpec
+from tempopt.statistics.alpha_ledger import level
+from tests.specs import changed
+
+Worth = Callable[[NewTicket], float | None]
+
+
+def comparing(*sets: Any, pairs: Any = 6, **settings: Any) -> StudySpec:
+    given = sets or ({}, {"lr": 0.1})
+    return comparison_spec(changed(study__seeds={"confirm": pairs}, **settings), given)
+
+
+@pytest.fixture(scope="session")
+def carry_out(run_ticket: Any) -> Any:
+    """Return what runs a comparison, or what it still needs, with values by ticket; None diverges."""
+
+    def run(spec: StudySpec, worth: Any, rows: list[TicketRow] | None = None) -> list[TicketRow]:
+        rows = [] if rows is None else rows
+        new = next_tickets(rows, spec) if rows else first_tickets(spec)
+        while new:
+            for ticket in new:
+                value = worth(ticket)
+                lost = {"state": "failed", "outcome": "failed"} if value == "lost" else {}
+                diverged = {"outcome": "diverged"} if value is None else {}
+                number = value if isinstance(value, float) else None
+                rows.append(run_ticket(ticket, number, id=len(rows), **lost, **diverged))
+            new = next_tickets(rows, spec)
+        return rows
+
+    return run
+
+
+def noisy(**gains: float) -> Worth:
+    """Return values with noise of a seed's and of a run's own, and what each set gains."""
+
+    def worth(ticket: NewTicket) -> float:
+        shared, own = random.Random(ticket.seed), random.Random(f"{ticket.seed} {ticket.arm}")
+        return 0.5 + shared.gauss(0, 1) + own.gauss(0, 1) + gains.get(ticket.arm, 0.0)
+
+    return worth
+
+
+def values(rows: list[TicketRow], arm: str) -> list[float]:
+    return [row.value for row in sorted(rows, key=lambda row: row.number) if row.arm == arm and row.value]
+
+
+def found_in(rows: list[TicketRow], spec: StudySpec) -> Comparison:
+    found = compared(rows, spec)
+    assert found is not None
+    return found
+
+
+def test_every_set_is_trained_on_every_seed_and_nothing_else_is() -> None:
+    spec = comparing({}, "hot={temperature_init: 2}", {"lr": 0.1}, pairs=3)
+    tickets = first_tickets(spec)
+    assert [(t.kind, t.arm, t.pair, t.number) for t in tickets] == [
+        ("confirm", arm, pair, 3 * pair + place)
+        for pair in range(3)
+        for place, arm in enumerate(["A", "hot", "C"])
+    ]
+    assert [t.parameters for t in tickets[:3]] == [{}, {"temperature_init": 2.0}, {"lr": 0.1}]
+    assert len({t.seed for t in tickets}) == 3
+    assert all(t.seed == tickets[3 * t.pair].seed for t in tickets if t.pair is not None)
+    # the runs are measured on what they are compared on, and under no other temperature
+    assert {each.on for each in evaluations("confirm", ("A",), spec, {}, {})} == {"test"}
+    named = comparing("search={}", "baseline={lr: 1}", study__confirm_on="validate")
+    measured = evaluations("confirm", ("baseline",), named, {}, {"lr": 1})
+    assert [each.name for each in measured] == ["validate", "validate_current"]
+
+
+def test_seeds_are_those_of_no_other_comparison_and_of_no_search() -> None:
+    found = [
+        {t.seed for t in first_tickets(spec)}
+        for spec in (
+            comparing(),
+            comparing({}, {"lr": 0.2}),
+            comparing({}, {"lr": 0.1}, {"lr": 0.2}),
+            comparing(study__seed=1),
+        )
+    ]
+    assert len(set.union(*found)) == sum(map(len, found))
+    # what the sets are called changes nothing
+    assert {t.seed for t in first_tickets(comparing("old={}", "new={lr: 0.1}"))} == found[0]
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("gain", [3.0, 0.0, -3.0])
+def test_the_verdict_is_scipys_paired_t_test_at_four_percent(
+    carry_out: Any, direction: str, gain: float
+) -> None:
+    spec = comparing(pairs=8, study__direction=direction)
+    rows = carry_out(spec, noisy(B=gain))
+    found = found_in(rows, spec)
+    (variant,) = found.variants
+    test = stats.ttest_rel(values(rows, "B"), values(rows, "A"))
+    low, high = test.confidence_interval(0.96)
+    sign = 1 if direction == "maximize" else -1
+    assert variant.answer is not None
+    paired = variant.answer.paired
+    assert paired.gain == pytest.approx(sign * (sum(values(rows, "B")) - sum(values(rows, "A"))) / 8)
+    assert (paired.ci_low, paired.ci_high) == pytest.approx((low, high) if sign > 0 else (-high, -low))
+    # on the scale on which 0.05 is the limit
+    assert paired.p_value == pytest.approx(min(1.0, test.pvalue * 0.05 / 0.04))
+    assert paired.n_pairs == 8 and paired.confidence == pytest.approx(0.96)
+    shown = test.pvalue < 0.04
+    assert variant.better == (shown and sign * gain > 0) and variant.worse == (shown and sign * gain < 0)
+    assert found.outcome == ("better" if variant.better else "worse" if variant.worse else "not_shown")
+    assert found.best == (variant if variant.better else None)
+    assert (found.reference, found.looks, found.alpha, found.round) == ("A", 1, 0.04, 0)
+
+
+def test_several_variants_share_the_level(carry_out: Any) -> None:
+    spec = comparing({}, {"lr": 1}, {"lr": 2}, {"lr": 3}, pairs=10)
+    rows = carry_out(spec, noisy(B=2.5, D=-4.0))
+    found = found_in(rows, spec)
+    for variant in found.variants:
+        test = stats.ttest_rel(values(rows, variant.name), values(rows, "A"))
+        low, high = test.confidence_interval(1 - 0.04 / 3)
+        assert variant.answer is not None
+        paired = variant.answer.paired
+        assert (paired.ci_low, paired.ci_high) == pytest.approx((low, high))
+        assert paired.p_value == pytest.approx(min(1.0, test.pvalue * 3 * 0.05 / 0.04))
+        assert variant.better == (test.pvalue < 0.04 / 3 and paired.gain > 0)
+    assert [each.better for each in found.variants] == [True, False, False]
+    assert [each.worse for each in found.variants] == [False, False, True]
+    # one that is better is what counts, whatever the others are
+    assert found.outcome == "better" and found.best is not None and found.best.name == "B"
+
+
+def test_the_best_of_several_that_are_better_is_that_with_the_largest_gain(carry_out: Any) -> None:
+    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=8)
+    found = found_in(carry_out(spec, noisy(B=5.0, C=9.0)), spec)
+    assert [each.better for each in found.variants] == [True, True]
+    assert found.best is not None and found.best.name == "C"
+
+
+def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -> None:
+    spec = comparing(pairs=4)
+    rows = [run_ticket(t, 0.5, id=t.number) for t in first_tickets(spec)[:-1]]
+    waiting = run_ticket(first_tickets(spec)[-1], None, id=9, state="waiting")
+    assert compared([], spec) is None and compared([*rows, waiting], spec) is None
+    assert to_come([*rows, waiting], spec) == 0
+    assert next_tickets([*rows, run_ticket(first_tickets(spec)[-1], 0.5)], spec) == []
+
+
+def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: Any) -> None:
+    spec = comparing(pairs=6)
+
+    def worth(ticket: NewTicket) -> Any:
+        if ticket.arm == "B" and ticket.pair in (0, 1):
+            return None if ticket.pair else "lost"
+        return 1.0 + 0.01 * (ticket.pair or 0) + 5.0 * (ticket.arm == "B")
+
+    (variant,) = found_in(carry_out(spec, worth), spec).variants
+    assert variant.answer is not None
+    assert (variant.answer.dropped, variant.answer.diverged, variant.answer.paired.n_pairs) == (1, 1, 5)
+    # a gain does not count where the variant diverges more often
+    assert not variant.better
+    spec = comparing(pairs=6)
+    rows = carry_out(spec, lambda ticket: "lost" if ticket.arm == "B" else 1.0)
+    assert found_in(rows, spec).variants[0].answer is None
+    assert found_in(rows, spec).outcome == "not_shown"
+
+
+LOOKS = {"min": 4, "max": 16}
+
+
+def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_behind(carry_out: Any) -> None:
+    spec = comparing({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
+
+    def worth(ticket: NewTicket) -> float:
+        gains = {"good": 50.0, "bad": -50.0, "same": -0.3}
+        return noisy(**gains)(ticket)
+
+    rows = carry_out(spec, worth)
+    found = found_in(rows, spec)
+    pairs = {arm: sum(row.arm == arm for row in rows) for arm in ("A", "good", "bad", "same")}
+    assert pairs["good"] == pairs["bad"] == 4
+    assert pairs["A"] == pairs["same"] == 16
+    assert [each.better for each in found.variants] == [True, False, False]
+    assert [each.worse for each in found.variants] == [False, True, False]
+    assert [each.answer.paired.n_pairs for each in found.variants if each.answer] == [4, 4, 16]
+    # what was decided early is not judged again by the level of later looks
+    alone = [row for row in rows if row.pair is not None and row.pair < 4]
+    assert to_come(alone, spec) == 2 * 12
+    again = [row for row in rows if row.arm in ("A", "good")]
+    only = comparing({}, "good={lr: 1}", "bad={lr: 2}", "same={lr: 3}", pairs=LOOKS)
+    assert variant_gains(again, only, 0, "good") == variant_gains(rows, spec, 0, "good")
+
+
+def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
+    spec = comparing(pairs={"min": 2, "max": 8})
+    new = first_tickets(spec)
+    assert len(new) == 4
+    begun = [run_ticket(t, None, id=t.number, state="waiting") for t in new]
+    assert to_come(begun, spec) == 2 * 6
+    rows = carry_out(spec, noisy())
+    assert len(rows) <= 16 and to_come(rows, spec) == 0
+
+
+def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_ticket: Any) -> None:
+    spec = comparing({}, {"lr": 1}, {"lr": 2}, pairs=6)
+    worth = noisy(B=2.0)
+    rows = carry_out(spec, worth)
+    more = more_compare_pairs(rows, spec, 4)
+    assert [t.arm for t in more[:3]] == ["A", "B", "C"] and len(more) == 12
+    assert {t.round for t in more} == {1} and {t.seed for t in more}.isdisjoint(row.seed for row in rows)
+    assert [t.number for t in more] == list(range(18, 30))
+    half = [*rows, *(run_ticket(t, worth(t), id=100 + t.number) for t in more[:-1])]
+    waiting = [*half, run_ticket(more[-1], None, id=999, state="waiting")]
+    assert found_in(waiting, spec).round == 0 and more_compare_pairs(waiting, spec, 2) == []
+    whole = [*half, run_ticket(more[-1], worth(more[-1]), id=999)]
+    assert next_tickets(whole, spec) == [] and to_come(whole, spec) == 0
+    found = found_in(whole, spec)
+    assert (found.round, found.looks, found.alpha) == (1, 2, level(2))
+    for variant in found.variants:
+        assert variant.answer is not None and variant.answer.paired.n_pairs == 10
+        assert variant.answer.paired.confidence == pytest.approx(1 - 0.005 / 2)
+        gains = variant_gains(whole, spec, 1, variant.name)
+        assert [pair for pair, _ in gains] == list(range(10))
+        assert variant.answer.paired.gain == pytest.approx(sum(gain for _, gain in gains) / 10)
+
+
+@pytest.mark.parametrize(
+    ("sets", "settings"),
+    [
+        ([{}, {"temperature_init": 1}], {}),
+        # nothing reads it
+        ([{}, {"temperature_final": 3.0}], {}),
+        ([{"temperature_init": 2}, {"temperature_init": 2.0, "schedule": "constant"}], {}),
+        ([{}, {"data.batch_size": 32.0}], {}),
+        ([{}, {"trainer.max_steps": 100}], {}),
+        ([{}, {"lr": 1}], {"model__init_args": {"lr": 1.0}}),
+        ([{}, {"temperature_init": 2}], {"model__init_args": {"temperature_init": 2.0}}),
+        ([{"optimizer.lr": 1}, {}], {"model__init_args": {"optimizer": {"lr": 1}}}),
+    ],
+)
+def test_a_variant_that_trains_the_same_as_the_reference_is_refused(
+    sets: list[Any], settings: dict[str, Any]
+) -> None:
+    with pytest.raises(SpecError, match="B trains the same as A, so there is nothing to compare"):
+        check_comparison(comparing(*sets, **settings))
+
+
+def test_variants_that_train_the_same_are_refused_and_others_are_not() -> None:
+    with pytest.raises(SpecError, match="D trains the same as B"):
+        check_comparison(comparing({}, {"lr": 1}, {"lr": 2}, {"lr": 1.0}))
+    # true is not 1, and text is no number
+    check_comparison(comparing({}, {"x": 1}, {"x": True}, {"x": "1"}, {"x": None}, {"x": [1, 2]}, {"x": [2]}))
+    check_comparison(comparing({}, {"temperature_final": 3.0, "schedule": "linear"}))
+
+
+def test_a_hard_limit_on_runs_is_refused_before_anything_with_what_fits() -> None:
+    check_comparison(comparing(pairs=8), max_runs=16)
+    with pytest.raises(UsageError, match=r"takes 2 sets × 8 pairs = 16 runs. 7 pairs fit: --pairs 7."):
+        check_comparison(comparing(pairs=8), max_runs=15)
+    with pytest.raises(UsageError, match="takes up to 2 sets × 16 pairs = 32 runs"):
+        check_comparison(comparing(pairs=LOOKS), max_runs=31)
+    with pytest.raises(
+        UsageError, match="Fewer than 2 pairs can show nothing with test: t: allow at least 4"
+    ):
+        check_comparison(comparing(pairs=8), max_runs=3)
+    signs = comparing({}, {"lr": 1}, {"lr": 2}, pairs=9, study__test="sign_flip")
+    with pytest.raises(UsageError, match="Fewer than 7 pairs can show nothing with test: sign_flip"):
+        check_comparison(signs, max_runs=20)

@@ -1,0 +1,91 @@
+"""A comparison in the report and on the dashboard's page: what is shown of it, and that nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+
+from tempopt.confirmation.stages import first_tickets
+from tempopt.errors import NothingToPlot
+from tempopt.records.rows import NewTicket
+from tempopt.report.dashboard.note import written
+from tempopt.report.page.html import render
+from tempopt.report.page.sections import answer, sections, tiles
+from tempopt.report.plots import PLOTS, ComparedShown
+from tempopt.report.plots.style import DARK
+from tempopt.results.study_result import StudyResult
+from tempopt.spec.comparison_spec import comparison_spec
+from tests.specs import changed
+
+
+def worth(ticket: NewTicket, gain: float) -> float:
+    own = random.Random(f"{ticket.seed} {ticket.arm}").gauss(0, 0.01)
+    return 0.5 + own + gain * (ticket.arm == "B")
+
+
+@pytest.fixture(scope="module")
+def make_result(run_ticket: Any, result_of: Any) -> Any:
+    def make(gain: float = 0.2, *, waiting: bool = False) -> StudyResult:
+        spec = comparison_spec(changed(), [{}, {"lr": 1}, "C={lr: 2}"], name="gate")
+        rows = [run_ticket(t, worth(t, gain), id=t.number) for t in first_tickets(spec)]
+        if waiting:
+            rows[-1] = dataclasses.replace(rows[-1], state="waiting", outcome=None, value=None)
+        found: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
+        return found
+
+    return make
+
+
+def test_each_variant_is_drawn_with_its_seeds_and_its_interval(make_result: Any) -> None:
+    result = make_result()
+    data = PLOTS["differences"].data(result)
+    assert isinstance(data, ComparedShown)
+    assert [(each.name, each.shown) for each in data.variants] == [("B", True), ("C", False)]
+    for each, variant in zip(data.variants, result.comparison.variants, strict=True):
+        test = variant.answer.paired
+        assert (each.gain, each.ci_low, each.ci_high) == (test.gain, test.ci_low, test.ci_high)
+        assert fmean(gain for _, gain in each.pairs) == pytest.approx(each.gain)
+        values = {arm: [r.value for r in result.runs if r.arm == arm] for arm in ("A", each.name)}
+        expected = [one - other for one, other in zip(values[each.name], values["A"], strict=True)]
+        assert [gain for _, gain in each.pairs] == pytest.approx(expected)
+    table = data.table()
+    assert len(table.rows) == 2 + 16 and {len(row) for row in table.rows} == {len(table.columns)}
+    assert data.caption().endswith("They hold together: the variants share the error rate.")
+    figure = PLOTS["differences"](result).to_plotly_json()
+    assert sum(len(trace["x"]) for trace in figure["data"]) == 2 + 16
+    colours = {trace["marker"]["color"] for trace in figure["data"]}
+    assert colours <= set(DARK)
+
+
+def test_no_plot_of_a_search_is_drawn_of_a_comparison(make_result: Any) -> None:
+    for key, plot in PLOTS.items():
+        if key not in ("differences", "cost"):
+            with pytest.raises(NothingToPlot):
+                plot.data(make_result())
+    with pytest.raises(NothingToPlot, match="is not over"):
+        PLOTS["differences"].data(make_result(waiting=True))
+
+
+def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> None:
+    result = make_result()
+    page = render(result, plotlyjs="cdn")
+    assert answer(result) == "Gain shown" and answer(make_result(gain=0.0)) == "No gain shown"
+    assert [each.key for each in sections(result, None)] == ["confirmation", "use", "cost", "reproduce"]
+    assert "B over A" in page and "98 % interval" in page and "search trials" not in page
+    (spec,) = [code for each in sections(result, None) for code in each.codes if code.key == "spec"]
+    # what is shown is the spec of the same comparison
+    assert comparison_spec(yaml.safe_load(spec.text)).identity() == result.spec.identity()
+    assert "tempopt compare gate.yaml --storage" in page
+    assert [name for name, *_ in tiles(result)] == ["B over A", "C over A", "training"]
+    open_page = render(make_result(waiting=True), plotlyjs="cdn")
+    assert "No verdict yet" in open_page
+
+
+def test_the_note_of_the_dashboard_says_it_too(make_result: Any) -> None:
+    note = written(make_result())
+    assert "B is better than A" in note and "The winner" not in note

@@ -1,0 +1,157 @@
+"""What is said of a comparison, as words, as JSON and as a config to train with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tempopt.confirmation.stages import first_tickets, next_tickets
+from tempopt.errors import StudyFailed
+from tempopt.records.rows import TicketRow
+from tempopt.results.export import to_python, to_yaml
+from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import verdict_lines
+from tempopt.spec.comparison_spec import comparison_spec
+from tests.specs import changed
+
+
+@pytest.fixture(scope="session")
+def make_result(run_ticket: Any, result_of: Any) -> Any:
+    """Return a maker of comparisons that are over: sets, and what each is worth on a pair."""
+
+    def make(worth: Any, *sets: Any, waiting: bool = False, **settings: Any) -> StudyResult:
+        given = {"study__seeds": {"confirm": 4}, **settings}
+        spec = comparison_spec(changed(**given), sets or [{}, {"lr": 0.1}], name="gate")
+        rows: list[TicketRow] = []
+        new = first_tickets(spec)
+        while new:
+            for t in new:
+                value = worth(t.arm, t.pair)
+                lost = {"state": "failed", "outcome": "failed", "error": "gone"} if value == "lost" else {}
+                diverged = {"outcome": "diverged"} if value is None else {}
+                number = value if isinstance(value, float) else None
+                rows.append(run_ticket(t, number, id=len(rows), **lost, **diverged))
+            new = next_tickets(rows, spec)
+        if waiting:
+            rows[-1] = dataclasses.replace(rows[-1], state="waiting", outcome=None, value=None)
+        found: StudyResult = result_of(spec, rows, state="running" if waiting else "done")
+        return found
+
+    return make
+
+
+def gaining(**gains: float) -> Any:
+    return lambda arm, pair: 0.5 + pair / 10 + gains.get(arm, 0.0) * (1 + pair / 10)
+
+
+def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None:
+    lines = verdict_lines(make_result(gaining(B=0.1)))
+    assert lines[0].startswith(
+        "Gain shown: val_accuracy is higher by 0.115 with B than with A (96 % interval +"
+    )
+    assert lines[0].endswith("; 4 fresh seeds, test data, paired t-test).")
+    assert lines[1:3] == ["  A, the reference: the spec as it stands", "  B: lr=0.1"]
+    assert lines[-1] == "  cost: 16 s of training in 8 runs."
+    assert not any("compatible" in line for line in lines)
+
+
+def test_a_loss_and_no_difference_are_told_apart(make_result: Any) -> None:
+    worse = verdict_lines(make_result(gaining(B=-0.1)))[0]
+    assert worse.startswith("No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A (")
+    lower = verdict_lines(make_result(gaining(B=0.1), study__direction="minimize"))[0]
+    assert lower.startswith("No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A (")
+    better = verdict_lines(make_result(gaining(B=-0.1), study__direction="minimize"))[0]
+    assert better.startswith("Gain shown: val_accuracy is lower by 0.115 with B than with A (")
+    lines = verdict_lines(make_result(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
+    assert lines[0].startswith("No gain shown: B gains +0.0 in val_accuracy over A (96 % interval −")
+    assert any("a gain above" in line and "is excluded (96 %)" in line for line in lines)
+
+
+def test_several_variants_are_told_one_by_one_and_what_they_share(make_result: Any) -> None:
+    sets = ["old={temperature_init: 2}", "good={lr: 1}", "bad={lr: 2}", "other={lr: 3}"]
+
+    def worth(arm: str, pair: int) -> float:
+        noise = (-1.0) ** pair * (arm == "other")
+        return 0.5 + {"good": 1.0, "bad": -1.0}.get(arm, 0.0) * (1 + pair / 100) + noise
+
+    lines = verdict_lines(make_result(worth, *sets))
+    assert lines[0] == (
+        "Gain shown: in val_accuracy good is better than old; bad is worse (test data, paired t-test)."
+    )
+    assert lines[1] == "  old, the reference: temperature_init=2"
+    assert lines[2].startswith("  good: lr=1: +1.01") and lines[2].endswith("; 4 seeds): better.")
+    assert lines[3].endswith("): worse.") and lines[4].endswith("): no difference shown.")
+    assert "(98.67 % interval" in lines[2]
+    assert lines[5].startswith("  the 3 variants share the 4 % that this verdict may spend: each interval")
+    assert "all of them together 96 %" in lines[5]
+    none = verdict_lines(make_result(lambda arm, pair: 0.5 + (-1.0) ** (pair + (arm == "bad")), *sets[:3]))
+    assert none[0].startswith(
+        "No gain shown: in val_accuracy none of good, bad is shown to be better than old"
+    )
+
+
+def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
+    text = "\n".join(verdict_lines(make_result(lambda arm, pair: 0.5)))
+    assert "B and A have the same value on every seed." in text
+
+    def worth(arm: str, pair: int) -> Any:
+        if arm == "A":
+            return 0.1 + pair / 100
+        return {0: "lost", 1: None}.get(pair, 0.9)
+
+    text = "\n".join(verdict_lines(make_result(worth, study__confirm_on="validate")))
+    assert "B diverged on 1 of 3 seeds, A on 0 (counted with the worst value reached)" in text
+    assert "pairs of B left out, a run of theirs having failed on every attempt: 1." in text
+    assert "compared on the validation data." in text
+    assert "failed on every attempt: 1 (confirm 1: gone)." in text
+
+
+def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_result: Any) -> None:
+    lines = verdict_lines(make_result(gaining(B=1.0), waiting=True))
+    assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
+    lines = verdict_lines(make_result(lambda arm, pair: "lost" if arm == "B" else 0.5))
+    assert lines[0] == "No verdict: no pair of runs of B and A could be compared."
+
+
+def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: Any) -> None:
+    result = make_result(gaining(B=0.1))
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    found = data["comparison"]
+    assert data["verdict"] is None and data["best"] is None
+    assert (found["outcome"], found["best"], found["better"], found["worse"]) == ("better", "B", ["B"], [])
+    assert found["reference"] == {"name": "A", "params": {}}
+    (variant,) = found["variants"]
+    assert variant["params"] == {"lr": 0.1} and variant["significant"] and not variant["worse"]
+    assert variant["gain"] == pytest.approx(0.115) and variant["ci_low"] > 0 and variant["n_pairs"] == 4
+    assert (variant["dropped"], variant["diverged"], variant["reference_diverged"]) == (0, 0, 0)
+    lost = make_result(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
+    assert lost["outcome"] == "not_shown" and lost["variants"][0]["gain"] is None
+    # a kind of which there will be no run is not unknown
+    assert {kind: each["requested"] for kind, each in data["tickets"].items() if each["requested"] != 0} == {
+        "confirm": 8
+    }
+
+
+def test_the_better_set_is_exported_and_nothing_else_is(make_result: Any) -> None:
+    sets = [{}, {"lr": 0.1, "temperature_init": 2, "data.batch_size": 8, "trainer.max_steps": 7}]
+    result = make_result(gaining(B=0.1), *sets)
+    text = to_yaml(result)
+    config = yaml.safe_load(text)
+    assert config["model"]["init_args"] == {"temperature_init": 2.0, "lr": 0.1}
+    assert config["data"]["init_args"]["batch_size"] == 8 and config["trainer"]["max_steps"] == 7
+    assert text.startswith(
+        "# B of tempopt's comparison 'gate', as written by tempopt export.\n# Gain shown: "
+    )
+    assert "UNCONFIRMED" not in text
+    assert "MyModule(lr=0.1, temperature_init=2.0)" in to_python(result)
+    for nothing, match in (
+        (make_result(gaining(B=-0.1)), "no parameter set to be better than A.*Keep A: the spec as it stands"),
+        (make_result(gaining(B=0.1), waiting=True), "is not over, so there is nothing to export"),
+    ):
+        for export in (to_yaml, to_python):
+            with pytest.raises(StudyFailed, match=match):
+                export(nothing)

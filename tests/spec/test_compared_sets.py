@@ -1,0 +1,180 @@
+"""Parameter sets that are compared: how they are given, what is wrong with them, what a spec has of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.spec.compared_sets import named_sets
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.study_spec import StudySpec, load_spec
+from tests.specs import changed
+
+
+def comparing(*sets: Any, **settings: Any) -> StudySpec:
+    return comparison_spec(changed(**settings), sets)
+
+
+def test_sets_are_mappings_texts_or_files_and_are_named_by_file_or_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hot.yaml").write_text("temperature_init: 2\nlr: 1e-3\n")
+    Path("a b.yaml").write_text("{}")
+    Path("lr=2.yaml").write_text("lr: 2")
+    given = ["{}", {"lr": 0.1}, "hot.yaml", "cold=hot.yaml", "x={lr: 2}", "lr: 3", "a b.yaml", "lr=2.yaml"]
+    found = named_sets(given)
+    assert [each["name"] for each in found] == ["A", "B", "hot", "cold", "x", "F", "G", "H"]
+    hot = {"temperature_init": 2, "lr": 0.001}
+    assert [each["parameters"] for each in found] == [
+        *({}, {"lr": 0.1}, hot, hot, {"lr": 2}, {"lr": 3}, {}, {"lr": 2}),
+    ]
+    assert [each["name"] for each in named_sets({"plain": {}, "7": "hot.yaml"})] == ["plain", "7"]
+    assert [each["name"] for each in named_sets([{}] * 28)][24:] == ["Y", "Z", "set27", "set28"]
+
+
+def test_everything_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
+    twice = tmp_path / "twice.yaml"
+    twice.write_text("lr: 1\nlr: 2\n")
+    with pytest.raises(SpecError) as caught:
+        named_sets(["{}", "lr=0.1", "missing.yaml", "{lr: ", str(twice)])
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 4
+    assert "as in '{lr: 0.1}'" in lines[0]
+    assert 'There is no file "missing.yaml"' in lines[1]
+    assert "is not valid YAML" in lines[2]
+    assert "there twice" in lines[3]
+
+
+def test_a_set_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    listed = tmp_path / "listed.yaml"
+    listed.write_text("- {lr: 1}\n")
+    with pytest.raises(SpecError, match="is no parameter set. Give a mapping"):
+        named_sets(["{}", str(listed)])
+
+
+def test_the_spec_of_a_comparison_has_the_sets_and_nothing_of_a_search() -> None:
+    spec = comparing(
+        "{}",
+        {"temperature_init": 2, "lr": 1, "schedule_args": {"knee": 0.5}},
+        study__trials=7,
+        study__enqueue=[{"temperature_init": 1.0}],
+        study__warm_start=["earlier"],
+        study__seeds={"choose": 9, "confirm": 5},
+        study__sampler="tpe",
+    )
+    assert spec.search == {} and spec.study.enqueue == [] and spec.study.warm_start == []
+    assert spec.study.seeds.confirm.max == 5 and spec.study.seeds.choose == 4
+    assert spec.compare is not None
+    assert [each.name for each in spec.compare] == ["A", "B"]
+    # a temperature is a real number, whatever was typed
+    assert spec.compare[1].parameters == {"temperature_init": 2.0, "lr": 1, "schedule_args.knee": 0.5}
+    assert StudySpec.from_json(spec.to_json()) == spec
+
+
+def test_a_spec_needs_no_search_and_no_temperature() -> None:
+    spec = comparing({}, {"lr": 0.1}, search=None)
+    assert spec.search == {}
+
+
+def test_the_search_of_a_spec_is_no_part_of_its_comparison() -> None:
+    one, other = comparing({}, {"lr": 1}), comparing({}, {"lr": 1}, search__lr=[1, 2], study__trials=3)
+    assert one.identity() == other.identity()
+    assert one.identity() != comparing({}, {"lr": 2}).identity()
+    assert one.identity() != comparing({}, {"lr": 1}, study__test="sign_flip").identity()
+
+
+def test_a_comparison_is_named_after_its_spec_and_its_sets() -> None:
+    first = comparing({}, {"lr": 1}).study.name
+    assert first.startswith("mine-compare-") and first == comparing("{}", "{lr: 1}").study.name
+    others = [comparing({}, {"lr": 2}), comparing({"lr": 1}, {}), comparing({}, "new={lr: 1}")]
+    assert len({first, *(each.study.name for each in others)}) == 4
+    assert comparison_spec(changed(), [{}, {"lr": 1}], name="other").study.name == "other"
+    long = comparing({}, {"lr": 1}, study__name="n" * 100).study.name
+    assert len(long) == 100 and long.endswith(first.removeprefix("mine"))
+
+
+def test_the_sets_may_stand_in_the_spec_itself(tmp_path: Path) -> None:
+    sets = [{"name": "old", "parameters": {}}, {"name": "new", "parameters": {"lr": 1}}]
+    spec = comparison_spec(changed(compare=sets))
+    assert spec.compare is not None and [each.name for each in spec.compare] == ["old", "new"]
+    assert spec.study.name == "mine"
+    with pytest.raises(SpecError, match="Give the sets in one of the two places"):
+        comparison_spec(changed(compare=sets), [{}, {"lr": 1}])
+    with pytest.raises(UsageError, match="there is nothing to compare"):
+        comparison_spec(changed())
+
+
+def test_a_loaded_spec_and_its_settings_of_this_machine_are_kept() -> None:
+    loaded = load_spec("digits", ["trainer.max_steps=7", "data.root=/here"])
+    spec = comparison_spec(loaded, [{}, {"lr": 0.1}], pairs=5)
+    assert spec.trainer["max_steps"] == 7 and spec.study.seeds.confirm.max == 5
+    # it is stored nowhere
+    assert "root" not in (spec.data or {})["init_args"] and spec._local
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"temperature_init": 0}, "compare.B.temperature_init: temperature_init=0.0 is out of range"),
+        ({"schedule": "cosin"}, 'compare.B.schedule: Unknown schedule "cosin". Did you mean "cosine"?'),
+        ({"model.lr": 1}, 'init arguments of the model are compared by their bare name: write "lr"'),
+        ({"data.init_args.x": 1}, 'leave init_args out: write "data.x"'),
+        ({"optimizer.lr": 1}, 'Unknown prefix "optimizer."'),
+        ({"trainer.devices": 2}, "devices cannot be compared"),
+        ({"trainer.max_time": "1h"}, "max_time cannot be compared"),
+        ({"trainer.max_steps": 0}, "compare.B.trainer.max_steps: given 0. Give a whole number"),
+        ({"9lives": 1}, '"9lives" is no name of an argument'),
+        ({"lr": float("nan")}, "compare.B.lr: given nan. Give a finite number."),
+        ({"lr": [0.9, float("inf")]}, "given inf. Give a finite number."),
+        ({"root": "${DATA}"}, "Variables of the environment are read in model:, data: and trainer: only."),
+        ({"lr": {1: 2}}, "Give keys that are text."),
+        ({"lr": {1, 2}}, "Give text, a number, true, false, null, a list or a mapping."),
+    ],
+)
+def test_what_is_wrong_with_a_set_is_told(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        comparing({}, wrong)
+    assert message in str(caught.value)
+    assert "This study spec has a fault" in str(caught.value)
+
+
+def test_each_fault_has_a_line() -> None:
+    with pytest.raises(SpecError, match="has 3 faults") as caught:
+        comparing({"lr": float("inf")}, {"schedule": "x", "temperature_final": -1})
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1] for line in lines[1:]] == [
+        *("compare.A.lr", "compare.B.schedule", "compare.B.temperature_final"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([{}], "given 1 parameter set. Give the reference and at least one variant"),
+        (["a={}", "a={lr: 1}"], "two parameter sets are named a"),
+    ],
+)
+def test_too_few_sets_and_equal_names_are_refused(sets: list[Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        comparing(*sets)
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(SpecError, match="nothing is trained with it"):
+        comparing({}, {"lr": 1}, study__evaluate_only="model.ckpt")
+    # of two variants each has half of the 4 %, which six signs cannot reach, and one can
+    six = {"study__test": "sign_flip", "study__seeds": {"confirm": 6}}
+    comparing({}, {"lr": 1}, **six)
+    with pytest.raises(SpecError, match="6 with test: sign_flip and 2 variants.*give at least 7"):
+        comparing({}, {"lr": 1}, {"lr": 2}, **six)
+
+
+def test_the_length_of_a_training_may_be_what_is_compared() -> None:
+    spec = comparing({"trainer.max_steps": 5}, {"trainer.max_steps": 9}, trainer={})
+    assert spec.parameters("search", {"trainer.max_steps": 5}) == {"trainer.max_steps": 5}
+    with pytest.raises(SpecError, match="it is not said how long a run trains"):
+        comparing({}, {"trainer.max_steps": 9}, trainer={})
