@@ -111,7 +111,10 @@ def as_now(ticket: TicketRow, spec: StudySpec) -> TicketRow | None:
     domains = _domains(spec, arm)
     values = {name: _ends(name, known) for name in domains}
     held = {name: _held(domain, values[name]) for name, domain in domains.items()}
-    if not (missing or fixed or _NOTHING in held.values()):
+    if (
+        not (missing or fixed or _NOTHING in held.values())
+        and domains.keys() >= (ticket.sampled or {}).keys()
+    ):
         return dataclasses.replace(ticket, sampled=held)
     # what a plan does not read may lie anywhere
     found = {n: _nearest(domains[n], values[n]) if each is _NOTHING else each for n, each in held.items()}

@@ -129,6 +129,20 @@ def test_a_run_stays_where_a_name_is_taken_out_if_it_had_the_value_that_is_fixed
     assert between is not None and between.parameters == {"temperature_init": 0.5, "lr": 0.01}
 
 
+def test_a_run_stays_where_a_temperature_parameter_is_taken_out_that_it_had_neutral(
+    space_of: Make, make_ticket: Any
+) -> None:
+    before = space_of(temperature_init=INIT, length_scaling=["none", "log_n"])
+    after = amended(before, space_of(temperature_init=INIT))
+    neutral = as_now(run(make_ticket, before, temperature_init=0.5, length_scaling="none"), after)
+    assert neutral is not None and neutral.sampled == {"temperature_init": 0.5}
+    scaled = run(make_ticket, before, temperature_init=0.5, length_scaling="log_n")
+    assert not fits(scaled, after)
+    # but where the spec fixes it
+    fixed = amended(before, space_of({"length_scaling": "log_n"}, temperature_init=INIT))
+    assert fits(scaled, fixed)
+
+
 def test_a_run_of_a_choice_that_is_gone_is_outside(space_of: Make, make_ticket: Any) -> None:
     before = space_of(temperature_init=INIT, temperature_final=FINAL, schedule=["linear", "cosine"])
     after = amended(
