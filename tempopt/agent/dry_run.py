@@ -1,21 +1,22 @@
-"""Trains two steps of a spec before a study begins, so that what cannot train is found first."""
+"""Trains some steps of a spec before a study begins: two to find what cannot train, more to time them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.errors import (
     SpecError,
     StudyFailed,
 )
+from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import TEMPERATURE_PARAMETERS
-from tempopt.workers.messages import Failed, Finished, RunRequest, Started
+from tempopt.workers.messages import Failed, Finished, RunRequest, Started, Times
 from tempopt.workers.placement import Placement
 from tempopt.workers.process import WorkerProcess
 
@@ -39,9 +40,34 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
     """
     probes = {name: list(domain.probes) for name, domain in spec.search.items()}
     sampled = {name: values[-1] for name, values in probes.items()}
+    started, _ = _tried(spec, worker, task=task, sampled=sampled, space=probes)
+    return started
+
+
+def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
+    """Have a worker measure what the parts of a run take, with the parameters in the middle of the space.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyFailed: The worker died over it.
+    """
+    space = spec.space()
+    _, finished = _tried(spec, worker, task="time", sampled=at_places(space, [0.5] * len(space)), space={})
+    assert finished.times is not None, "a worker has measured nothing"
+    return finished.times
+
+
+def _tried(
+    spec: StudySpec,
+    worker: WorkerProcess,
+    *,
+    task: Literal["rehearse", "check", "time"],
+    sampled: Mapping[str, Any],
+    space: dict[str, list[Any]],
+) -> tuple[Started | None, Finished]:
     parameters = spec.parameters("search", sampled)
     measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms else []
-    bakes = spec.confirms and spec.study.init_only
+    bakes = task != "time" and spec.confirms and spec.study.init_only
     worker.send(
         RunRequest(
             ticket=0,
@@ -52,7 +78,7 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
             evaluations=measured,
             bake={n: v for n, v in parameters.items() if n in TEMPERATURE_PARAMETERS} if bakes else None,
             task=task,
-            space=probes,
+            space=space,
         )
     )
     started: Started | None = None
@@ -62,7 +88,7 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
         if isinstance(message, Started):
             started = message
         if isinstance(message, Finished):
-            return started
+            return started, message
     raise StudyFailed(f"The dry run of two steps crashed: {worker.obituary()}.")
 
 
