@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult as StudyResult
     from tempopt.study.api import compare as compare
     from tempopt.study.api import load_study as load_study
+    from tempopt.study.api import plan as plan
     from tempopt.study.api import search as search
+    from tempopt.study.planning import StudyForecast as StudyForecast
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
@@ -39,6 +41,7 @@ _HOME = {
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",
     "StudyFailed": "tempopt.errors",
+    "StudyForecast": "tempopt.study.planning",
     "StudyNotFound": "tempopt.errors",
     "StudyResult": "tempopt.results.study_result",
     "TemperatureParameters": "tempopt.temperature.plan",
@@ -49,6 +52,7 @@ _HOME = {
     "attach": "tempopt.attention.attach.attachment",
     "compare": "tempopt.study.api",
     "load_study": "tempopt.study.api",
+    "plan": "tempopt.study.api",
     "search": "tempopt.study.api",
 }
 

@@ -50,6 +50,10 @@ class StoreUnreachable(StorageError):
     """The database cannot be reached just now; trying again later may help."""
 
 
+class StoreNotBegun(StorageError):
+    """There is no database at the URL yet, or none that holds a study."""
+
+
 class StudyNotFound(StorageError):
     """No study of that name is in the store."""
 

@@ -1,10 +1,10 @@
-"""Trains two steps of a spec before a study begins, so that what cannot train is found first."""
+"""Trains some steps of a spec before a study begins: two to find what cannot train, more to time them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from tempopt.confirmation.evaluations import evaluations
@@ -12,10 +12,11 @@ from tempopt.errors import (
     SpecError,
     StudyFailed,
 )
+from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import TEMPERATURE_PARAMETERS
-from tempopt.workers.messages import Failed, Finished, RunRequest, Started
+from tempopt.workers.messages import Failed, Finished, RunRequest, Started, Times
 from tempopt.workers.placement import Placement
 from tempopt.workers.process import WorkerProcess
 
@@ -52,12 +53,27 @@ def defaults(spec: StudySpec, worker: WorkerProcess) -> dict[str, Any]:
     return _checked(spec, worker, "check")[1].defaults
 
 
+def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
+    """Have a worker measure what the parts of a run take, with the parameters in the middle of the space.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyFailed: The worker died over it.
+    """
+    space = spec.space()
+    sampled = at_places(space, [0.5] * len(space))
+    _, finished = _tried(spec, worker, task="time", space={}, sampled=sampled)
+    assert finished.times is not None, "a worker has measured nothing"
+    return finished.times
+
+
 def _checked(
     spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"]
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
-        return _tried(spec, worker, task, space, {name: values[-1] for name, values in space.items()})
+        sampled = {name: values[-1] for name, values in space.items()}
+        return _tried(spec, worker, task=task, space=space, sampled=sampled)
     names = dict.fromkeys(name for each in spec.compare for name in each.parameters)
     space = {
         name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
@@ -65,7 +81,7 @@ def _checked(
     found = None
     for each in spec.compare if task == "rehearse" else spec.compare[:1]:
         try:
-            found = _tried(spec, worker, task, space, each.parameters)
+            found = _tried(spec, worker, task=task, space=space, sampled=each.parameters)
         except SpecError as error:
             where = f"The dry run of {each.name}: " if task == "rehearse" else ""
             raise SpecError(f"{where}{error}") from error
@@ -76,14 +92,15 @@ def _checked(
 def _tried(
     spec: StudySpec,
     worker: WorkerProcess,
-    task: Literal["rehearse", "check"],
-    probes: dict[str, list[Any]],
-    sampled: dict[str, Any],
+    *,
+    task: Literal["rehearse", "check", "time"],
+    space: dict[str, list[Any]],
+    sampled: Mapping[str, Any],
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
     measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms else []
-    bakes = spec.confirms and spec.study.init_only and spec.compare is None
+    bakes = task != "time" and spec.confirms and spec.study.init_only and spec.compare is None
     worker.send(
         RunRequest(
             ticket=0,
@@ -94,7 +111,7 @@ def _tried(
             evaluations=measured,
             bake={n: v for n, v in parameters.items() if n in TEMPERATURE_PARAMETERS} if bakes else None,
             task=task,
-            space=probes,
+            space=space,
         )
     )
     started: Started | None = None

@@ -433,6 +433,26 @@ COMMANDS = {
             ),
         ),
     ),
+    "plan": Command(
+        "say what a study costs and what gain it can show, before it is begun",
+        "tempopt.cli.plan:plan",
+        (
+            _SPEC,
+            *_STORE,
+            _argument(
+                "--trials", metavar="N", type=_count, help="number of search trials (default: the spec's)"
+            ),
+            _WORKERS,
+            _SET,
+            _argument(
+                "--earlier",
+                metavar="NAME",
+                help="study in the database whose runs show the noise (default: this study, or one of "
+                "study.warm_start)",
+            ),
+            _JSON,
+        ),
+    ),
     "init": Command(
         "write a commented spec for a LightningModule of your own",
         "tempopt.cli.check:init",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, select, text
 from sqlalchemy.dialects.mysql.base import MySQLDialect
 
-from tempopt.errors import StorageError
+from tempopt.errors import StorageError, StoreNotBegun
 from tempopt.store.database import Database
 from tempopt.store.models import STUDY
 from tempopt.store.urls import parse
@@ -45,7 +45,7 @@ def _prepare(database: Database, *, create: bool) -> None:
     if version == HEAD:
         return
     if version is None and not create:
-        raise StorageError(
+        raise StoreNotBegun(
             f"The database {database.address.shown} holds no tempopt studies. "
             "Give the URL of one that does, or begin a study there: tempopt search SPEC --storage URL"
         )
@@ -92,7 +92,7 @@ def connect(url: str, *, create: bool) -> Database:
 def _refuse_missing_file(database: Database) -> None:
     path = database.address.url.database
     if database.dialect == "sqlite" and path is not None and not Path(path).exists():
-        raise StorageError(
+        raise StoreNotBegun(
             f"There is no file {path}. Go to the folder where the study was begun, "
             "or give its URL: --storage sqlite:///PATH"
         )

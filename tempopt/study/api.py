@@ -1,4 +1,4 @@
-"""A study in Python: search, resume, join, check and load_study. Each is carried out elsewhere."""
+"""A study in Python: search, resume, join, check, plan and load_study. Each is carried out elsewhere."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tempopt.spec.sections import Workers
 from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.store.store import Store
 from tempopt.study.enlarge import grown, ordered
+from tempopt.study.planning import StudyForecast, forecast
 from tempopt.workers.placement import Placement
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
@@ -244,6 +245,37 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
             f"A run takes {started.total_steps} optimizer steps.",
         ]
     return lines
+
+
+def plan(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    trials: int | None = None,
+    earlier: str | None = None,
+) -> StudyForecast:
+    """Return what a study costs and what gain it can show, after a dry run; nothing is stored.
+
+    Args:
+        spec: As for :func:`search`.
+        storage: URL of the database whose runs tell of the noise, if it has any of this study.
+        workers: Trials side by side; as for :func:`search`, but any machine's.
+        trials: Search trials, instead of the spec's number.
+        earlier: Name of a study in the database whose runs tell of the noise; None: this study itself, or
+            one of ``study.warm_start``.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyNotFound: There is no study ``earlier``.
+        UsageError: Its runs say nothing of this study's noise.
+    """
+    spec = _loaded(spec)
+    if trials is not None:
+        spec = spec.with_overrides([f"study.trials={trials}"])
+    import_schedules(spec)
+    optimizers(spec)
+    return forecast(spec, storage=storage, workers=workers, earlier=earlier)
 
 
 def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:

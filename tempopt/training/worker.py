@@ -138,6 +138,10 @@ def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Message
             return check(request)
         if request.task == "rehearse":
             return rehearse(request, channel, ranks)
+        if request.task == "time":
+            from tempopt.training.timing import measure
+
+            return measure(request, ranks)
         return Run(request, channel, ranks).execute()
     except BaseException as error:
         traceback.print_exc()

@@ -146,7 +146,8 @@ class RunRequest:
         forks: Checkpoints of other runs to begin from, best first, if there is none of its own; whichever
             is used, or none, the run is the same.
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
-            by running; ``check``: only build what the program names.
+            by running; ``check``: only build what the program names; ``time``: train some steps and evaluate,
+            to measure what a run takes.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
@@ -165,7 +166,7 @@ class RunRequest:
     checkpoint_every: float | None = None
     resume: list[Saved] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
-    task: Literal["train", "rehearse", "check"] = "train"
+    task: Literal["train", "rehearse", "check", "time"] = "train"
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False
@@ -234,6 +235,29 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What the parts of a run take, in seconds.
+
+    Args:
+        start: From building its objects to its first step; of a frozen model, all of it.
+        step: One optimizer step.
+        steps: Optimizer steps of a whole run.
+        validate: One pass over the validation data.
+        validations: Passes in the course of a whole run.
+        ends_validated: Whether one of them comes after the last step.
+        test: One pass over the test data; 0 if runs are not tested.
+    """
+
+    start: float
+    step: float = 0.0
+    steps: int = 0
+    validate: float = 0.0
+    validations: int = 0
+    ends_validated: bool = False
+    test: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The end of a run in good order.
 
@@ -249,6 +273,7 @@ class Finished:
         curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
         defaults: Of a check: by searched name, the value that the argument has where nobody sets it, if that
             is plain data.
+        times: What its parts take; None unless that was the task.
     """
 
     ticket: int
@@ -264,6 +289,7 @@ class Finished:
     peak_memory: int | None = None
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
+    times: Times | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +343,8 @@ def decode(line: bytes) -> Message:
         fields["resume"] = [Saved(**saved) for saved in fields["resume"]]
         fields["forks"] = [Fork(**{**fork, "saved": Saved(**fork["saved"])}) for fork in fields["forks"]]
         fields["label"] = None if fields["label"] is None else Label(**fields["label"])
+    elif kind is Finished and fields["times"] is not None:
+        fields["times"] = Times(**fields["times"])
     elif kind is Kept:
         fields["saved"] = Saved(**fields["saved"])
     message: Message = kind(**fields)

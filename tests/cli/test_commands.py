@@ -42,6 +42,7 @@ FLAGS = {
     "gc": STORE | {"NAME", "--dry-run"},
     "storage": STORE | {"upgrade"},
     "check": {"SPEC", "--set", "--dry-run"},
+    "plan": STORE | {"SPEC", "--trials", "--workers", "--set", "--earlier", "--json"},
     "init": {"IMPORT_PATH", "-o", "--output"},
 }
 

@@ -1,0 +1,102 @@
+"""``tempopt plan``: what a study will cost and what it can show, before it is begun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from tempopt.cli import DONE
+from tempopt.cli.progress import LABELS
+from tempopt.forecast.runs import TRAINED, Span
+from tempopt.forecast.words import effect_text, gain_text, lasting, on, runs_text
+from tempopt.spec.study_spec import load_spec
+from tempopt.study import api
+from tempopt.study.planning import StudyForecast
+
+_COLUMNS = ("at least", "expected", "at most")
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Print the forecast of a study; nothing is written."""
+    found = api.plan(
+        load_spec(arguments.spec, arguments.set),
+        storage=arguments.url,
+        workers=arguments.workers,
+        trials=arguments.trials,
+        earlier=arguments.earlier,
+    )
+    if arguments.json:
+        print(json.dumps(found.to_json(), indent=2))
+        return DONE
+    where = on(found.workers, found.gpus)
+    print(f"{found.name}: {runs_text(found.runs)}: {lasting(found.seconds.expected)} on {where}\n")
+    Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
+    print("", *_lines(found), sep="\n")
+    return DONE
+
+
+def _table(found: StudyForecast, where: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("runs", no_wrap=True)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for kind, span in found.by_kind.items():
+        table.add_row(LABELS[kind], *_cells(span))
+    table.add_row("all", *_cells(found.runs), style="bold")
+    if found.gpu_hours is not None:
+        hours = found.gpu_hours
+        table.add_row("GPU-hours", *(f"{each:.3g}" for each in (hours.least, hours.expected, hours.most)))
+    else:
+        table.add_row("training", *_times(found.train_seconds))
+    table.add_row(f"time on {where}", *_times(found.seconds))
+    return table
+
+
+def _cells(span: Span) -> list[str]:
+    return [f"{each:.0f}" for each in (span.least, span.expected, span.most)]
+
+
+def _times(span: Span) -> list[str]:
+    return [lasting(each) for each in (span.least, span.expected, span.most)]
+
+
+def _lines(found: StudyForecast) -> Iterator[str]:
+    runs, times = found.runs, found.times
+    if runs.with_gain != runs.without_gain:
+        yield (
+            f"Expected: the mean of {runs.without_gain:.0f} runs, if no gain is shown, and "
+            f"{runs.with_gain:.0f}, if one is."
+        )
+    if times.steps:
+        yield (
+            f"A run, measured on {found.device}: {lasting(max(found.run_seconds.values()))} at most: "
+            f"{times.start:.2g} s to start, {times.steps} steps of {1000 * times.step:.3g} ms, "
+            f"{times.validations} validations of {times.validate:.2g} s, and evaluations at the end."
+        )
+    if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
+        yield f"Runs that the pruner may end are expected to train {TRAINED:.0%} of their steps."
+    for name in found.limited:
+        yield f"study.limits.{name} may end the search sooner, which is not counted here."
+    if found.detectable is not None:
+        yield from _power_lines(found)
+
+
+def _power_lines(found: StudyForecast) -> Iterator[str]:
+    able = found.detectable
+    assert able is not None
+    yield ""
+    if found.known is None:
+        after = "three baseline runs" if able.known_after == "baseline" else "the choosing runs"
+        yield (
+            f"Power: {able.pairs} pairs show {effect_text(able)} with {able.power:.0%} power. After {after} "
+            f"the gain is known in units of {found.metric}."
+        )
+    else:
+        yield f"Power: {gain_text(able, found.known, found.metric)} of {found.known_from}."
+    if able.comparisons > 1:
+        yield "It has to be shown against the baseline and against the winner's twin at τ = 1."

@@ -1,0 +1,256 @@
+"""How small a gain the confirmation of a study can show, before its first pair is trained.
+
+In standard deviations of a pair's difference as long as no run is known, and in units of the metric once
+there are some: as a range that is as wide as the runs leave it. Pure: rows in, numbers out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import stdev, variance
+from typing import Literal
+
+import numpy as np
+
+from tempopt.confirmation.comparisons import gains_by_pair
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import oriented, usable
+from tempopt.spec.sections import Pairs
+from tempopt.spec.study_spec import StudySpec
+from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.group_sequential import boundaries, spent
+from tempopt.statistics.power import POWER, detectable_effect, deviation_interval
+from tempopt.temperature import training_key
+
+CONFIDENCE = 0.8
+"""Chance, at least, that a range holds the smallest gain that can be shown."""
+
+HIGHEST_CORRELATION = 0.75
+"""The highest correlation of two runs that share a seed that a range reckons with.
+
+In recorded trainings it is 0.04 to 0.68 (benchmarks/README.md, "How small a gain can be shown").
+"""
+
+Source = Literal["baseline", "choose", "confirm"]
+
+_FEWEST = 2
+_STUDIES = 20_000
+_HALVINGS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What runs tell of the standard deviation of a pair's difference.
+
+    Args:
+        source: The kind of the runs: single runs at τ = 1, arms on common seeds, or confirmed pairs.
+        runs: How many runs that are.
+        deviation: Of single runs, the standard deviation between seeds; of others, that of a difference.
+        freedom: Its degrees of freedom.
+    """
+
+    source: Source
+    runs: int
+    deviation: float
+    freedom: int
+
+    @property
+    def difference(self) -> tuple[float, float]:
+        """The standard deviation of a pair's difference: the ends of a range of that confidence."""
+        low, high = deviation_interval(self.deviation, self.freedom, confidence=CONFIDENCE)
+        if self.source != "baseline":
+            return low, high
+        return low * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), high * math.sqrt(2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detectable:
+    """The smallest gain that a confirmation shows with a chance of 80 %.
+
+    Args:
+        pairs: Confirming seeds, at most.
+        alpha: Two-sided level of the first verdict.
+        power: The chance.
+        comparisons: Comparisons that have to show it: with the baseline, and with a twin that may differ.
+        effect: The gain, in standard deviations of a pair's difference.
+        known_after: The first kind of runs of the study that tell how large such a deviation is.
+    """
+
+    pairs: int
+    alpha: float
+    power: float
+    comparisons: int
+    effect: float
+    known_after: Source
+
+    @property
+    def in_seeds(self) -> tuple[float, float]:
+        """The gain in standard deviations between seeds: the least and the most that it may be."""
+        return self.effect * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), self.effect * math.sqrt(2.0)
+
+    def range(self, known: Known) -> tuple[float, float]:
+        """Return the range of the gain in units of the metric."""
+        low, high = known.difference
+        return self.effect * low, self.effect * high
+
+
+def detectable(spec: StudySpec) -> Detectable | None:
+    """Return the smallest gain that a study can show in its first verdict; None: it confirms nothing.
+
+    By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
+    both have to show the gain, so that each is asked for half of the chance to miss it.
+    """
+    if not spec.confirms:
+        return None
+    comparisons = 2 if spec.other_names or spec.method_names else 1
+    alpha, each = level(1), 1 - (1 - POWER) / comparisons
+    confirm = spec.study.seeds.confirm
+    if confirm.min == confirm.max:
+        effect = detectable_effect(confirm.max, alpha=alpha, power=each)
+    else:
+        effect = _sequential_effect(confirm.min, confirm.max, alpha, each)
+    return Detectable(
+        pairs=confirm.max,
+        alpha=alpha,
+        power=POWER,
+        comparisons=comparisons,
+        effect=effect,
+        # runs at τ = 1 that tune a learning rate differ in more than their seed
+        known_after="choose" if spec.other_names or spec.num_baseline <= _FEWEST else "baseline",
+    )
+
+
+@lru_cache(maxsize=16)
+def _sequential_effect(first: int, most: int, alpha: float, power: float) -> float:
+    """Return the effect that looks on the way show with a chance, by simulated confirmations."""
+    looks = Pairs(min=first, max=most).looks
+    limits = boundaries(tuple((look, spent(look, most)) for look in looks), alpha)
+    drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, most))
+    low, high = 0.0, 1.0
+    seen = Simulated(drawn_SN, looks, limits)
+    while seen.power(high) < power:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if seen.power(middle) < power:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+class Simulated:
+    """Confirmations of no gain, each of which may be looked at on the way.
+
+    Args:
+        drawn_SN: Standard normal differences by study and pair.
+        looks: Numbers of pairs after which it is looked; a confirmation ends where the mean is not above 0.
+        limits: Two-sided p that has to be undercut at each look.
+    """
+
+    def __init__(self, drawn_SN: np.ndarray, looks: Sequence[int], limits: Sequence[float]) -> None:
+        from scipy.special import stdtrit
+
+        some = [drawn_SN[:, :look] for look in looks]
+        self._means = [each.mean(axis=1) for each in some]
+        self._margins = [
+            each.std(axis=1, ddof=1) / math.sqrt(look) * float(stdtrit(look - 1, 1 - limit / 2))
+            for each, look, limit in zip(some, looks, limits, strict=True)
+        ]
+
+    def power(self, effect: float) -> float:
+        """Return the share of confirmations that would show an effect, in standard deviations."""
+        shown_S = np.zeros(len(self._means[0]), dtype=bool)
+        open_S = ~shown_S
+        for mean_S, margin_S in zip(self._means, self._margins, strict=True):
+            shown_S |= open_S & (mean_S + effect > margin_S)
+            open_S &= ~shown_S & (mean_S + effect > 0)
+        return float(shown_S.mean())
+
+
+def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+    """Return what the runs of a study tell of a pair's difference; None: too few are complete, or all equal.
+
+    The differences of confirmed pairs, those of parameter sets on common choosing seeds where there are none,
+    and before that the values of runs that differ in nothing but their seed.
+
+    Args:
+        rows: The study's tickets.
+        spec: Its spec.
+    """
+    found = _confirmed(rows, spec) or _chosen(rows, spec) or _single(rows)
+    return found if found is not None and found.deviation > 0 else None
+
+
+def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+    rounds = sorted({row.round for row in rows if row.kind == "confirm"}, reverse=True)
+    for of_round in rounds:
+        differences = [
+            list(gains_by_pair(rows, spec, of_round, reference).values())
+            for reference in ("baseline", "twin")
+        ]
+        known = [each for each in differences if len(each) > _FEWEST and stdev(each) > 0]
+        if known:
+            # a gain has to hold over both, and the noisier one decides
+            widest = max(known, key=stdev)
+            return Known(
+                source="confirm", runs=2 * len(widest), deviation=stdev(widest), freedom=len(widest) - 1
+            )
+    return None
+
+
+def _chosen(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
+    """Return what remains of values on common seeds beside what parameters do and what seeds do."""
+    rounds = sorted({row.round for row in rows if row.kind == "choose"}, reverse=True)
+    for of_round in rounds:
+        values: dict[str, dict[int, float]] = {}
+        for row in rows:
+            if (row.kind, row.round) == ("choose", of_round) and usable(row) and row.pair is not None:
+                assert row.value is not None
+                own = values.setdefault(training_key(row.parameters or {}), {})
+                own[row.pair] = oriented(row.value, spec.study.direction)
+        tables = [
+            np.array(
+                [
+                    [own[pair] for pair in range(pairs)]
+                    for own in values.values()
+                    if own.keys() >= set(range(pairs))
+                ]
+            )
+            for pairs in range(2, 1 + max((len(own) for own in values.values()), default=0))
+        ]
+        tables = [table for table in tables if len(table) > 1]
+        if tables:
+            return _residual(max(tables, key=lambda table: (len(table) - 1) * (table.shape[1] - 1)))
+    return None
+
+
+def _residual(table_CP: np.ndarray) -> Known | None:
+    candidates, pairs = table_CP.shape
+    freedom = (candidates - 1) * (pairs - 1)
+    if freedom < _FEWEST:
+        return None
+    rest_CP = table_CP - table_CP.mean(axis=1, keepdims=True) - table_CP.mean(axis=0) + table_CP.mean()
+    deviation = math.sqrt(2.0 * float((rest_CP**2).sum()) / freedom)
+    return Known(source="choose", runs=table_CP.size, deviation=deviation, freedom=freedom)
+
+
+def _single(rows: Iterable[TicketRow]) -> Known | None:
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if row.kind in ("baseline", "rematch") and usable(row) and row.value is not None:
+            values.setdefault(training_key(row.parameters or {}), []).append(row.value)
+    several = [each for each in values.values() if len(each) > 1]
+    freedom = sum(len(each) - 1 for each in several)
+    if freedom < _FEWEST:
+        return None
+    squares = sum((len(each) - 1) * variance(each) for each in several)
+    return Known(
+        source="baseline",
+        runs=sum(map(len, several)),
+        deviation=math.sqrt(squares / freedom),
+        freedom=freedom,
+    )

@@ -1,0 +1,57 @@
+"""What is to be expected of a study, in plain words; computes nothing."""
+
+from __future__ import annotations
+
+from tempopt.forecast.power import CONFIDENCE, Detectable, Known
+from tempopt.forecast.runs import Span
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_SOURCES = {"baseline": "runs at τ = 1", "choose": "runs on common seeds", "confirm": "confirming runs"}
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration as people plan with it: ``42 s``, ``12 min``, ``5.5 h`` or ``9 days``."""
+    for unit, name, until in ((1.0, "s", 90.0), (_MINUTE, "min", 90 * _MINUTE), (_HOUR, "h", 2 * _DAY)):
+        if seconds < until:
+            return f"{_short(seconds / unit)} {name}"
+    return f"{_short(seconds / _DAY)} days"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def on(workers: int, gpus: float) -> str:
+    """Return what a study is carried out with: ``2 workers``, ``one GPU``."""
+    if not gpus:
+        return "1 worker" if workers == 1 else f"{workers} workers"
+    cards = workers * gpus
+    if cards == 1:
+        return "one GPU"
+    return f"{cards:g} GPUs" if cards > 1 else f"{cards:g} of a GPU"
+
+
+def runs_text(runs: Span) -> str:
+    """Return the number of runs: ``189 runs at most (140 expected)``."""
+    if runs.least == runs.most:
+        return "1 run" if runs.most == 1 else f"{runs.most:.0f} runs"
+    return f"{runs.most:.0f} runs at most ({runs.expected:.0f} expected)"
+
+
+def effect_text(found: Detectable) -> str:
+    """Return the gain that can be shown while no run is known."""
+    low, high = found.in_seeds
+    return (
+        f"gains of {found.effect:.2g} standard deviations of a pair's difference ({low:.2g} to {high:.2g} "
+        f"standard deviations between seeds)"
+    )
+
+
+def gain_text(found: Detectable, known: Known, metric: str) -> str:
+    """Return the range of the smallest gain that can be shown."""
+    low, high = found.range(known)
+    return (
+        f"the smallest gain in {metric} that {found.pairs} pairs show with {found.power:.0%} power is "
+        f"between {low:.2g} and {high:.2g} ({CONFIDENCE:.0%} confidence, from {known.runs} "
+        f"{_SOURCES[known.source]})"
+    )
