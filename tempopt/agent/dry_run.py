@@ -44,13 +44,12 @@ def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse"
     space = {
         name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
     }
-    started = None
-    for each in spec.compare if task == "rehearse" else spec.compare[:1]:
+    started = _tried(spec, worker, "check", space, spec.compare[0].parameters)
+    for each in spec.compare if task == "rehearse" else ():
         try:
-            started = _tried(spec, worker, task, space, each.parameters)
+            started = _tried(spec, worker, task, {}, each.parameters)
         except SpecError as error:
-            where = f"The dry run of {each.name}: " if task == "rehearse" else ""
-            raise SpecError(f"{where}{error}") from error
+            raise SpecError(f"Parameter set {each.name}: {error}") from error
     return started
 
 

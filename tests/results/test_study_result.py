@@ -58,6 +58,7 @@ DOCUMENTED: dict[str, Any] = {
         "simplest": {"parts": None, "params": None, "holds": None, "lost": ANSWER, "kept": TEST},
         "failures": {"arm": RATE, "reference": RATE, "p_value": None},
     },
+    "comparison": None,
     "cost": (
         *("train_seconds", "pruned_saving", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
         "forked_steps",
