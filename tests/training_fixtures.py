@@ -83,6 +83,7 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         validate_at: Any = "final",
         weights: str | None = None,
         compile: str | None = None,
+        compared: bool = False,
         parameters: dict[str, Any] | None = None,
         **request: Any,
     ) -> RunRequest:
@@ -97,6 +98,7 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
             data_seed=0,
             weights=weights,
             compile=compile,
+            compared=compared,
         )
         given = {"ticket": 1, "attempt": 1, "seed": 5, **request}
         return RunRequest(program=program, parameters=parameters or {}, **given)

@@ -78,14 +78,12 @@ def _checked(
     space = {
         name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
     }
-    found = None
-    for each in spec.compare if task == "rehearse" else spec.compare[:1]:
+    found = _tried(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
+    for each in spec.compare if task == "rehearse" else ():
         try:
-            found = _tried(spec, worker, task=task, space=space, sampled=each.parameters)
+            found = _tried(spec, worker, task=task, space={}, sampled=each.parameters)
         except SpecError as error:
-            where = f"The dry run of {each.name}: " if task == "rehearse" else ""
-            raise SpecError(f"{where}{error}") from error
-    assert found is not None, "a comparison has sets"
+            raise SpecError(f"Parameter set {each.name}: {error}") from error
     return found
 
 

@@ -86,7 +86,7 @@ def _notes(found: Comparison) -> list[str]:
             f"interval covers {each}, all of them together {together}, and p is scaled so that 0.05 is the "
             "limit."
         )
-    elif (answer := found.variants[0].answer) is not None and not answer.significant:
+    elif (answer := found.variants[0].answer) is not None and found.outcome == "not_shown":
         test = answer.paired
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
             above = rounded(max(test.ci_high, 0.0), test).lstrip("+")

@@ -52,8 +52,8 @@ gate() {
         *) echo "failed: $?"; cat "$LOG" ;;
     esac
 }
-LOG=1.log gate 'frozen={lr: 0.0}' 'trained={lr: 0.003, trainer.max_steps: 48}'
-LOG=2.log gate '{lr: 0.003, trainer.max_steps: 48}' '{lr: 0.0}' --json
+LOG=1.log gate 'frozen={lr: 0.0}' 'trained={lr: 0.003, trainer.max_steps: 48}' --pairs 8
+LOG=2.log gate '{lr: 0.003, trainer.max_steps: 48}' '{lr: 0.0}' --pairs 8 --json
 LOG=3.log gate '{}' '{lr: 0.0}' --max-runs 7
 LOG=4.log gate '{lr: 0.0, dropout: 0.2}' '{lr: 0.0, dropout: 0.3}'
 "$PYTHON" -m tempopt resume toy-compare-$(ls tempopt-runs | head -1 | sed 's/.*-//') --no-report > /dev/null
@@ -191,7 +191,7 @@ def test_what_only_the_classes_know_is_told_before_anything_is_stored(folder: Pa
     assert not run(folder, "list", "--json").stdout.strip().strip("[]")
     # what only a training shows, of the set that it is in
     done = run(folder, "compare", "toy.yaml", "{}", "broken={raise_at: 1}")
-    assert done.returncode == 2 and "The dry run of broken: " in done.stderr
+    assert done.returncode == 2 and "Parameter set broken: The dry run of two steps ended in" in done.stderr
     assert not run(folder, "list", "--json").stdout.strip().strip("[]")
 
 

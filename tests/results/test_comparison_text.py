@@ -62,6 +62,7 @@ def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None
 def test_a_loss_and_no_difference_are_told_apart(make_result: Any) -> None:
     worse = verdict_lines(make_result(gaining(B=-0.1)))[0]
     assert worse.startswith("No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A (")
+    assert not any("compatible" in line for line in verdict_lines(make_result(gaining(B=-0.1))))
     lower = verdict_lines(make_result(gaining(B=0.1), study__direction="minimize"))[0]
     assert lower.startswith("No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A (")
     better = verdict_lines(make_result(gaining(B=-0.1), study__direction="minimize"))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -361,6 +362,17 @@ class Stock(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Pooled(Stock):
+    """No attention at all, so that there is nothing to have a temperature."""
+
+    def __init__(self, lr: float = 0.01, widths: list[int] | None = None) -> None:
+        super().__init__(lr)
+        sizes = [8, *(widths or [])]
+        layers = [nn.Linear(one, other) for one, other in itertools.pairwise(sizes)]
+        self.encoder = nn.Sequential(*layers)
+        self.head = nn.Linear(sizes[-1], 3)
 
 
 class Normed(Stock):

@@ -1,0 +1,86 @@
+"""Modules without a temperature: parameter sets of theirs are compared, and nothing of theirs is searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tempopt.errors import AttachError, SpecError
+from tempopt.study.api import compare, load_study
+from tempopt.training.dry_run import check, rehearse
+from tempopt.training.run import Run
+from tempopt.workers.messages import Evaluation, Started
+from tests.toy_study import URL, work_in
+
+TEST = [Evaluation(name="test", on="test"), Evaluation(name="test_current", on="test", at="current")]
+
+
+def test_a_module_without_attention_is_trained_as_it_is(request_for: Any, listener: Any) -> None:
+    channel = listener()
+    request = request_for("Pooled", compared=True, parameters={"widths": [4, 6]}, evaluations=TEST)
+    finished = Run(request, channel).execute()
+    assert finished.state == "complete" and finished.step == 24
+    assert channel.of(Started)[0].layers == []
+    # with no plan that moves, its end and the moment are the same
+    assert finished.measurements["test"] == finished.measurements["test_current"]
+    assert rehearse(request_for("Pooled", compared=True, task="rehearse", evaluations=TEST), listener())
+
+
+def test_a_module_with_attention_is_left_as_it_is_unless_it_is_attached_to(
+    request_for: Any, listener: Any
+) -> None:
+    values = []
+    for attach in (None, {"layers": "auto"}):
+        channel = listener()
+        finished = Run(
+            request_for("Stock", compared=True, attach=attach, evaluations=TEST), channel
+        ).execute()
+        values.append(finished.measurements["test"])
+        assert len(channel.of(Started)[0].layers) == (0 if attach is None else 2)
+    # at temperature 1 attaching changes nothing
+    assert values[0] == values[1]
+    with pytest.raises(SpecError, match="temperature_init is a temperature parameter.*Add attach:"):
+        Run(request_for("Stock", compared=True, parameters={"temperature_init": 2.0}), listener())
+
+
+def test_a_search_needs_a_temperature_as_ever(request_for: Any, listener: Any) -> None:
+    with pytest.raises(AttachError):
+        Run(request_for("Pooled"), listener())
+    space = {"lr": [0.1, 0.2]}
+    with pytest.raises(SpecError, match="nothing would set its temperature"):
+        check(request_for("Pooled", task="check", space=space))
+    assert check(request_for("Pooled", compared=True, task="check", space=space)).state == "complete"
+
+
+def test_every_value_that_does_not_fit_has_a_line(request_for: Any) -> None:
+    space = {"lr": [0.1, "fast", "slow"], "widths": [[4], "wide"], "nonsense": [1]}
+    with pytest.raises(SpecError) as caught:
+        check(request_for("Pooled", compared=True, task="check", space=space))
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        *("compare.lr", "compare.lr", "compare.widths", "compare.nonsense"),
+    ]
+
+
+def test_sets_of_a_module_without_attention_are_compared(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_in(tmp_path, monkeypatch)
+    logger = {"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path / "logged")}}
+    spec = {
+        "study": {"name": "plain", "metric": "val_loss", "direction": "minimize", "seeds": {"confirm": 2}},
+        "model": {"class_path": "toy_modules.Pooled"},
+        "data": {"class_path": "toy_modules.ToyData"},
+        "trainer": {"max_steps": 8, "accelerator": "cpu", "logger": logger},
+    }
+    sets = {"narrow": {"widths": [2]}, "wide": {"widths": [16, 16]}, "slow": {"lr": 1e-5}}
+    result = compare(spec, sets, storage=URL, workers=1, name="plain")
+    assert result.state == "done" and result.comparison is not None
+    assert [each.name for each in result.comparison.variants] == ["wide", "slow"]
+    assert result.comparison.reference_params == {"widths": [2]}
+    assert load_study(URL, "plain").comparison == result.comparison
+    assert set(result.runs_frame()["arm"]) == set(sets)
+    (logged, *_) = (tmp_path / "logged").rglob("metrics.csv")
+    header = logged.read_text().splitlines()[0]
+    assert "val_loss" in header and "temperature" not in header
