@@ -396,9 +396,9 @@ class Agent:
         if message.kind == "gpu_memory":
             self._out_of_memory(work, message.message)
             return
-        # init-only needs query weights to bake into; a study without them has a verdict all the same
+        # init-only needs query weights to bake into; a study without them, or without times, has a verdict
         final = message.kind == "usage"
-        if final and ticket.kind != "init_only":
+        if final and ticket.kind not in ("init_only", "timing"):
             self._return(work)
             raise SpecError(message.message)
         attempts = 1 if final else self._spec.study.max_attempts

@@ -141,6 +141,9 @@ class StudyCache:
         for kind in self._unfinished():
             if kind in SAMPLED:
                 bounds[kind] = self._first(kind) + self._spec.study.parallel - 1
+            elif kind == "timing":
+                # one after another over all agents: a time is taken while nothing else of the study runs
+                bounds[kind] = self._first(kind)
             else:
                 bounds[kind] = None
         return bounds

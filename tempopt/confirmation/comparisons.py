@@ -23,7 +23,7 @@ from tempopt.records.rows import Kind, TicketRow
 from tempopt.records.tickets import added_pairs, of_kind, oriented, pairs_of, rounds_behind, usable, verdicts
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import Look, spent
-from tempopt.statistics.paired_tests import ALPHA, PairedTest, Stage, paired
+from tempopt.statistics.paired_tests import ALPHA, Direction, PairedTest, Stage, paired
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -158,28 +158,46 @@ class Evidence:
             reference: The same of what it is compared with.
         """
         differences = [_differences(one, other, self.spec) for one, other in zip(arm, reference, strict=True)]
+        test = self.tested(differences, self.spec.study.direction)
+        if test is None:
+            return None
+        counted = [pair for found in differences for pair in found]
+        planned = sum(map(self.planned, self.rounds))
+        return Answer(
+            paired=test,
+            dropped=planned - len(counted),
+            diverged=_common(arm, differences),
+            reference_diverged=_common(reference, differences),
+        )
+
+    def tested(
+        self, differences: Sequence[Mapping[int, float]], direction: Direction, *, looked: bool = True
+    ) -> PairedTest | None:
+        """Return what paired differences say; None if there is none.
+
+        Args:
+            differences: By pair, round by round.
+            direction: Which sign of a difference is better.
+            looked: Whether they came with the confirmation, and were looked at as often.
+        """
         stages = [
-            Stage(differences=tuple(found.values()), looks=self._looks(found.keys(), of_round))
+            Stage(
+                differences=tuple(found.values()),
+                looks=self._looks(found.keys(), of_round) if looked else None,
+            )
             for found, of_round in zip(differences, self.rounds, strict=True)
             if found
         ]
         if not stages:
             return None
         *earlier, last = stages
-        counted = [pair for found in differences for pair in found]
-        planned = sum(map(self.planned, self.rounds))
-        return Answer(
-            paired=paired(
-                last.differences,
-                test=self.spec.study.test,
-                direction=self.spec.study.direction,
-                alpha=self.alpha,
-                looks=last.looks,
-                earlier=earlier,
-            ),
-            dropped=planned - len(counted),
-            diverged=_common(arm, differences),
-            reference_diverged=_common(reference, differences),
+        return paired(
+            last.differences,
+            test=self.spec.study.test,
+            direction=direction,
+            alpha=self.alpha,
+            looks=last.looks,
+            earlier=earlier,
         )
 
     def planned(self, of_round: int) -> int:

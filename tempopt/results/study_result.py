@@ -30,9 +30,11 @@ from tempopt.records.rows import (
     TicketRow,
 )
 from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
+from tempopt.results.guard_text import guards_json
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import Direction, PairedTest
+from tempopt.workers.messages import TIME_RATIO
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -244,6 +246,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         ],
         "simplest": verdict.simplest and _simplest_json(verdict.simplest),
         "failures": verdict.failures and asdict(verdict.failures),
+        "guards": guards_json(verdict),
+        "guards_kept": verdict.guards_kept,
     }
 
 
@@ -315,10 +319,13 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
         found = assemble(row, tickets, store.measurements(row.id), whole=True)
         return replace(found, earlier=store.warm_start(row.id)) if found.spec.study.warm_start else found
     compared = [
-        t.id for t in tickets if t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t))
+        t.id
+        for t in tickets
+        if t.kind == "timing" or (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
     ]
     # the entropies of these runs are many, and no verdict follows from them
-    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=("validate", "test")))
+    prefixes = ("validate", "test", TIME_RATIO)
+    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes))
 
 
 def assemble(
@@ -329,7 +336,8 @@ def assemble(
     Args:
         row: The study.
         tickets: All of its tickets.
-        measurements: Those of the confirm tickets of winner, baseline and twin, at least, by step.
+        measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
+            least, by step.
         whole: Whether the measurements are part of the result.
     """
     measurements = list(measurements)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.verdict import Verdict
+from tempopt.results.guard_text import guard_lines
 from tempopt.statistics.failure_rates import Rate
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
@@ -52,6 +53,7 @@ def verdict_lines(result: StudyResult) -> list[str]:
         lines += _init_lines(verdict)
         lines += [f"  {line}" for line in part_lines(verdict, result.spec.study.keep_share)]
         lines += _failure_lines(verdict, result)
+        lines += [f"  {line}" for line in guard_lines(verdict)]
     return [*lines, *_missing_lines(result), _cost(result)]
 
 

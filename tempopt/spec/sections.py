@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from tempopt.errors import unknown
+from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import spent
@@ -218,6 +219,7 @@ class StudySection(Section):
         keep_share: Share of the winner's gain that a simpler plan has to keep to be recommended.
         failure: Value of the metric such that a run that ends worse counts as failed; None: those that
             diverge alone.
+        guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
     """
@@ -244,6 +246,9 @@ class StudySection(Section):
     failure: Annotated[
         float | None, Field(allow_inf_nan=False, description="a value of the metric, or null")
     ] = None
+    guards: Annotated[
+        dict[str, Any], Field(description='a text for each guard, as in {val_loss: "no worse than 1%"}')
+    ] = {}
     confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
     validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
     sampler: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
@@ -306,6 +311,33 @@ class StudySection(Section):
         if isinstance(mode, str) and mode in COMPILE_MODES:
             return mode
         raise ValueError(f"given {given!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        lines = []
+        for name, text in self.guards.items():
+            try:
+                parse_guard(name, text, direction_of(name))
+            except ValueError as error:
+                lines.append((f"guards.{name}", str(error)))
+        if self.metric in self.guards:
+            message = "it is study.metric, whose gain the verdict is about anyway. Take it out."
+            lines.append((f"guards.{self.metric}", message))
+        if self.guards and self.evaluate_only is not None:
+            lines.append(("guards", "given with evaluate_only, where nothing is confirmed. Take it out."))
+        if lines:
+            raise FaultsError(lines)
+        return self
+
+    @property
+    def guarded(self) -> list[GuardSpec]:
+        """The guards, in the order in which they were written."""
+        return [parse_guard(name, text, direction_of(name)) for name, text in self.guards.items()]
+
+    @property
+    def guarded_metrics(self) -> list[str]:
+        """Names of the logged metrics that are guarded."""
+        return [guard.name for guard in self.guarded if guard.is_metric]
 
     @model_validator(mode="after")
     def _learns(self) -> Self:

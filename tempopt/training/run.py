@@ -41,6 +41,7 @@ from tempopt.training.entropy_callback import ObserveCallback
 from tempopt.training.forking import begins_alike
 from tempopt.training.identity import code_identity, conditions, run_identity
 from tempopt.training.lightning_internals import leave_process_alone
+from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 from tempopt.training.trackers import Trackers
@@ -149,6 +150,11 @@ class Run:
         return self._callback.metrics
 
     @property
+    def left(self) -> bool:
+        """Whether the training ended because the agent wished it."""
+        return self._wishes.leave
+
+    @property
     def diverged_at(self) -> int | None:
         """Optimizer step at which something was not finite, or None."""
         return self._callback.diverged_at
@@ -216,6 +222,7 @@ class Run:
             self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
         logged = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         metric_of(logged, self.request.program.metric)
+        guarded(evaluation, logged)
         return logged
 
     def finished(
@@ -231,7 +238,7 @@ class Run:
             attempt=self.request.attempt,
             state=state,
             step=step,
-            measurements={name: logged[self.request.program.metric] for name, logged in measured.items()},
+            measurements=measurements(self.request, measured),
             metrics=measured,
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,

@@ -133,11 +133,14 @@ def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Message
     try:
         from tempopt.training.dry_run import check, rehearse
         from tempopt.training.run import Run
+        from tempopt.training.timing import time_steps
 
         if request.task == "check":
             return check(request)
         if request.task == "rehearse":
             return rehearse(request, channel, ranks)
+        if request.task == "time":
+            return time_steps(request, channel, ranks)
         return Run(request, channel, ranks).execute()
     except BaseException as error:
         traceback.print_exc()

@@ -57,6 +57,8 @@ DOCUMENTED: dict[str, Any] = {
         "parts": None,
         "simplest": {"parts": None, "params": None, "holds": None, "lost": ANSWER, "kept": TEST},
         "failures": {"arm": RATE, "reference": RATE, "p_value": None},
+        "guards": None,
+        "guards_kept": None,
     },
     "cost": (
         *("train_seconds", "pruned_saving", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
