@@ -43,6 +43,7 @@ from tempopt.spec.search_space import (
     parse_sets,
 )
 from tempopt.spec.sections import (
+    KNOWLEDGE_GRADIENT,
     PRUNERS,
     SAMPLERS,
     AttachSection,
@@ -59,7 +60,7 @@ from tempopt.temperature.groups import CREDITED, NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
 from tempopt.temperature.plan import flat_numbers
 from tempopt.version import __version__
-from tempopt.workers.messages import Program
+from tempopt.workers.messages import Program, guard_name
 from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
@@ -218,6 +219,17 @@ class StudySpec(Section):
     def confirms(self) -> bool:
         """Whether choosing and confirming follow the search; there is nothing to train in evaluation only."""
         return self.study.evaluate_only is None
+
+    @property
+    def weighs_guards(self) -> bool:
+        """Whether the search goes by what trials measure of guarded metrics."""
+        return bool(self.study.guarded_metrics) and self.study.sampler.name == KNOWLEDGE_GRADIENT
+
+    @property
+    def measured_guards(self) -> dict[str, str]:
+        """Under which names searching runs measure guarded metrics: to the metric."""
+        evaluation = "validate" if self.study.validate_at == "final" else "validate_current"
+        return {guard_name(evaluation, metric): metric for metric in self.study.guarded_metrics}
 
     @property
     def shares_steps(self) -> bool:

@@ -69,6 +69,9 @@ class Evaluation:
     guards: list[str] = field(default_factory=list)
 
 
+GUARD = "/guard:"
+"""Between the name of an evaluation and that of a metric that it guards, in the name of a measurement."""
+
 TIME_RATIO = "step_time"
 """Measurement of a timing run: the winner's seconds a step over the baseline's, which is the run's value."""
 WINNER_TIME = "step_time:winner"
@@ -77,7 +80,7 @@ BASELINE_TIME = "step_time:baseline"
 
 def guard_name(evaluation: str, metric: str) -> str:
     """Return the name under which an evaluation measures a metric that is guarded."""
-    return f"{evaluation}/guard:{metric}"
+    return f"{evaluation}{GUARD}{metric}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
