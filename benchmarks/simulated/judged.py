@@ -43,7 +43,7 @@ _COMPARES = {
     "init_only": ("init_only", ("twin",)),
 }
 # what a verdict says as yes or no, and is no claim of a gain
-_NO_CLAIMS = ("at_one", "interacts")
+_NO_CLAIMS = ("at_one", "interacts", "guards_kept")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from tempopt.confirmation.stages import first_tickets, more_tickets, next_ticket
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import SAMPLED, Measurement, NewTicket, PriorRuns, TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.sampling.arms import Arms
+from tempopt.sampling.arms import Arms, by_guard
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import end_alike, steps_alike
-from tempopt.workers.messages import Evaluation
+from tempopt.workers.messages import Evaluation, guard_name
 
 
 class World(Protocol):
@@ -59,18 +59,27 @@ class Whole:
         earlier: What it has kept of earlier studies.
         shares: Whether it is counted which steps others had trained; that takes longer than all else but what
             decides.
+        weighs: Whether the search is told what its runs measure of guarded metrics.
     """
 
     def __init__(
-        self, world: World, spec: StudySpec, *, earlier: PriorRuns = (), shares: bool = True
+        self,
+        world: World,
+        spec: StudySpec,
+        *,
+        earlier: PriorRuns = (),
+        shares: bool = True,
+        weighs: bool = True,
     ) -> None:
         self._world = world
         self._spec = spec
         self._earlier = earlier
         self._shares = shares and spec.shares_steps
+        self._weighs = weighs
         self._prunes = spec.study.pruner.name != "none"
         self._arms = Arms(spec, [], [], earlier=earlier)
-        self._reports: list[Measurement] = []
+        self.reports: list[Measurement] = []
+        """What runs have reported on their way, and measured of guarded metrics where they searched."""
         self.rows: list[TicketRow] = []
         self.measurements: list[Measurement] = []
         """What was measured at the end of the runs that judge."""
@@ -114,7 +123,7 @@ class Whole:
         first = len(self.rows)
         self.rows += [row(each, first + place) for place, each in enumerate(new)]
         if any(each.sampled and each.parameters is None for each in new):
-            self._arms = Arms(self._spec, self.rows, self._reports, earlier=self._earlier)
+            self._arms = Arms(self._spec, self.rows, self.reports, earlier=self._earlier)
         return self.rows[first:]
 
     def _ended(self, ticket: TicketRow) -> bool:
@@ -154,11 +163,34 @@ class Whole:
             steps=last,
             total_steps=self._world.total_steps,
         )
-        self._reports += [
+        self.reports += [
             Measurement(ticket_id=ticket.id, step=step, name="report", value=each)
             for step, each in reports.items()
         ]
-        self._arms.told(self.rows[ticket.id], reports)
+        guards = self._searched_guards(ticket) if outcome == "complete" else []
+        self.reports += guards
+        self._arms.told(
+            self.rows[ticket.id], reports, by_guard(guards, self._spec).get(ticket.id) if guards else None
+        )
+
+    def _searched_guards(self, ticket: TicketRow) -> list[Measurement]:
+        """Measure what is guarded at the end of a run that searches."""
+        if not self._weighs or ticket.kind not in SAMPLED:
+            return []
+        asked = evaluations(ticket.kind, arms_of(ticket), self._spec, {}, ticket.parameters or {})
+        return self._guards(ticket, asked)
+
+    def _guards(self, ticket: TicketRow, asked: Sequence[Evaluation]) -> list[Measurement]:
+        return [
+            Measurement(
+                ticket_id=ticket.id,
+                step=self._world.total_steps,
+                name=guard_name(each.name, metric),
+                value=self._world.guarded(ticket.parameters, ticket.seed, each, metric),  # type: ignore[attr-defined]
+            )
+            for each in asked
+            for metric in each.guards
+        ]
 
     def _measured(self, ticket: TicketRow, training: Training) -> float:
         """Measure what is asked at the end of a run that judges, and return what becomes its value."""
@@ -173,6 +205,7 @@ class Whole:
             for name, value in found.items()
             if value is not None
         ]
+        self.measurements += self._guards(ticket, asked)
         value = found[counted(kind, self._spec)]
         assert value is not None
         return value

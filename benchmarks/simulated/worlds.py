@@ -177,6 +177,28 @@ class Collapse:
         return self.at_one + (self.at_best - self.at_one) * max(0.0, bump(plan.mean, _PEAKS["level"]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What temperature costs in another metric, ``val_loss``, which is 1 at τ = 1.
+
+    It grows with the square of log τ, in the mean over training.
+
+    Args:
+        at_best: By how much the loss is higher at τ = 0.5.
+        margin: By how much it may be higher; the spec has a guard that says so.
+    """
+
+    at_best: float
+    margin: float
+
+    def loss(self, plan: Course) -> float:
+        """Return what the loss comes to in the mean over seeds."""
+        return 1.0 + self.at_best * (plan.mean / _PEAKS["level"]) ** 2
+
+
+_LOSS_SHARED, _LOSS_OWN = 0.01, 0.005
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """A world in closed form.
@@ -188,6 +210,7 @@ class Made:
         gain: What temperature is worth; None: nothing.
         tied: How temperature and the others hang together; None: not at all.
         collapse: Which trainings come to a bad end; None: none.
+        cost: What temperature costs in another metric, which is guarded; None: nothing.
         claims: By the name of an answer whether the gain that it speaks of is there in this world; of an
             answer that is not named this is not said.
     """
@@ -198,6 +221,7 @@ class Made:
     gain: Gain | None = None
     tied: Tied | None = None
     collapse: Collapse | None = None
+    cost: Cost | None = None
     claims: Mapping[str, bool] = field(default_factory=dict)
 
     rungs = _RUNGS
@@ -220,6 +244,8 @@ class Made:
         study: dict[str, Any] = {"name": self.name, "metric": "val_accuracy", "direction": "maximize"}
         if self.collapse is not None:
             study["failure"] = _LEVEL - self.collapse.drop / 2.0
+        if self.cost is not None:
+            study["guards"] = {"val_loss": f"<= +{100 * self.cost.margin:g}%"}
         return StudySpec.from_json(
             {
                 "study": study,
@@ -302,6 +328,17 @@ class Made:
             return found
         other = _luck(key + json.dumps(effective({**NEUTRAL, **plan}), sort_keys=True), seed)
         return found + (other.test if evaluation.on == "test" else other.validation) / 2.0
+
+    def keeps(self, parameters: Parameters) -> bool:
+        """Return whether a parameter set keeps the guard in the mean over seeds."""
+        return self.cost is None or self.cost.loss(course(parameters)) <= 1.0 + self.cost.margin
+
+    def guarded(self, parameters: Parameters, seed: int, evaluation: Evaluation, metric: str) -> float:
+        """Return what is measured of the metric that is guarded."""
+        assert self.cost is not None and metric == "val_loss", "nothing else is guarded here"
+        luck = _luck(f"{metric} {evaluation.on} {self._key(parameters, False)}", seed)
+        own = _LOSS_OWN / OWN * (luck.run + luck.validation)
+        return self.cost.loss(course(parameters)) + _LOSS_SHARED / SHARED * _of_seed(seed) + own
 
     def _ends(self, parameters: Parameters, plan: Parameters | None, seed: int, luck: _Luck) -> float:
         """Return what a training comes to, without the noise of a validation or a test."""
@@ -391,6 +428,10 @@ def _all(size: float) -> list[Made]:
         Made(name="collapse", collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
         Made(name="collapse-3", others=3, collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
         Made(name="rescued", collapse=rescued, claims=_TRAINED),
+        *(
+            Made(name=f"guarded-{k}", others=k, gain=level, cost=Cost(at_best=0.04, margin=0.02))
+            for k in (0, 3)
+        ),
         # what is gained by those that live is less than what is lost by those that do not
         Made(name="risky", gain=level, collapse=Collapse(at_one=0.05, at_best=0.25), claims=_NOTHING),
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from tempopt.errors import SpecError, StudyFailed, StudyNotFound
 from tempopt.records.changes import Began, Reported
 from tempopt.records.liveness import host
 from tempopt.records.rows import Checkpoint, Measurement, Outcome, StudyRow, TicketRow
+from tempopt.sampling.arms import by_guard
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.workers.messages import (
@@ -368,12 +369,12 @@ class Agent:
         kept = self._client.shared(ticket, outcome, value)
         change, row = ended(work, outcome, message, value=value, measured=measured, gain=gain, kept=kept)
         self._client.tell(change)
-        self._over(work, row)
+        self._over(work, row, by_guard(measured, self._spec).get(ticket.id))
 
-    def _over(self, work: WorkerSlot, row: TicketRow) -> None:
+    def _over(self, work: WorkerSlot, row: TicketRow, guards: Mapping[str, float] | None = None) -> None:
         assert work.ticket is not None
         self._client.discard(work.ticket, kept=row.checkpoints)
-        self._cache.take_in(row, work.reports)
+        self._cache.take_in(row, work.reports, guards)
         self._free(work)
         self._observer.finished(row)
 
@@ -396,9 +397,9 @@ class Agent:
         if message.kind == "gpu_memory":
             self._out_of_memory(work, message.message)
             return
-        # init-only needs query weights to bake into; a study without them has a verdict all the same
+        # init-only needs query weights to bake into; a study without them, or without times, has a verdict
         final = message.kind == "usage"
-        if final and ticket.kind != "init_only":
+        if final and ticket.kind not in ("init_only", "timing"):
             self._return(work)
             raise SpecError(message.message)
         attempts = 1 if final else self._spec.study.max_attempts

@@ -8,6 +8,7 @@ from tempopt.agent.checkpoint_reuse import best_forks, saved
 from tempopt.agent.study_cache import StudyCache
 from tempopt.agent.worker_slot import WorkerSlot
 from tempopt.confirmation.evaluations import OBSERVED, evaluations
+from tempopt.confirmation.timing import timed_against
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
@@ -57,6 +58,7 @@ class Requests:
         cache, spec, study = self._cache, self._spec.in_space(ticket.space), self._study
         winner = cache.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
         bake = {n: v for n, v in winner.items() if n in CREDITED}
+        timing = ticket.kind == "timing"
         folder, begun = self.folder(ticket), study.created.isoformat()
         return RunRequest(
             ticket=ticket.id,
@@ -64,10 +66,12 @@ class Requests:
             program=self._program(ticket.space),
             parameters=ticket.parameters,
             seed=ticket.seed,
-            evaluations=evaluations(ticket.kind, arms_of(ticket), spec, winner, ticket.parameters),
+            evaluations=[]
+            if timing
+            else evaluations(ticket.kind, arms_of(ticket), spec, winner, ticket.parameters),
             bake=bake if ticket.kind == "init_only" else None,
             folder=str(folder),
-            checkpoints=join(self._checkpoints, folder.name),
+            checkpoints=None if timing else join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
             resume=[saved(each) for each in ticket.checkpoints],
             forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
@@ -75,7 +79,11 @@ class Requests:
             observe=spec.compare is None
             and ticket.kind == "confirm"
             and not set(OBSERVED).isdisjoint(arms_of(ticket)),
-            label=Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
+            task="compare_steps" if timing else "train",
+            against=timed_against(cache.of_kind("confirm"), ticket.round) if timing else None,
+            label=None
+            if timing
+            else Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
         )
 
     def _program(self, space: int) -> Program:

@@ -28,7 +28,7 @@ from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import make_study
 from tempopt.spec.amendments import changes
 from tempopt.spec.own_schedules import import_schedules
-from tempopt.spec.sections import Workers
+from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
 from tempopt.store.store import Store

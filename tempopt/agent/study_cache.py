@@ -16,7 +16,7 @@ from tempopt.confirmation.stages import spent, to_come
 from tempopt.records.liveness import is_dead
 from tempopt.records.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
 from tempopt.records.tickets import oriented, usable
-from tempopt.sampling.arms import Arms, by_step
+from tempopt.sampling.arms import Arms, by_guard, by_step
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
@@ -51,7 +51,8 @@ class StudyCache:
         self.state: StudyState = study.state
         self.version = study.version
         rows = self._store.tickets(self._study.id)
-        reports = self._store.measurements(self._study.id, names=["report"])
+        names = ["report", *self._spec.measured_guards]
+        reports = self._store.measurements(self._study.id, names=names)
         self.arms = Arms(self._spec, rows, reports, earlier=self._earlier)
         self.tickets = {row.id: row for row in rows}
         self.codes = {row.code for row in rows if row.code is not None}
@@ -70,17 +71,22 @@ class StudyCache:
         if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
             self.read()
             return
-        reports = by_step(news.reports)
+        reports = by_step(each for each in news.reports if each.name == "report")
+        guards = by_guard(news.reports, self._spec)
         for row in news.tickets:
-            self.take_in(row, reports.get(row.id, {}))
+            self.take_in(row, reports.get(row.id, {}), guards.get(row.id, {}))
         begun = {row.id for row in news.tickets}
         for row in list(self._within_reach()):
             if row.state == "running" and row.id not in begun:
                 # given back, or lost: of tickets that wait there is no news
                 self.note(row.id, state="waiting", agent=None, lease=None)
 
-    def take_in(self, row: TicketRow, reports: Mapping[int, float]) -> None:
-        """Take note of how a ticket stands; its reports (step to value) count once it is over.
+    def take_in(
+        self, row: TicketRow, reports: Mapping[int, float], guards: Mapping[str, float] | None = None
+    ) -> None:
+        """Take note of how a ticket stands.
+
+        Its reports (step to value), and what it measured of guarded metrics by name, count once it is over.
 
         What is known already is known better: a run that another agent has taken over, and perhaps ended,
         may come to its end here too before the store could refuse it.
@@ -101,7 +107,7 @@ class StudyCache:
             if row.outcome == "complete" and row.forked_at is None:
                 self.complete += 1
                 self.complete_seconds += row.seconds
-            self.arms.told(row, reports)
+            self.arms.told(row, reports, guards)
 
     def baseline(self) -> float | None:
         """Return the mean of the complete runs at τ = 1 that are known of, None if there is none."""
@@ -149,8 +155,14 @@ class StudyCache:
         for kind in self._unfinished():
             if kind in SAMPLED:
                 bounds[kind] = self._first(kind) + self._spec.study.parallel - 1
+            elif kind == "timing":
+                # one after another over all agents: a time is taken while nothing else of the study runs
+                bounds[kind] = self._first(kind)
             else:
                 bounds[kind] = None
+        if self._spec.weighs_guards and "baseline" in bounds:
+            # what a search trial is weighed against does not depend on who is faster
+            bounds.pop("search", None)
         return bounds
 
     def startable(self) -> bool:

@@ -26,8 +26,8 @@ from tempopt.results.wording import parameters_text
 _REFRESH_PER_SECOND = 2
 # What other agents do is asked of the store; seldom enough that the store does not feel it.
 _OTHERS_EVERY = 5.0
-# Title, eight stages, best, its parameters, heading and the last line of the table, one to spare.
-_LINES_ABOVE, _FEWEST = 14, 4
+# Title, nine stages, best, its parameters, heading and the last line of the table, one to spare.
+_LINES_ABOVE, _FEWEST = 15, 4
 _BAR, _SHORTEST = 12, 10
 _COLUMNS = ("run", "steps", "value", "bound")
 
@@ -40,6 +40,7 @@ LABELS: Mapping[Kind, str] = {
     "confirm": "confirm",
     "init_only": "init only",
     "ablation": "ablation",
+    "timing": "step time",
 }
 
 

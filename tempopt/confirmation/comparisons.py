@@ -23,7 +23,7 @@ from tempopt.records.rows import Kind, TicketRow
 from tempopt.records.tickets import added_pairs, of_kind, oriented, pairs_of, rounds_behind, usable, verdicts
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import Look, spent
-from tempopt.statistics.paired_tests import ALPHA, PairedTest, Stage, paired
+from tempopt.statistics.paired_tests import ALPHA, Direction, PairedTest, Stage, paired
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -165,31 +165,52 @@ class Evidence:
             reference: The same of what it is compared with.
         """
         differences = self._differences(arm, reference)
-        stages = self.stages(arm, reference)
-        if not stages:
+        test = self.tested(differences, self.spec.study.direction)
+        if test is None:
             return None
-        *earlier, last = stages
         counted = [pair for found in differences for pair in found]
         planned = sum(map(self.planned, self.rounds))
         return Answer(
-            paired=paired(
-                last.differences,
-                test=self.spec.study.test,
-                direction=self.spec.study.direction,
-                alpha=self.alpha,
-                looks=last.looks,
-                earlier=earlier,
-            ),
+            paired=test,
             dropped=planned - len(counted),
             diverged=_common(arm, differences),
             reference_diverged=_common(reference, differences),
         )
 
+    def tested(
+        self, differences: Sequence[Mapping[int, float]], direction: Direction, *, looked: bool = True
+    ) -> PairedTest | None:
+        """Return what paired differences say; None if there is none.
+
+        Args:
+            differences: By pair, round by round.
+            direction: Which sign of a difference is better.
+            looked: Whether they came with the confirmation, and were looked at as often.
+        """
+        stages = self._stages(differences, looked=looked)
+        if not stages:
+            return None
+        *earlier, last = stages
+        return paired(
+            last.differences,
+            test=self.spec.study.test,
+            direction=direction,
+            alpha=self.alpha,
+            looks=last.looks,
+            earlier=earlier,
+        )
+
     def stages(self, arm: Sequence[Runs], reference: Sequence[Runs]) -> list[Stage]:
         """Return the differences of each round that has any, and how they were looked at."""
+        return self._stages(self._differences(arm, reference), looked=True)
+
+    def _stages(self, differences: Sequence[Mapping[int, float]], *, looked: bool) -> list[Stage]:
         return [
-            Stage(differences=tuple(found.values()), looks=self._looks(found.keys(), of_round))
-            for found, of_round in zip(self._differences(arm, reference), self.rounds, strict=True)
+            Stage(
+                differences=tuple(found.values()),
+                looks=self._looks(found.keys(), of_round) if looked else None,
+            )
+            for found, of_round in zip(differences, self.rounds, strict=True)
             if found
         ]
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.records.rows import Kind
+from tempopt.records.rows import SAMPLED, Kind
 from tempopt.spec.search_space import Choices, Range
 from tempopt.temperature import CREDITED, GROUPS, NORMALISATION, effective, is_neutral
-from tempopt.workers.messages import Evaluation
+from tempopt.workers.messages import TIME_RATIO, Evaluation
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -43,7 +43,9 @@ def dataloader(kind: Kind, spec: StudySpec) -> On:
 
 
 def counted(kind: Kind, spec: StudySpec) -> str:
-    """Return the name of the evaluation whose value becomes the value of a ticket of this kind."""
+    """Return the name of the measurement whose value becomes the value of a ticket of this kind."""
+    if kind == "timing":
+        return TIME_RATIO
     on = dataloader(kind, spec)
     return on if spec.study.validate_at == "final" else f"{on}_current"
 
@@ -113,7 +115,9 @@ def evaluations(
 
     Every run is measured at its plan's final and at its current temperature. The confirm runs of the winner,
     the baseline and the twin are measured under the plans of inference, too, on the validation data, where
-    the best is picked, and on those of the confirmation; the runs of a comparison are not.
+    the best is picked, and on those of the confirmation; the runs of a comparison are not. What is guarded is
+    measured with the value of the runs that search, by which further ones are chosen, and of those that
+    confirm.
 
     Args:
         kind: Kind of the ticket.
@@ -123,9 +127,11 @@ def evaluations(
         own: Parameters of the ticket, whose normaliser stays at inference.
     """
     on = dataloader(kind, spec)
+    guards = spec.study.guarded_metrics if kind in (*SAMPLED, "confirm") else []
+    plain, current = (guards if counted(kind, spec) == name else [] for name in (on, f"{on}_current"))
     measured = [
-        Evaluation(name=on, on=on),
-        Evaluation(name=f"{on}_current", on=on, at="current"),
+        Evaluation(name=on, on=on, guards=plain),
+        Evaluation(name=f"{on}_current", on=on, at="current", guards=current),
     ]
     if spec.compare is not None or kind != "confirm" or not set(arms) & set(INFERENCE_ARMS):
         return measured

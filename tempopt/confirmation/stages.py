@@ -34,6 +34,7 @@ from tempopt.confirmation.selection import (
     recommend_none,
     searched,
 )
+from tempopt.confirmation.timing import timing_tickets
 from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import added_pairs, current_round, finished, next_number, of_kind, over, pairs_of
 from tempopt.seeds import derive, seed_name
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["current_round", "first_tickets", "more_tickets", "next_tickets", "reserve", "to_come"]
 
-PROVING: tuple[Kind, ...] = ("choose", "rematch", "confirm", "init_only", "ablation")
+PROVING: tuple[Kind, ...] = ("choose", "rematch", "confirm", "init_only", "ablation", "timing")
 """The kinds that a round ends with, after its search tickets."""
 
 # search, baseline, constant and init_only; each of the twins only where it may be something else
@@ -130,7 +131,11 @@ def next_tickets(
     if spec.compare is not None:
         return compare_tickets(tickets, spec)
     if of_kind(tickets, "confirm", of_round=current_round(tickets)):
-        return confirm_tickets(tickets, spec, recommend) or ablation_tickets(tickets, spec)
+        return (
+            confirm_tickets(tickets, spec, recommend)
+            or timing_tickets(tickets, spec)
+            or ablation_tickets(tickets, spec)
+        )
     return (
         choose_tickets(tickets, spec, _first_choices(tickets, spec, recommend))
         or _after_choosing(tickets, spec, recommend)
@@ -168,7 +173,7 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
 def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many tickets the current round will still get beside those there are, at most.
 
-    Those that take the winner apart are not among them: there are none unless a gain is shown.
+    Those that take the winner apart or time a step are not among them: there are none unless a gain is shown.
     """
     if spec.compare is not None:
         return compare_to_come(tickets, spec)

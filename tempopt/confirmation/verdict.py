@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simplest, taken_apart
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, gain, is_decided
+from tempopt.confirmation.guards import Guard, judged_guards
 from tempopt.confirmation.inference import InferenceOnly, inference_only, share_of
 from tempopt.confirmation.pairs import confirmed_arms
 from tempopt.confirmation.recommendation import Recommendation, recommend
@@ -105,6 +106,7 @@ class Verdict:
         parts: What the winner loses without each of its parts; empty unless it was taken apart.
         simplest: The simpler plan that was tested, None if there was none.
         failures: Rates of failed runs of winner and baseline, None if nothing counts as failed.
+        guards: What is said of each guard of the study; empty where the winner is τ = 1 itself.
         round: Round of search tickets that it closes, from 0.
         looks: Verdicts that the study has had with this one, >= 1.
         alpha: Two-sided level that it may spend; p is given so that 0.05 is the limit all the same.
@@ -130,6 +132,7 @@ class Verdict:
     parts: tuple[Part, ...]
     simplest: Simplest | None
     failures: FailureRates | None
+    guards: tuple[Guard, ...]
     round: int
     looks: int
     alpha: float
@@ -152,6 +155,11 @@ class Verdict:
         return training_key(self.params) == training_key(self.twin_params)
 
     @property
+    def guards_kept(self) -> bool:
+        """Whether the winner is shown to keep each guard of the study that can be measured."""
+        return not any(guard.in_the_way for guard in self.guards)
+
+    @property
     def interacts(self) -> bool:
         """Whether baseline and twin say different things, and differ: τ and the other parameters interact."""
         answers = (self.over_baseline, self.over_twin, self.twin_over_baseline)
@@ -171,7 +179,7 @@ def conclude(
 
     Args:
         tickets: All tickets of the study.
-        measurements: What the confirm runs measured at their end; others are ignored.
+        measurements: What confirm and timing runs measured at their end; others are ignored.
         spec: The study's spec.
     """
     measurements = list(measurements)
@@ -221,6 +229,7 @@ def _conclude_round(
         parts=() if apart is None else _parts(apart, arms),
         simplest=None if apart is None or not total.significant else _simplest(apart, arms, tickets),
         failures=_failures(evidence),
+        guards=_guards(evidence, arms, measurements, total),
         round=of_round,
         looks=evidence.verdict,
         alpha=evidence.alpha,
@@ -300,6 +309,14 @@ def _simplest(
         alpha=evidence.alpha,
     )
     return Simplest(parts=plan.parts, parameters=plan.parameters, lost=lost, kept=kept)
+
+
+def _guards(
+    evidence: Evidence, arms: dict[Arm, Parameters], measurements: Sequence[Measurement], total: Answer
+) -> tuple[Guard, ...]:
+    if training_key(arms["search"]) == training_key(arms["baseline"]):
+        return ()
+    return judged_guards(evidence, measurements, gained=total.significant)
 
 
 def _failures(evidence: Evidence) -> FailureRates | None:

@@ -17,7 +17,7 @@ from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageErr
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
-from tempopt.spec.sections import Workers
+from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import checkpoints
 from tempopt.store.store import Store

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-Kind = Literal["baseline", "constant", "search", "choose", "rematch", "confirm", "init_only", "ablation"]
+Kind = Literal[
+    "baseline", "constant", "search", "choose", "rematch", "confirm", "init_only", "ablation", "timing"
+]
 KINDS: tuple[Kind, ...] = (
     "baseline",
     "constant",
@@ -17,6 +19,7 @@ KINDS: tuple[Kind, ...] = (
     "confirm",
     "init_only",
     "ablation",
+    "timing",
 )
 SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
 """The kinds whose runs look for the parameters; the others judge what was found."""
@@ -125,14 +128,16 @@ class TicketRow:
             the same parameters share a run, as in ``baseline+twin`` (see :mod:`tempopt.records.tickets`).
         number: Position within its kind, from 0.
         candidate: For choose and confirm: rank of the candidate within its arm, from 0; else None.
-        pair: For choose, confirm, init_only and ablation: index of the seed that arms share; else None.
+        pair: For choose, confirm, init_only and ablation: index of the seed that arms share; for timing that
+            of the repetition; else None.
         seed: Seed of the run, 0 <= seed < 2**63.
         parameters: The parameter set, effective values; None until it has been suggested.
         trial_number: Number of the Optuna trial (search tickets only).
         state: ``done`` has an outcome; ``failed`` means that every attempt was lost.
         attempt: How often it was taken; every write about a run carries it, so that a stale one is refused.
         value: The value that counts for its kind: the validation metric at the end, for confirm and
-            init_only the metric on ``study.confirm_on``. None unless the outcome is complete (for
+            init_only the metric on ``study.confirm_on``, for timing the winner's seconds a step over the
+            baseline's. None unless the outcome is complete (for
             pruned: the last reported value).
         diverged_at: Optimizer step at which the run diverged, else None.
         error: Last error message of a failed attempt, else None.
@@ -248,7 +253,8 @@ class Measurement:
     Args:
         step: Optimizer step (reports), or the last step (evaluations).
         name: ``report`` for the validation metric during training; else an evaluation's name, as in
-            ``validate``, ``validate_current``, ``test``, ``test:winner``, ``test:constant=0.5``.
+            ``validate``, ``validate_current``, ``test``, ``test:winner``, ``test:constant=0.5``,
+            ``test/guard:val_loss``, ``step_time:winner``.
         value: NaN for what was measured and is not a finite number (infinities come back as NaN:
             not every database can hold them).
     """

@@ -33,6 +33,7 @@ from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
+from tempopt.workers.messages import TIME_RATIO
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -239,10 +240,13 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
         found = assemble(row, tickets, store.measurements(row.id), whole=True)
         return replace(found, earlier=store.warm_start(row.id)) if found.spec.study.warm_start else found
     compared = [
-        t.id for t in tickets if t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t))
+        t.id
+        for t in tickets
+        if t.kind == "timing" or (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
     ]
     # the entropies of these runs are many, and no verdict follows from them
-    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=("validate", "test")))
+    prefixes = ("validate", "test", TIME_RATIO)
+    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes))
 
 
 def assemble(
@@ -253,7 +257,8 @@ def assemble(
     Args:
         row: The study.
         tickets: All of its tickets.
-        measurements: Those of the confirm tickets of winner, baseline and twin, at least, by step.
+        measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
+            least, by step.
         whole: Whether the measurements are part of the result.
     """
     measurements = list(measurements)

@@ -10,6 +10,7 @@ from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import InferenceOnly, Tuned
 from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.verdict import Share, Simplest
+from tempopt.results.guard_text import guards_json
 from tempopt.results.recommendation_text import recommendation_text
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import PairedTest
@@ -51,6 +52,8 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
         ],
         "simplest": verdict.simplest and _simplest_json(verdict.simplest),
         "failures": verdict.failures and asdict(verdict.failures),
+        "guards": guards_json(verdict),
+        "guards_kept": verdict.guards_kept,
     }
 
 

@@ -9,6 +9,7 @@ from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.recommendation import at_ends
 from tempopt.confirmation.verdict import Verdict
+from tempopt.results.guard_text import guard_lines
 from tempopt.results.recommendation_text import recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
@@ -70,6 +71,7 @@ def verdict_lines(result: StudyResult) -> list[str]:
         lines += _init_lines(verdict)
         lines += [f"  {line}" for line in part_lines(verdict, result.spec.study.keep_share)]
         lines += _failure_lines(verdict, result)
+        lines += [f"  {line}" for line in guard_lines(verdict)]
     return [
         *lines,
         *(f"  {line}" for line in ledger_lines(result)),

@@ -44,13 +44,22 @@ def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
     return found
 
 
+def by_guard(measurements: Iterable[Measurement], spec: StudySpec) -> dict[int, dict[str, float]]:
+    """Return what searching runs measured of guarded metrics: ticket id to value by metric."""
+    metrics, found = spec.measured_guards, dict[int, dict[str, float]]()
+    for each in measurements:
+        if each.name in metrics:
+            found.setdefault(each.ticket_id, {})[metrics[each.name]] = each.value
+    return found
+
+
 class Arms:
     """The arms of one study, with what is known of their tickets.
 
     Args:
         spec: The study's spec.
         tickets: The study's tickets as they are in the store, by number.
-        reports: Validation reports as they are in the store.
+        reports: Validation reports as they are in the store, and what was measured of guarded metrics.
         earlier: What the study has kept of earlier ones.
     """
 
@@ -82,14 +91,16 @@ class Arms:
         self._strategies: dict[Arm, KnowledgeGradient] = {}
         self._wanted: dict[tuple[Arm, int], Mapping[str, Any]] = {}
         self._known: dict[Arm, set[int]] = {arm: set() for arm in SEARCHING}
-        reported = by_step(reports)
+        self._at_one: dict[int, tuple[float, Mapping[str, float]]] = {}
+        reported = by_step(each for each in reports if each.name == "report")
+        guarded = by_guard(reports, spec)
         for ticket in tickets:
             if ticket.kind in SAMPLED and ticket.sampled and ticket.parameters is None:
                 self._wanted[self._place(ticket)] = ticket.sampled
             if ticket.parameters is not None:
                 self.asked(ticket)
             if ticket.state in OVER:
-                self.told(ticket, reported.get(ticket.id, {}))
+                self.told(ticket, reported.get(ticket.id, {}), guarded.get(ticket.id, {}))
 
     def _place(self, ticket: TicketRow) -> tuple[Arm, int]:
         """Return the arm that a ticket's parameters are sampled for, and its number there."""
@@ -103,6 +114,7 @@ class Arms:
 
     def _strategy(self, arm: Arm) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
+        from tempopt.sampling.guarding import guarding
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
         from tempopt.sampling.prior_study import PriorStudy
 
@@ -117,8 +129,15 @@ class Arms:
                 thaws=arm == "search" and self._spec.shares_steps,
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=[PriorStudy(each["runs"], features) for each in self._remembered],
+                guarding=guarding(self._spec, self._runs_at_one())
+                if arm == "search" and self._spec.weighs_guards
+                else None,
             )
         return self._strategies[arm]
+
+    def _runs_at_one(self) -> list[tuple[float, Mapping[str, float]]]:
+        """Return the baseline arm's runs in their order: all are over before a search trial is begun."""
+        return [self._at_one[number] for number in sorted(self._at_one)]
 
     def asked(self, ticket: TicketRow) -> None:
         """Take in the parameters of a ticket that has been begun, by whomever."""
@@ -231,10 +250,23 @@ class Arms:
         found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
         return [self._spec.parameters(arm, sampled) for sampled in found]
 
-    def told(self, ticket: TicketRow, reports: Mapping[int, float]) -> None:
-        """Take in how a ticket ended."""
+    def told(
+        self,
+        ticket: TicketRow,
+        reports: Mapping[int, float],
+        guards: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take in how a ticket ended.
+
+        Args:
+            ticket: The ticket.
+            reports: Its reports, step to value.
+            guards: What it measured of guarded metrics, by name.
+        """
         if ticket.kind not in SAMPLED:
             return
+        if ticket.kind == "baseline" and usable(ticket) and ticket.value is not None:
+            self._at_one[ticket.number] = ticket.value, guards or {}
         arm, number = self._place(ticket)
         self._known[arm].add(number)
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
@@ -245,7 +277,7 @@ class Arms:
             return
         # which reports of a lost run are known differs with who saw which of its attempts
         shown = reports if ticket.outcome in ("complete", "pruned") else {}
-        self._histories[arm].told(number, state, ticket.value, shown)
+        self._histories[arm].told(number, state, ticket.value, shown, guards)
         if ticket.kind == "search" and usable(ticket) and self._better(ticket):
             self._best = ticket
 

@@ -37,8 +37,12 @@ def frozen(
     params: Mapping[str, Any],
     value: float | None = None,
     reports: Mapping[int, float] | None = None,
+    guards: Mapping[str, float] | None = None,
 ) -> FrozenTrial:
-    """Return a trial as samplers and pruners see it; its number is the ticket's number in its arm."""
+    """Return a trial as samplers and pruners see it; its number is the ticket's number in its arm.
+
+    What it measured of guarded metrics is in its user attributes, by name.
+    """
     return FrozenTrial(
         number=number,
         trial_id=number,
@@ -48,7 +52,7 @@ def frozen(
         datetime_complete=_EPOCH if state.is_finished() else None,
         params={name: value for name, value in params.items() if name in distributions},
         distributions={name: d for name, d in distributions.items() if name in params},
-        user_attrs={},
+        user_attrs=dict(guards or {}),
         system_attrs={},
         intermediate_values=dict(reports or {}),
     )
@@ -220,8 +224,19 @@ class History:
             return None
         return decider.bound(number, reports, self._end(number))
 
-    def told(self, number: int, state: TrialState, value: float | None, reports: Mapping[int, float]) -> None:
-        """Take in how ticket ``number`` ended; a diverged run comes as pruned, without reports."""
+    def told(
+        self,
+        number: int,
+        state: TrialState,
+        value: float | None,
+        reports: Mapping[int, float],
+        guards: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take in how ticket ``number`` ended; a diverged run comes as pruned, without reports.
+
+        Args:
+            guards: What it measured of guarded metrics, by name.
+        """
         while len(self._finished) <= number:
             self._finished.append(None)
         self._finished[number] = frozen(
@@ -231,6 +246,7 @@ class History:
             params=self._asked.get(number, {}),
             value=value if state == TrialState.COMPLETE else None,
             reports=reports,
+            guards=guards,
         )
         if state in LEARNED and number not in self._asked:
             self._partial = True

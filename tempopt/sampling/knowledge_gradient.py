@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from tempopt.records.rows import Parameters
+from tempopt.sampling.guarding import LIKELY, Guarding
 from tempopt.sampling.prior_study import PriorStudy
 from tempopt.sampling.surrogate import (
     Forecast,
@@ -68,6 +69,7 @@ class ArmModel:
         maximize: Whether more of the metric is better; here, more is always better.
         stream_of: Which of the study's seeds the trial of a number is trained with.
         trends: How many of the features, the last ones, are what earlier studies say.
+        guarding: What guards ask of a parameter set; None: nothing.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class ArmModel:
         maximize: bool,
         stream_of: Callable[[int], int],
         trends: int = 0,
+        guarding: Guarding | None = None,
     ) -> None:
         self._describe = describe
         self._stream_of = stream_of
@@ -108,6 +111,10 @@ class ArmModel:
             ),
             trends=trends,
         )
+        self._base, self._weigh = 0.0, None
+        if guarding is not None:
+            own = [trial for trial, _ in telling([(trial, self._value(trial)) for trial in complete])]
+            self._base, self._weigh = guarding.base, guarding.weigh(own, describe, stream_of, trends)
 
     def posterior(self, features_MD: Array, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
         """Return the predicted means of parameter sets; more is better.
@@ -118,7 +125,8 @@ class ArmModel:
         """
         waiting = np.array([self._describe(trial.params) for trial in pending])
         streams = np.array([self._stream_of(trial.number) for trial in pending], dtype=np.int64)
-        return self.surrogate.expecting(waiting, streams).posterior(features_MD)
+        expecting = self.surrogate.expecting(waiting, streams)
+        return expecting.posterior(features_MD, self._weigh, self._base)
 
     def worth_of_rest(self, trial: FrozenTrial, posterior: Posterior) -> float | None:
         """Return what a step of the rest of a run is worth; None: nothing can be said yet.
@@ -150,8 +158,10 @@ class ArmModel:
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
-        """The trials, in descending order of the predicted mean of their parameter sets."""
+        """The trials, in descending order of the predicted mean of their sets, as far as it counts."""
         mean_N = self.surrogate.mean(self._features_ND)
+        if self._weigh is not None:
+            mean_N = self._weigh(self._features_ND) * (mean_N - self._base)
         return [self.trials[place] for place in np.argsort(-mean_N, kind="stable")]
 
     def _value(self, trial: FrozenTrial) -> float:
@@ -173,6 +183,7 @@ class KnowledgeGradient:
         thaws: Whether a run that was ended can be continued: another with its values and its seed.
         seed: What is drawn once for all trials follows from it.
         earlier: What earlier studies say.
+        guarding: What guards ask of a parameter set; None: nothing.
     """
 
     def __init__(
@@ -185,8 +196,10 @@ class KnowledgeGradient:
         thaws: bool,
         seed: int,
         earlier: Sequence[PriorStudy] = (),
+        guarding: Guarding | None = None,
     ) -> None:
         self._space = dict(space)
+        self._guarding = guarding
         self._earlier = earlier
         self._describe = _with_earlier(describe, earlier) if earlier else describe
         self._maximize = maximize
@@ -210,6 +223,7 @@ class KnowledgeGradient:
                     maximize=self._maximize,
                     stream_of=self._stream_of,
                     trends=len(self._earlier),
+                    guarding=self._guarding,
                 )
                 if len(told[0]) >= FEWEST
                 else None
@@ -298,6 +312,8 @@ class KnowledgeGradient:
     def recommend(self, known: Sequence[FrozenTrial], *, count: int, seed: int) -> list[Parameters]:
         """Return the parameter sets of which one is expected to be best, the best single one first.
 
+        Where there are guards, of those that are likely to keep them, if there are any.
+
         Args:
             known: Trials that are over.
             count: How many at most.
@@ -311,6 +327,9 @@ class KnowledgeGradient:
         others, features_MD = self._pool(model, rng)
         pool = [*tried, *others]
         posterior = model.posterior(np.vstack([self._described(tried), features_MD]))
+        if self._guarding is not None and (likely := np.flatnonzero(posterior.weights_M >= LIKELY)).size:
+            pool = [pool[place] for place in likely]
+            posterior = model.posterior(posterior.features_MD[likely])
         places = select_batch(posterior, count=min(count, len(pool)), rng=rng)
         return [pool[place] for place in places]
 

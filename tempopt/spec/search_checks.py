@@ -1,4 +1,4 @@
-"""Whether a search space asks something about temperature, and each of its names can change anything."""
+"""Whether a search asks about temperature, whether each name can change anything, and likely slips."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tempopt.errors import SpecError
-from tempopt.spec.search_space import Domain, idle
+from tempopt.spec.search_space import Choices, Domain, idle
+from tempopt.spec.sections import StudySection, direction_of
 from tempopt.spec.yaml_source import unresolved
 from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.parameters import check_parameter
@@ -48,3 +49,27 @@ def temperature_problems(
         (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {_REMEDY}")
         for name in idle(search, fixed)
     ]
+
+
+def notes_on(study: StudySection, search: Mapping[str, Domain]) -> list[str]:
+    """Return what is allowed and may yet be a slip, one sentence each."""
+    notes = []
+    expected = direction_of(study.metric)
+    if expected not in (None, study.direction):
+        notes.append(
+            f'study.direction is {study.direction}, but by its name "{study.metric}" is one to '
+            f"{expected}. Check that it is meant."
+        )
+    for name, domain in search.items():
+        if isinstance(domain, Choices) and len(domain.choices) == 2 and _looks_like_a_range(domain):
+            low, high = domain.choices
+            notes.append(
+                f"search.{name} is one of two choices, {low} and {high}; for all numbers between write "
+                f"{{low: {low}, high: {high}}}."
+            )
+    return notes
+
+
+def _looks_like_a_range(domain: Choices) -> bool:
+    low, high = domain.choices
+    return isinstance(low, float) and isinstance(high, int | float) and low < high

@@ -1,4 +1,4 @@
-"""The sections of a study spec that are tempopt's own (``study:``, ``attach:``, ``resources:``), key by key.
+"""The sections ``study:`` and ``attach:`` of a study spec, key by key; ``resources:`` is resources.py's.
 
 How the sections fit together is study_spec.py's.
 """
@@ -22,13 +22,12 @@ from pydantic import (
 )
 
 from tempopt.errors import unknown
+from tempopt.spec.guards import GuardSpec, parse_guard
+from tempopt.spec.sizes import SIZE, in_bytes
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import spent
 from tempopt.statistics.paired_tests import Direction, Test, least_pairs
-
-Workers = int | Literal["auto"]
-"""Number of trials side by side; ``auto``: as many as there is room for."""
 
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
@@ -80,17 +79,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-_WORKERS = "a whole number of at least 1, auto or null"
-_GPUS = "a share of a GPU below 1, a whole number of GPUs, or null"
-_MEMORY = "bytes, a size with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB) as in 8GB, or null"
 _AMOUNT = 'a number above 0, percent as in "1%", or null'
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?%")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]i?b)", re.IGNORECASE)
-_UNITS = {
-    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
-}
-
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 _Most = Annotated[
     float | None, Field(gt=0, allow_inf_nan=False, description="a number above 0, or null for no limit")
@@ -222,6 +212,7 @@ class StudySection(Section):
             the metric at τ = 1; None: any gain that is shown. The recommendation alone depends on it.
         failure: Value of the metric such that a run that ends worse counts as failed; None: those that
             diverge alone.
+        guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
     """
@@ -249,6 +240,9 @@ class StudySection(Section):
     failure: Annotated[
         float | None, Field(allow_inf_nan=False, description="a value of the metric, or null")
     ] = None
+    guards: Annotated[
+        dict[str, Any], Field(description='a text for each guard, as in {val_loss: "no worse than 1%"}')
+    ] = {}
     confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
     validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
     sampler: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
@@ -276,7 +270,7 @@ class StudySection(Section):
     ] = None
     # some ten checkpoints of ten million parameters with AdamW's state, or hundreds of a small model: little
     # beside what a study keeps anyway, and enough for the few runs that are worth continuing
-    checkpoint_quota: Annotated[int | None, Field(description=_MEMORY)] = 1_000_000_000
+    checkpoint_quota: Annotated[int | None, Field(description=SIZE)] = 1_000_000_000
     evaluate_only: Annotated[
         str | None, Field(min_length=1, description="the path of a checkpoint, or null")
     ] = None
@@ -300,7 +294,7 @@ class StudySection(Section):
     @field_validator("checkpoint_quota", mode="before")
     @classmethod
     def _bytes(cls, given: object) -> int | None:
-        return _in_bytes(given)
+        return in_bytes(given)
 
     @field_validator("min_gain", mode="before")
     @classmethod
@@ -332,6 +326,33 @@ class StudySection(Section):
         if isinstance(mode, str) and mode in COMPILE_MODES:
             return mode
         raise ValueError(f"given {given!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        lines = []
+        for name, text in self.guards.items():
+            try:
+                parse_guard(name, text, direction_of(name))
+            except ValueError as error:
+                lines.append((f"guards.{name}", str(error)))
+        if self.metric in self.guards:
+            message = "it is study.metric, whose gain the verdict is about anyway. Take it out."
+            lines.append((f"guards.{self.metric}", message))
+        if self.guards and self.evaluate_only is not None:
+            lines.append(("guards", "given with evaluate_only, where nothing is confirmed. Take it out."))
+        if lines:
+            raise FaultsError(lines)
+        return self
+
+    @property
+    def guarded(self) -> list[GuardSpec]:
+        """The guards, in the order in which they were written."""
+        return [parse_guard(name, text, direction_of(name)) for name, text in self.guards.items()]
+
+    @property
+    def guarded_metrics(self) -> list[str]:
+        """Names of the logged metrics that are guarded."""
+        return [guard.name for guard in self.guarded if guard.is_metric]
 
     @model_validator(mode="after")
     def _learns(self) -> Self:
@@ -396,87 +417,6 @@ class AttachSection(Section):
             return given
         example = "[encoder.layers.*.self_attn]"
         raise ValueError(f"given {given!r}. Give auto, or a list of patterns, as in {example}.")
-
-
-class Resources(Section):
-    """The ``resources:`` section: what a trial takes and what a machine gives; no part of a study's identity.
-
-    Args:
-        workers: Trials side by side; ``auto`` or None: as many as there is room for.
-        gpus: Cards of a trial: a share of one below 1, else a whole number. None: one for each of
-            ``trainer.devices`` where there are cards, and none where there are none.
-        cpus: CPU cores of a trial; None: one for each of its devices.
-        memory: Main memory of a trial in bytes, or with a unit as in ``8GB``; None: not counted.
-        threads: CPU threads of each process that trains; None: ``cpus`` shared out among them.
-        grace: Seconds to checkpoint and leave after Ctrl-C or SIGTERM.
-    """
-
-    workers: Annotated[Workers | None, Field(description=_WORKERS)] = None
-    gpus: Annotated[float | None, Field(description=_GPUS)] = None
-    cpus: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
-    memory: Annotated[int | None, Field(description=_MEMORY)] = None
-    threads: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
-    grace: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
-    ] = 20.0
-
-    @field_validator("workers", mode="before")
-    @classmethod
-    def _number_or_auto(cls, given: object) -> object:
-        if given in (None, "auto") or (type(given) is int and given >= 1):
-            return given
-        raise ValueError(f"given {given!r}. Give {_WORKERS}.")
-
-    @field_validator("gpus")
-    @classmethod
-    def _share_or_whole(cls, given: float | None) -> float | None:
-        if given is None or 0 <= given < 1 or (math.isfinite(given) and given >= 1 and given.is_integer()):
-            return given
-        raise ValueError(f"given {given:g}. Give {_GPUS}.")
-
-    @field_validator("memory", mode="before")
-    @classmethod
-    def _bytes(cls, given: object) -> int | None:
-        return _in_bytes(given)
-
-    def problems(self, study: StudySection, *, ranks: int, on_cards: bool) -> list[tuple[str, str]]:
-        """Return what does not fit the rest of a spec, as dotted path and message.
-
-        Args:
-            study: Its section ``study:``.
-            ranks: Number of processes that train a run together.
-            on_cards: Whether runs may train on cards.
-        """
-        lines = []
-        workers, gpus = self.workers, self.gpus
-        if isinstance(workers, int) and workers > study.parallel:
-            message = (
-                f"given {workers}, but study.parallel lets {study.parallel} runs be in flight at a "
-                f"time. Give at most that many workers, or a larger study.parallel."
-            )
-            lines.append(("resources.workers", message))
-        if gpus and on_cards and gpus != ranks and (gpus >= 1 or ranks > 1):
-            why = "two processes of a trial cannot share a GPU"
-            if gpus > ranks:
-                why = "one would idle" if gpus - ranks == 1 else "some would idle"
-            message = (
-                f"given {gpus:g}, but trainer.devices is {ranks}: {why}. Give resources.gpus: "
-                f"{ranks}, or trainer.devices: {max(1, math.floor(gpus))}."
-            )
-            lines.append(("resources.gpus", message))
-        return lines
-
-
-def _in_bytes(given: object) -> int | None:
-    if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):
-        size = float(found[1]) * _UNITS[found[2].lower()]
-    elif given is None or (isinstance(given, int) and not isinstance(given, bool)):
-        size = given
-    else:
-        raise ValueError(f"given {given!r}. Give {_MEMORY}.")
-    if size is not None and size < 1:
-        raise ValueError(f"given {given!r}. Give {_MEMORY}.")
-    return None if size is None else int(size)
 
 
 def direction_of(metric: str) -> Direction | None:

@@ -38,11 +38,11 @@ from tempopt.spec.compared_sets import (
 )
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import checkpoint_path, has_length, parse_class, parse_trainer
-from tempopt.spec.search_checks import temperature_problems
+from tempopt.spec.resources import Resources
+from tempopt.spec.search_checks import notes_on, temperature_problems
 from tempopt.spec.search_space import (
     UNSET,
     Arm,
-    Choices,
     Domain,
     arm_parameters,
     arm_space,
@@ -54,14 +54,13 @@ from tempopt.spec.search_space import (
     spanning,
 )
 from tempopt.spec.sections import (
+    KNOWLEDGE_GRADIENT,
     PRUNERS,
     SAMPLERS,
     AttachSection,
-    Resources,
     Section,
     Strategy,
     StudySection,
-    direction_of,
 )
 from tempopt.spec.validation_errors import faults
 from tempopt.spec.yaml_source import Document, FaultsError, Override
@@ -70,7 +69,7 @@ from tempopt.temperature.groups import NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan import flat_numbers
 from tempopt.version import __version__
-from tempopt.workers.messages import Program
+from tempopt.workers.messages import Program, guard_name
 from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
@@ -210,6 +209,17 @@ class StudySpec(Section):
         return self.study.evaluate_only is None
 
     @property
+    def weighs_guards(self) -> bool:
+        """Whether the search goes by what trials measure of guarded metrics."""
+        return bool(self.study.guarded_metrics) and self.study.sampler.name == KNOWLEDGE_GRADIENT
+
+    @property
+    def measured_guards(self) -> dict[str, str]:
+        """Under which names searching runs measure guarded metrics: to the metric."""
+        evaluation = "validate" if self.study.validate_at == "final" else "validate_current"
+        return {guard_name(evaluation, metric): metric for metric in self.study.guarded_metrics}
+
+    @property
     def shares_steps(self) -> bool:
         """Whether search trials could begin from each other's checkpoints, if these were kept."""
         # a callback may look at the plan, or at what was validated, and keep what is in no checkpoint; and
@@ -255,21 +265,7 @@ class StudySpec(Section):
     @property
     def notes(self) -> list[str]:
         """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
-        notes = []
-        expected = direction_of(self.study.metric)
-        if expected not in (None, self.study.direction):
-            notes.append(
-                f'study.direction is {self.study.direction}, but by its name "{self.study.metric}" is one to '
-                f"{expected}. Check that it is meant."
-            )
-        for name, domain in self.search.items():
-            if isinstance(domain, Choices) and len(domain.choices) == 2 and _looks_like_a_range(domain):
-                low, high = domain.choices
-                notes.append(
-                    f"search.{name} is one of two choices, {low} and {high}; for all numbers between write "
-                    f"{{low: {low}, high: {high}}}."
-                )
-        return notes
+        return notes_on(self.study, self.search)
 
     @property
     def amendments(self) -> tuple[Amendment, ...]:
@@ -493,8 +489,3 @@ def load_spec(
 def _listed(head: str, lines: Sequence[str]) -> str:
     count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
     return "\n".join([f"{head} {count}:", *(f"  {line}" for line in lines)])
-
-
-def _looks_like_a_range(domain: Choices) -> bool:
-    low, high = domain.choices
-    return isinstance(low, float) and isinstance(high, int | float) and low < high

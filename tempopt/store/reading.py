@@ -22,6 +22,7 @@ STAGES: dict[Kind, int] = {
     "init_only": 5,
     "rematch": 6,
     "ablation": 7,
+    "timing": 8,
 }
 """Kind to its number in the database: of tickets that may be begun those of the lowest go first."""
 KIND_OF = {stage: kind for kind, stage in STAGES.items()}

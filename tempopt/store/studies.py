@@ -27,6 +27,7 @@ from tempopt.store.clock import Clock
 from tempopt.store.models import JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import MANY, End, TrialChange
 from tempopt.store.taking import now
+from tempopt.workers.messages import GUARD
 
 _WITHDRAWN = "withdrawn: the search was stopped"
 _LEFT = "withdrawn: the search space was amended"
@@ -257,7 +258,8 @@ def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> Ne
     begun = TICKET.c.state.in_(["running", "done", "failed"])
     tickets = reading.tickets(connection, TICKET.c.study_id == study_id, begun, reading.from_on(since))
     over = [ticket.id for ticket in tickets if ticket.state in OVER and ticket.kind in SAMPLED]
-    of_over = (MEASUREMENT.c.name == "report", TICKET.c.id.in_(over))
+    told = or_(MEASUREMENT.c.name == "report", MEASUREMENT.c.name.contains(GUARD, autoescape=True))
+    of_over = (told, TICKET.c.id.in_(over))
     reports = reading.measurements(connection, *of_over) if over else []
     # The version last: whoever is told of a ticket that came in between is told, too, to read all again.
     query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)

@@ -16,7 +16,7 @@ from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
-from tempopt.spec.sections import Workers
+from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.store.store import Store
 from tempopt.study.enlarge import grown, ordered

@@ -14,7 +14,7 @@ from tempopt.errors import StoreNotBegun, UsageError
 from tempopt.forecast.power import CONFIDENCE, Detectable, Known, detectable, known_of
 from tempopt.forecast.runs import Forecast, Span
 from tempopt.records.rows import Kind
-from tempopt.spec.sections import Workers
+from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed

@@ -31,6 +31,7 @@ study:
   confirm_on: {confirm_on}
   # test: sign_flip  # instead of the paired t test, where a few seeds may fail altogether; needs 6 pairs
   # failure: 0.5  # a run that ends worse than this counts as failed
+  # guards: {{step_time: "<= +2%"}}  # what the winner may not make worse: a logged metric, time, memory
   # pruner: none        # trains every run to its end
   # enqueue: [{{temperature_init: 0.5}}]  # parameters to try first
   # warm_start: [an_earlier_study]  # whose runs the search learns from, of the same database

@@ -41,6 +41,7 @@ from tempopt.training.entropy_callback import ObserveCallback
 from tempopt.training.forking import begins_alike
 from tempopt.training.identity import code_identity, conditions, run_identity
 from tempopt.training.lightning_internals import leave_process_alone
+from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 from tempopt.training.trackers import Trackers
@@ -112,16 +113,16 @@ class Run:
         self._code = code_identity(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
         self._forked: Fork | None = None
-        self._wishes = Wishes(ranks, lambda: channel.stop(request), every=request.checkpoint_every)
-        self._wishes.keeps = self._checkpoints is not None
+        self.wishes = Wishes(ranks, lambda: channel.stop(request), every=request.checkpoint_every)
+        self.wishes.keeps = self._checkpoints is not None
         self._callback = RunCallback(
-            metric=request.program.metric, report=self._report, beat=self._beat, wishes=self._wishes
+            metric=request.program.metric, report=self._report, beat=self._beat, wishes=self.wishes
         )
         self._keeping = KeepCallback(
             self._checkpoints,
             each_validation=request.checkpoint_every is None,
             ranks=ranks,
-            wishes=self._wishes,
+            wishes=self.wishes,
             kept=self._kept,
         )
         self._observed = self._observer()
@@ -178,8 +179,8 @@ class Run:
             self.fit(resume=resume)
             if self.diverged_at is not None:
                 return self.finished("diverged", self.diverged_at)
-            self._wishes.exchange()
-            if not self._wishes.leave:
+            self.wishes.exchange()
+            if not self.wishes.leave:
                 return self._measured()
         except StoppedError:
             pass
@@ -217,6 +218,7 @@ class Run:
             self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
         logged = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         metric_of(logged, self.request.program.metric)
+        guarded(evaluation, logged)
         return logged
 
     def finished(
@@ -232,7 +234,7 @@ class Run:
             attempt=self.request.attempt,
             state=state,
             step=step,
-            measurements={name: logged[self.request.program.metric] for name, logged in measured.items()},
+            measurements=measurements(self.request, measured),
             metrics=measured,
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
@@ -313,7 +315,7 @@ class Run:
 
     def _keep_nothing(self) -> None:
         self._keeping.checkpoints = None
-        self._wishes.keeps = False
+        self.wishes.keeps = False
         if self.request.attempt > 1:
             self._notes.append("The training data do not know their position: the run begins again.")
 
@@ -425,7 +427,7 @@ class Run:
         # a frozen model has no training behind it: what it is asked about is the plan's end
         logged = self.evaluate(Evaluation(name="validate", on="validate"))
         value = logged[self.request.program.metric]
-        if self._wishes.exchange(diverged=not math.isfinite(value)):
+        if self.wishes.exchange(diverged=not math.isfinite(value)):
             return self.finished("diverged", 1)
         self._callback.take(1, value, logged)
         return self.finished("complete", 1, {each.name: logged for each in self._asked()})
@@ -443,7 +445,7 @@ class Run:
             if key not in known:
                 known[key] = self.evaluate(evaluation)
             finite = math.isfinite(known[key][self.request.program.metric])
-            if not self._wishes.exchange(diverged=not finite):
+            if not self.wishes.exchange(diverged=not finite):
                 measured[evaluation.name] = known[key]
             elif evaluation.temperature is None:
                 return self.finished("diverged", step)

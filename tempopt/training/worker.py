@@ -142,6 +142,10 @@ def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Message
             from tempopt.training.timing import measure
 
             return measure(request, ranks)
+        if request.task == "compare_steps":
+            from tempopt.training.step_timing import time_steps
+
+            return time_steps(request, channel, ranks)
         return Run(request, channel, ranks).execute()
     except BaseException as error:
         traceback.print_exc()

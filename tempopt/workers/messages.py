@@ -61,12 +61,28 @@ class Evaluation:
         on: The dataloader: ``validate`` or ``test``.
         at: Temperature: the ``final`` one of the plan or the ``current`` one (at the run's last step).
         temperature: Temperature parameters of *another* plan to evaluate under, None for the run's own.
+        guards: Names of other logged metrics that are measured with it, as :func:`guard_name` names them.
     """
 
     name: str
     on: Literal["validate", "test"]
     at: ValidateAt = "final"
     temperature: dict[str, Any] | None = None
+    guards: list[str] = field(default_factory=list)
+
+
+GUARD = "/guard:"
+"""Between the name of an evaluation and that of a metric that it guards, in the name of a measurement."""
+
+TIME_RATIO = "step_time"
+"""Measurement of a timing run: the winner's seconds a step over the baseline's, which is the run's value."""
+WINNER_TIME = "step_time:winner"
+BASELINE_TIME = "step_time:baseline"
+
+
+def guard_name(evaluation: str, metric: str) -> str:
+    """Return the name under which an evaluation measures a metric that is guarded."""
+    return f"{evaluation}{GUARD}{metric}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +163,9 @@ class RunRequest:
             is used, or none, the run is the same.
         task: ``train``; ``rehearse``: train two steps and validate once, to find what can only be seen
             by running; ``check``: only build what the program names; ``time``: train some steps and evaluate,
-            to measure what a run takes.
+            to measure what a run takes; ``compare_steps``: train short blocks of steps, by turns with those
+            of ``against``, and measure what a step of each takes.
+        against: Parameters that a step is timed against; None unless steps are compared.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
@@ -166,7 +184,8 @@ class RunRequest:
     checkpoint_every: float | None = None
     resume: list[Saved] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
-    task: Literal["train", "rehearse", "check", "time"] = "train"
+    task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
+    against: dict[str, Any] | None = None
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False
@@ -264,7 +283,7 @@ class Finished:
     Args:
         state: ``complete``, ``stopped`` (the agent's stop message) or ``diverged`` (NaN or inf).
         step: Optimizer steps done; for a diverged run the step at which it happened.
-        measurements: Evaluation name to metric value; empty unless complete.
+        measurements: Evaluation name to metric value, and what it guards; empty unless complete.
         seconds: Wall-clock seconds from building to the end, of this attempt.
         reports: Every report up to here, those of earlier attempts included: ``[[step, value], ...]``.
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.

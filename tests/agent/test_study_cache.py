@@ -11,7 +11,7 @@ import pytest
 from tempopt.agent.study_cache import StudyCache
 from tempopt.confirmation.stages import first_tickets
 from tempopt.records.changes import Ended, Outcomes, Reported, Wanted
-from tempopt.records.rows import TicketRow
+from tempopt.records.rows import Measurement, NewTicket, TicketRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
@@ -44,8 +44,12 @@ def take(store: Store, cache: StudyCache, agent: str, *, lease: float = 60.0) ->
     return dataclasses.replace(ticket, parameters=parameters, sampled={})
 
 
-def end(store: Store, ticket: TicketRow, value: float) -> None:
-    outcomes = Outcomes(outcome="complete", value=value, steps=4, seconds=2.0)
+def end(store: Store, ticket: TicketRow, value: float, guards: dict[str, float] | None = None) -> None:
+    measured = [
+        Measurement(ticket_id=ticket.id, step=4, name=name, value=each)
+        for name, each in (guards or {}).items()
+    ]
+    outcomes = Outcomes(outcome="complete", value=value, steps=4, seconds=2.0, measurements=measured)
     changes = [
         Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=4, value=value),
         Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes),
@@ -65,6 +69,39 @@ def test_only_tickets_whose_past_is_known_may_begin(cache: StudyCache, store: St
     cache.take_in(ended(first, 0.5), {4: 0.5})
     # the only baseline ticket is over; what follows of the others waits for its own past
     assert cache.limits() == {"constant": 1, "search": 1}
+
+
+def test_search_trials_wait_for_the_runs_at_one_that_guards_are_weighed_against(
+    store: Store, make_spec: Callable[..., StudySpec]
+) -> None:
+    spec = make_spec(trials=4, arms={"baseline": 1, "constant": 1}, guards={"val_loss": "<= +2%"}, parallel=2)
+    study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
+    store.add_tickets(study.id, first_tickets(spec))
+    cache = StudyCache(spec, study, store)
+    assert cache.limits() == {"baseline": 1, "constant": 1}
+    end(store, take(store, cache, "another"), 0.5, guards={"validate/guard:val_loss": 2.0})
+    cache.refresh()
+    assert cache.limits() == {"constant": 1, "search": 1}
+    # what others have measured is known, whether it is told as news or read anew
+    assert cache.arms._at_one == {0: (0.5, {"val_loss": 2.0})}
+    assert StudyCache(spec, study, store).arms._at_one == cache.arms._at_one
+
+
+def test_steps_are_timed_one_after_the_other(store: Store, cache: StudyCache, spec: StudySpec) -> None:
+    while ticket := store.take_ticket(1, "me", Wanted(limits=cache.limits(), lease=60, max_attempts=3)):
+        if ticket.parameters is None:
+            store.begin(ticket.id, ticket.attempt, {"temperature_init": 1.0}, {}, None)
+        end(store, ticket, 0.5)
+        cache.refresh()
+    timing = [
+        NewTicket(kind="timing", arm="timing", number=n, seed=n, pair=n, parameters={}) for n in range(3)
+    ]
+    store.add_tickets(1, timing)
+    cache.refresh()
+    assert cache.limits() == {"timing": 0}
+    end(store, take(store, cache, "me"), 1.0)
+    cache.refresh()
+    assert cache.limits() == {"timing": 1}
 
 
 def test_what_another_agent_ended_lets_more_begin(cache: StudyCache, store: Store) -> None:

@@ -61,6 +61,8 @@ DOCUMENTED: dict[str, Any] = {
         "parts": None,
         "simplest": {"parts": None, "params": None, "holds": None, "lost": ANSWER, "kept": TEST},
         "failures": {"arm": RATE, "reference": RATE, "p_value": None},
+        "guards": None,
+        "guards_kept": None,
     },
     "comparison": None,
     "cost": (

@@ -34,6 +34,7 @@ _COLOURS: Mapping[Kind, str] = {
     "confirm": SEQUENTIAL[2],
     "init_only": FAINT,
     "ablation": SEQUENTIAL[1],
+    "timing": SEQUENTIAL[0],
 }
 _MOST_BARS = 20
 

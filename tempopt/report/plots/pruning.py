@@ -211,7 +211,19 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
         for run in search
         for step, value in result.curves.get(run.id, ())
     ]
-    arms = Arms(result.spec.in_space(of_space), search, reports, earlier=result.earlier)
+    known = [
+        run
+        for run in result.runs
+        if run.kind in ("baseline", "search") and run.state in OVER and run.space <= of_space
+    ]
+    guards = [
+        Measurement(ticket_id=run.id, step=step, name=name, value=value)
+        for run in known
+        for name in result.spec.measured_guards
+        for step, value in result.measured.get(run.id, {}).get(name, ())
+    ]
+    spec = result.spec.in_space(of_space)
+    arms = Arms(spec, known, [*reports, *guards], earlier=result.earlier)
     # as if each were the first trial after the search that may know all of it
     place = len(search) + result.spec.study.parallel - 1
     trials = [

@@ -6,6 +6,7 @@ gradient of the evidence by equation 5.9. Shapes: N runs, D features, M paramete
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -145,9 +146,17 @@ class Surrogate:
         """Return the predicted means of parameter sets."""
         return self._mean_of(self._prior_covariance(features_MD, self._runs.features_ND))
 
-    def posterior(self, features_MD: Array) -> Posterior:
-        """Return the predicted means of parameter sets, with their covariance."""
-        return Posterior(self, features_MD)
+    def posterior(
+        self, features_MD: Array, weigh: Callable[[Array], Array] | None = None, base: float = 0.0
+    ) -> Posterior:
+        """Return the predicted means of parameter sets, with their covariance.
+
+        Args:
+            features_MD: The parameter sets.
+            weigh: Returns by what factor each counts that is better than the base; None: each fully.
+            base: What a set that does not count at all is taken to come to.
+        """
+        return Posterior(self, features_MD, weigh, base)
 
     def expecting(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
         """Return a surrogate in which runs in progress have their predicted values.
@@ -249,28 +258,47 @@ class Posterior:
     Args:
         surrogate: Whose beliefs.
         features_MD: The parameter sets.
+        weigh: As in :meth:`Surrogate.posterior`: means are then taken from the base, and multiplied.
+        base: As there; read with ``weigh`` only.
 
     Attributes:
         features_MD: The parameter sets.
+        weights_M: By what factor they count.
         mean_M: Their means.
     """
 
-    def __init__(self, surrogate: Surrogate, features_MD: Array) -> None:
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        features_MD: Array,
+        weigh: Callable[[Array], Array] | None = None,
+        base: float = 0.0,
+    ) -> None:
         self._surrogate = surrogate
+        self._weigh, self._base = weigh, base
         self.features_MD = features_MD
-        self.mean_M, self._half_NM = surrogate._mean_and_half(features_MD)
+        mean_M, self._half_NM = surrogate._mean_and_half(features_MD)
+        self.weights_M: Array = np.ones(len(features_MD)) if weigh is None else weigh(features_MD)
+        self.mean_M: Array = mean_M if weigh is None else self.weights_M * (mean_M - base)
 
     def covariance(self) -> Array:
         """Return the covariances, shape (M, M)."""
         whole = self._surrogate._prior_covariance(self.features_MD, self.features_MD)
         covariance: Array = self._surrogate._scale**2 * (whole - self._half_NM.T @ self._half_NM)
-        return covariance
+        return covariance * np.outer(self.weights_M, self.weights_M)
+
+    def variance(self) -> Array:
+        """Return the variances, shape (M,)."""
+        left_M = self._surrogate._prior_variance(self.features_MD) - (self._half_NM**2).sum(axis=0)
+        variance_M: Array = self._surrogate._scale**2 * np.maximum(left_M, 0.0) * self.weights_M**2
+        return variance_M
 
     def joined_by(self, features_D: Array) -> Posterior:
         """Return beliefs of these parameter sets and of one more, the last one."""
-        one, both = Posterior(self._surrogate, features_D[None]), copy(self)
+        one, both = Posterior(self._surrogate, features_D[None], self._weigh, self._base), copy(self)
         both.features_MD = np.vstack([self.features_MD, one.features_MD])
         both.mean_M = np.append(self.mean_M, one.mean_M)
+        both.weights_M = np.append(self.weights_M, one.weights_M)
         both._half_NM = np.hstack([self._half_NM, one._half_NM])
         return both
 
@@ -289,6 +317,7 @@ class Posterior:
         left_K = np.maximum(before_K - (half_NK**2).sum(axis=0), noise + _JITTER)
         together_MK = surrogate._prior_covariance(self.features_MD, features_KD) - self._half_NM.T @ half_NK
         square = surrogate._scale**2
+        together_MK = self.weights_M[:, None] * together_MK
         return surrogate._mean_of(cross_KN), square * left_K, square * together_MK
 
 

@@ -1,0 +1,213 @@
+"""Whether the winner keeps the guards of a study: non-inferiority to the baseline, guard by guard.
+
+Pure: rows and measurements in, answers out. Runs count as in comparisons.py: a pair of which a run was lost
+is left out, and a run that diverged counts with the worst value that any run of the two arms reached. Which
+runs time a step is timing.py's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from tempopt.confirmation.comparisons import Evidence, Runs
+from tempopt.confirmation.evaluations import counted
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.records.tickets import finished, of_kind, usable
+from tempopt.spec.guards import STEP_TIME, GuardSpec
+from tempopt.statistics.non_inferiority import headroom
+from tempopt.statistics.paired_tests import ALPHA, PairedTest
+from tempopt.workers.messages import BASELINE_TIME, WINNER_TIME, guard_name
+
+State = Literal["kept", "broken", "not_shown", "not_measured"]
+
+NO_GAIN = "no gain is shown"
+PENDING = "its runs are not over"
+NO_GPU = "no pair of confirming runs was trained on GPUs"
+FAILED = "all of its runs failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What the confirmation says of one guard.
+
+    Args:
+        name: A logged metric, ``step_time`` or ``peak_memory``.
+        text: The guard as the spec has it.
+        state: ``kept``: the winner is shown to stay within the margin; ``broken``: it is shown not to;
+            ``not_shown``: neither; ``not_measured``: there is nothing to tell by.
+        side: ``most`` or ``least``, which side of the baseline is guarded.
+        answer: What is left of the margin, by pair, in the unit of what is guarded; None if not measured.
+        baseline: Mean of the baseline over the pairs, None if not measured.
+        change: The winner's mean less the baseline's, None if not measured.
+        low: Lower end of the interval of that change, as the test of the margin has it: the guard is kept
+            where the end on the guarded side is within the margin. None if not measured, infinite with too
+            few pairs.
+        high: Its upper end.
+        diverged: Pairs on which the winner diverged.
+        reference_diverged: Pairs on which the baseline diverged.
+        why: Why it is not measured, in words; empty if it is.
+    """
+
+    name: str
+    text: str
+    state: State
+    side: Literal["most", "least"]
+    answer: PairedTest | None = None
+    baseline: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    diverged: int = 0
+    reference_diverged: int = 0
+    why: str = ""
+
+    @property
+    def in_the_way(self) -> bool:
+        """Whether the winner may not be recommended for it; what cannot be measured is in nobody's way."""
+        return self.state != "kept" and self.why != NO_GPU
+
+    def relative(self, value: float | None) -> float | None:
+        """Return a change as a share of the size of the baseline's mean; None: there is no such share."""
+        if value is None or not self.baseline:
+            return None
+        return value / abs(self.baseline)
+
+
+def judged_guards(
+    evidence: Evidence, measurements: Iterable[Measurement], *, gained: bool
+) -> tuple[Guard, ...]:
+    """Return what the pairs of a verdict say of each guard of the study, in the order of the spec.
+
+    Args:
+        evidence: The pairs.
+        measurements: What confirm and timing runs measured at their end.
+        gained: Whether a gain is shown: without one no step is timed.
+    """
+    specs = evidence.spec.study.guarded
+    if not specs:
+        return ()
+    named: dict[str, dict[int, float]] = {}
+    for each in measurements:
+        named.setdefault(each.name, {})[each.ticket_id] = each.value
+    found = []
+    for spec in specs:
+        if spec.is_metric:
+            own = named.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
+            arms = [_measured(evidence, arm, own) for arm in ("search", "baseline")]
+            found.append(_judged(spec, evidence, *arms, why=FAILED))
+        elif spec.name == STEP_TIME:
+            found.append(_timed(spec, evidence, named, gained=gained))
+        else:
+            arms = [_peaks(evidence, arm) for arm in ("search", "baseline")]
+            found.append(_judged(spec, evidence, *arms, why=NO_GPU))
+    return tuple(found)
+
+
+def _measured(evidence: Evidence, arm: str, values: Mapping[int, float]) -> list[Runs]:
+    """Return what the runs of an arm came to in a metric, round by round."""
+    found = []
+    for of_round in evidence.rounds:
+        runs = evidence.tickets("confirm", arm, of_round)
+        reached = {
+            t.pair: values[t.id]
+            for t in runs
+            if t.pair is not None and usable(t) and math.isfinite(values.get(t.id, math.nan))
+        }
+        ended = {t.pair for t in runs if t.pair is not None and t.outcome in ("complete", "diverged")}
+        found.append(Runs(values=reached, diverged=frozenset(ended - reached.keys())))
+    return found
+
+
+def _peaks(evidence: Evidence, arm: str) -> list[Runs]:
+    return [
+        Runs(
+            values={
+                t.pair: float(t.peak_memory)
+                for t in evidence.tickets("confirm", arm, of_round)
+                if t.pair is not None and usable(t) and t.peak_memory is not None
+            }
+        )
+        for of_round in evidence.rounds
+    ]
+
+
+def _timed(
+    spec: GuardSpec, evidence: Evidence, named: Mapping[str, Mapping[int, float]], *, gained: bool
+) -> Guard:
+    tickets = [t for of_round in evidence.rounds for t in evidence.tickets("timing", "timing", of_round)]
+    if not tickets:
+        return _not_measured(spec, PENDING if gained else NO_GAIN)
+    if not finished(tickets):
+        return _not_measured(spec, PENDING)
+    winner, baseline = (
+        [
+            Runs(values=_times(of_kind(tickets, "timing", of_round=of_round), named.get(name, {})))
+            for of_round in evidence.rounds
+        ]
+        for name in (WINNER_TIME, BASELINE_TIME)
+    )
+    return _judged(spec, evidence, winner, baseline, why=FAILED, looked=False)
+
+
+def _times(tickets: Sequence[TicketRow], seconds: Mapping[int, float]) -> dict[int, float]:
+    return {t.pair: seconds[t.id] for t in tickets if t.pair is not None and usable(t) and t.id in seconds}
+
+
+def _not_measured(spec: GuardSpec, why: str) -> Guard:
+    return Guard(name=spec.name, text=spec.text, state="not_measured", side=spec.side, why=why)
+
+
+def _judged(
+    spec: GuardSpec,
+    evidence: Evidence,
+    winner: Sequence[Runs],
+    baseline: Sequence[Runs],
+    *,
+    why: str,
+    looked: bool = True,
+) -> Guard:
+    pairs = [sorted(one.pairs & other.pairs) for one, other in zip(winner, baseline, strict=True)]
+    reached = [value for each in (*winner, *baseline) for value in each.values.values()]
+    if not any(pairs) or not reached:
+        return _not_measured(spec, why)
+    worst = max(reached) if spec.side == "most" else min(reached)
+    of_winner, of_baseline = (
+        [each.values.get(pair, worst) for each, of_round in zip(arm, pairs, strict=True) for pair in of_round]
+        for arm in (winner, baseline)
+    )
+    left = headroom(of_winner, of_baseline, side=spec.side, margin=spec.margin, relative=spec.relative)
+    each_left = iter(left)
+    answer = evidence.tested(
+        [{pair: next(each_left) for pair in of_round} for of_round in pairs], "maximize", looked=looked
+    )
+    assert answer is not None
+    diverged, reference_diverged = (
+        sum(len(each.diverged.intersection(of_round)) for each, of_round in zip(arm, pairs, strict=True))
+        for arm in (winner, baseline)
+    )
+    mean = fmean(of_baseline)
+    allowed = spec.margin * abs(mean) if spec.relative else spec.margin
+    ends = (allowed - answer.ci_low, allowed - answer.ci_high)
+    low, high = sorted(ends if spec.side == "most" else (-end for end in ends))
+    state: State = "not_shown"
+    if answer.significant and diverged <= reference_diverged:
+        state = "kept"
+    elif answer.p_value < ALPHA and answer.gain < 0:
+        state = "broken"
+    return Guard(
+        name=spec.name,
+        text=spec.text,
+        state=state,
+        side=spec.side,
+        answer=answer,
+        baseline=mean,
+        change=fmean(of_winner) - mean,
+        low=low,
+        high=high,
+        diverged=diverged,
+        reference_diverged=reference_diverged,
+    )

@@ -1,0 +1,159 @@
+"""How probable it is that parameter sets keep the guards of a study, by what trials have measured so far.
+
+Each guarded metric has a Gaussian process of its own, over the same features as the metric that is searched
+for. A candidate's gain counts by the probability that the confirmation would show its guards to be kept
+(Gardner et al. 2014, "Bayesian Optimization with Inequality Constraints", ICML; Gelbart, Snoek and Adams
+2014, "Bayesian Optimization with Unknown Constraints", UAI): one that breaks one is worth no more than τ = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.trial import FrozenTrial
+from scipy.special import ndtr, stdtrit
+
+from tempopt.records.tickets import oriented
+from tempopt.sampling.surrogate import Runs, Surrogate, near
+from tempopt.statistics.alpha_ledger import level
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+Array = NDArray[np.float64]
+Weigh = Callable[[Array], Array]
+"""Returns for described parameter sets how probable it is that they are shown to keep all guards."""
+
+LIKELY = 0.5
+"""Probability from which a parameter set is taken to keep all guards."""
+
+_TUNED = 0.25
+"""Share of the runs at τ = 1, the best ones, that are what guards compare with where these tune something."""
+_EXACT = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What the mean of a guarded metric has to be above, the metric's sign being such that more is better.
+
+    Args:
+        name: The metric.
+        sign: What the metric is multiplied by to be so.
+        at: The limit: the mean of runs at τ = 1, less the margin.
+        variance: How far that may be from the truth, squared.
+    """
+
+    name: str
+    sign: float
+    at: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarding:
+    """What an arm's sampler has to know of the guards.
+
+    Args:
+        limits: One for each guarded metric.
+        base: What τ = 1 comes to in the metric that is searched for, more being better.
+        pairs: Number of pairs of the confirmation.
+        quantile: How many standard errors a mean has to be within a margin to be shown to be.
+    """
+
+    limits: tuple[Limit, ...]
+    base: float
+    pairs: int
+    quantile: float
+
+    def weigh(
+        self,
+        complete: Sequence[FrozenTrial],
+        describe: Callable[[Mapping[str, Any]], Array],
+        stream_of: Callable[[int], int],
+        trends: int = 0,
+    ) -> Weigh:
+        """Return how probable it is that described parameter sets are shown to keep all guards.
+
+        Args:
+            complete: Trials that came to their end, at least one.
+            describe: Turns sampled values into features.
+            stream_of: Which of the study's seeds the trial of a number is trained with.
+            trends: How many of the features, the last ones, are about another metric.
+        """
+        features_ND = np.array([describe(trial.params) for trial in complete])
+        end = features_ND.shape[1] - trends
+        seeds_N = np.array([stream_of(trial.number) for trial in complete])
+        measured = [trial.user_attrs for trial in complete]
+        each = [self._by(limit, features_ND[:, :end], seeds_N, measured) for limit in self.limits]
+        return lambda features_MD: np.prod([weigh(features_MD[:, :end]) for weigh in each], axis=0)
+
+    def _by(
+        self,
+        limit: Limit,
+        features_ND: Array,
+        seeds_N: NDArray[np.int64],
+        measured: Sequence[Mapping[str, float]],
+    ) -> Weigh:
+        values_N = np.array([limit.sign * found.get(limit.name, math.nan) for found in measured])
+        known = np.isfinite(values_N)
+        # a run whose metric is no number is as bad as the worst
+        worst = min([limit.at, *values_N[known].tolist()])
+        *drawn, at = near(np.append(np.where(known, values_N, worst), limit.at))
+        surrogate = Surrogate(
+            Runs(
+                features_ND=features_ND,
+                seeds_N=seeds_N,
+                values_N=np.array(drawn),
+                excess_N=np.zeros(len(drawn)),
+            )
+        )
+        # of the mean difference of two runs on one seed
+        error = surrogate.noise * math.sqrt(2.0 / self.pairs)
+
+        def probability(features_MD: Array) -> Array:
+            posterior = surrogate.posterior(features_MD)
+            spread_M = np.sqrt(posterior.variance() + limit.variance + error**2)
+            room_M = posterior.mean_M - at - self.quantile * error
+            found: Array = ndtr(room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(at))))
+            return found
+
+        return probability
+
+
+def guarding(spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]]) -> Guarding | None:
+    """Return what the guards ask of parameter sets; None: they ask nothing, or nothing is known of τ = 1.
+
+    Args:
+        spec: The study's spec.
+        at_one: Of each complete run of the baseline arm its value and what it measured of guarded metrics.
+    """
+    direction = spec.study.direction
+    best = sorted(at_one, key=lambda run: oriented(run[0], direction), reverse=True)
+    if spec.other_names:
+        # runs that tune something are mostly worse than what the winner will be compared with
+        best = best[: math.ceil(_TUNED * len(best))]
+    limits = []
+    for guard in spec.study.guarded:
+        values = [found[guard.name] for _, found in best if math.isfinite(found.get(guard.name, math.nan))]
+        if not guard.is_metric or not values:
+            continue
+        mean = fmean(values)
+        margin = guard.margin * abs(mean) if guard.relative else guard.margin
+        sign = -1.0 if guard.side == "most" else 1.0
+        spread = variance(values) / len(values) if len(values) > 1 else 0.0
+        limits.append(Limit(name=guard.name, sign=sign, at=sign * mean - margin, variance=spread))
+    if not limits:
+        return None
+    pairs = spec.study.seeds.confirm.max
+    return Guarding(
+        limits=tuple(limits),
+        base=fmean(oriented(value, direction) for value, _ in best),
+        pairs=pairs,
+        quantile=float(stdtrit(pairs - 1, 1.0 - level(1) / 2.0)),
+    )

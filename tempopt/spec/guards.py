@@ -1,0 +1,99 @@
+"""The guards of a study, ``study.guards``: what a winner may not make worse, each read from a short text.
+
+How a guard is shown to be kept is confirmation/guards.py's; which names a metric has is the module's matter.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from tempopt.statistics.paired_tests import Direction
+
+STEP_TIME = "step_time"
+"""Guard on the seconds of a training step."""
+PEAK_MEMORY = "peak_memory"
+"""Guard on the most memory of a GPU that a run allocates."""
+COSTS = (STEP_TIME, PEAK_MEMORY)
+"""Names of guards that are no logged metrics; less of each is better."""
+
+_MARGIN = r"(?P<margin>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?) *(?P<percent>%?)"
+_FORMS = (
+    ("named", re.compile(rf"no worse than *{_MARGIN}")),
+    ("most", re.compile(rf"<= *\+ *{_MARGIN}")),
+    ("least", re.compile(rf">= *[-−] *{_MARGIN}")),
+)
+_ALLOWED = '"no worse than 1%", "<= +2%" (at most 2 % above τ = 1) or ">= -2%" (at most 2 % below it)'
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSpec:
+    """What one guard asks of the winner, compared with the baseline.
+
+    Args:
+        name: A logged metric, or one of :data:`COSTS`.
+        text: As it was written.
+        side: ``most``: the winner may be above the baseline by the margin and no more; ``least``: below it.
+        margin: Share of the size of the baseline's mean if ``relative``, else in the metric's unit; >= 0.
+        relative: Whether the margin is such a share.
+    """
+
+    name: str
+    text: str
+    side: Literal["most", "least"]
+    margin: float
+    relative: bool
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether it is on a metric that validation logs."""
+        return self.name not in COSTS
+
+
+def parse_guard(name: str, text: object, direction: Direction | None) -> GuardSpec:
+    """Return the guard that a text describes.
+
+    Args:
+        name: Name of the guard.
+        text: Its text.
+        direction: In which direction a metric of that name gets better; None: the name does not say.
+
+    Raises:
+        ValueError: It cannot be read; the message says what is allowed.
+    """
+    if not name or len(name) > _LONGEST:
+        raise ValueError(f"the name of a guard is a metric's, of 1 to {_LONGEST} letters; given {name!r}.")
+    given = text.strip() if isinstance(text, str) else None
+    for form, pattern in _FORMS:
+        found = None if given is None else pattern.fullmatch(given)
+        if found is None or given is None:
+            continue
+        margin = float(found["margin"]) / (100.0 if found["percent"] else 1.0)
+        if not math.isfinite(margin):
+            break
+        return GuardSpec(
+            name=name,
+            text=given,
+            side=_side(name, given, form, direction),
+            margin=margin,
+            relative=bool(found["percent"]),
+        )
+    raise ValueError(f"given {text!r}. Give {_ALLOWED}; without % the number is in the unit of {name}.")
+
+
+def _side(name: str, text: str, form: str, direction: Direction | None) -> Literal["most", "least"]:
+    if name in COSTS:
+        if form == "least":
+            raise ValueError(f'given "{text}", but less of {name} is better. Give it as in "<= +2%".')
+        return "most"
+    if form != "named":
+        return "most" if form == "most" else "least"
+    if direction is None:
+        raise ValueError(
+            f'given "{text}", but the name "{name}" does not say whether more or less of it is better. Give '
+            '"<= +1%" if less is better, ">= -1%" if more is.'
+        )
+    return "most" if direction == "minimize" else "least"

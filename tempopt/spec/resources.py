@@ -1,0 +1,89 @@
+"""The ``resources:`` section: what a trial takes and what a machine gives."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from tempopt.spec.sections import Section
+from tempopt.spec.sizes import SIZE, in_bytes
+
+if TYPE_CHECKING:
+    from tempopt.spec.sections import StudySection
+
+Workers = int | Literal["auto"]
+"""Number of trials side by side; ``auto``: as many as there is room for."""
+
+_WORKERS = "a whole number of at least 1, auto or null"
+_GPUS = "a share of a GPU below 1, a whole number of GPUs, or null"
+
+
+class Resources(Section):
+    """The ``resources:`` section: what a trial takes and what a machine gives; no part of a study's identity.
+
+    Args:
+        workers: Trials side by side; ``auto`` or None: as many as there is room for.
+        gpus: Cards of a trial: a share of one below 1, else a whole number. None: one for each of
+            ``trainer.devices`` where there are cards, and none where there are none.
+        cpus: CPU cores of a trial; None: one for each of its devices.
+        memory: Main memory of a trial in bytes, or with a unit as in ``8GB``; None: not counted.
+        threads: CPU threads of each process that trains; None: ``cpus`` shared out among them.
+        grace: Seconds to checkpoint and leave after Ctrl-C or SIGTERM.
+    """
+
+    workers: Annotated[Workers | None, Field(description=_WORKERS)] = None
+    gpus: Annotated[float | None, Field(description=_GPUS)] = None
+    cpus: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    memory: Annotated[int | None, Field(description=SIZE)] = None
+    threads: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
+    grace: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
+    ] = 20.0
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _number_or_auto(cls, given: object) -> object:
+        if given in (None, "auto") or (type(given) is int and given >= 1):
+            return given
+        raise ValueError(f"given {given!r}. Give {_WORKERS}.")
+
+    @field_validator("gpus")
+    @classmethod
+    def _share_or_whole(cls, given: float | None) -> float | None:
+        if given is None or 0 <= given < 1 or (math.isfinite(given) and given >= 1 and given.is_integer()):
+            return given
+        raise ValueError(f"given {given:g}. Give {_GPUS}.")
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _bytes(cls, given: object) -> int | None:
+        return in_bytes(given)
+
+    def problems(self, study: StudySection, *, ranks: int, on_cards: bool) -> list[tuple[str, str]]:
+        """Return what does not fit the rest of a spec, as dotted path and message.
+
+        Args:
+            study: Its section ``study:``.
+            ranks: Number of processes that train a run together.
+            on_cards: Whether runs may train on cards.
+        """
+        lines = []
+        workers, gpus = self.workers, self.gpus
+        if isinstance(workers, int) and workers > study.parallel:
+            message = (
+                f"given {workers}, but study.parallel lets {study.parallel} runs be in flight at a "
+                f"time. Give at most that many workers, or a larger study.parallel."
+            )
+            lines.append(("resources.workers", message))
+        if gpus and on_cards and gpus != ranks and (gpus >= 1 or ranks > 1):
+            why = "two processes of a trial cannot share a GPU"
+            if gpus > ranks:
+                why = "one would idle" if gpus - ranks == 1 else "some would idle"
+            message = (
+                f"given {gpus:g}, but trainer.devices is {ranks}: {why}. Give resources.gpus: "
+                f"{ranks}, or trainer.devices: {max(1, math.floor(gpus))}."
+            )
+            lines.append(("resources.gpus", message))
+        return lines

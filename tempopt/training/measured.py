@@ -1,0 +1,39 @@
+"""What is kept of all that a validation logs at the end of a run: the metric that counts, and the guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tempopt.errors import SpecError, unknown
+from tempopt.training.callbacks import metric_of
+from tempopt.workers.messages import Evaluation, RunRequest, guard_name
+
+
+def measurements(request: RunRequest, measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """Return by name what is kept of evaluations.
+
+    Args:
+        request: The run's request, whose evaluations say what they guard.
+        measured: Evaluation name to all that was logged.
+
+    Raises:
+        SpecError: The metric, or one that is guarded, was never logged.
+    """
+    found = {name: metric_of(logged, request.program.metric) for name, logged in measured.items()}
+    for evaluation in request.evaluations:
+        if evaluation.name in measured:
+            found |= guarded(evaluation, measured[evaluation.name])
+    return found
+
+
+def guarded(evaluation: Evaluation, logged: Mapping[str, float]) -> dict[str, float]:
+    """Return by name what an evaluation guards.
+
+    Raises:
+        SpecError: It was never logged.
+    """
+    for name in evaluation.guards:
+        if name not in logged:
+            advice = "Log it in validation_step with self.log, or take the guard out."
+            raise SpecError("study.guards: " + unknown("metric", name, sorted(logged), advice))
+    return {guard_name(evaluation.name, name): logged[name] for name in evaluation.guards}

@@ -1,0 +1,222 @@
+"""What a verdict says of guards, by the pairs of the confirmation: kept, broken, not shown, not measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tempopt.confirmation.guards import FAILED, NO_GAIN, NO_GPU, PENDING, Guard
+from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.workers.messages import BASELINE_TIME, WINNER_TIME
+
+LOSS = {"val_loss": "no worse than 5%"}
+NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]
+
+
+def measured(
+    tickets: list[TicketRow], by_arm: Mapping[str, list[float]], name: str = "test/guard:val_loss"
+) -> list[Measurement]:
+    return [
+        Measurement(ticket_id=t.id, step=10, name=name, value=by_arm[arm][t.pair])
+        for t in tickets
+        if t.kind == "confirm" and t.pair is not None and t.state == "done"
+        for arm in arms_of(t)
+        if arm in by_arm
+    ]
+
+
+def losses(winner: float) -> dict[str, list[float]]:
+    """Return losses by pair, the baseline's about 1."""
+    return {
+        "search": [winner + 2 * each for each in NOISE],
+        "baseline": [1.0 - each for each in NOISE],
+    }
+
+
+def concluded(spec: Any, tickets: list[TicketRow], measurements: list[Measurement]) -> Verdict:
+    verdict = conclude(tickets, measurements, spec)
+    assert verdict is not None
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("winner", "state"), [(0.9, "kept"), (1.0, "kept"), (1.05, "not_shown"), (1.2, "broken")]
+)
+def test_a_guard_is_kept_broken_or_not_shown_by_the_paired_test_of_the_margin(
+    make_spec: Any, whole_study: list[TicketRow], winner: float, state: str
+) -> None:
+    values = losses(winner)
+    verdict = concluded(make_spec(guards=LOSS), whole_study, measured(whole_study, values))
+    (guard,) = verdict.guards
+    assert (guard.name, guard.state) == ("val_loss", state)
+    assert verdict.guards_kept == (state == "kept")
+    excess = np.array(values["search"]) - 1.05 * np.array(values["baseline"])
+    test = stats.ttest_1samp(excess, 0.0)
+    assert guard.answer is not None
+    assert guard.answer.p_value == pytest.approx(min(1.0, test.pvalue * 0.05 / 0.04))
+    assert guard.relative(guard.change) == pytest.approx(winner - 1.0)
+    interval = test.confidence_interval(0.96)
+    assert guard.low == pytest.approx(interval.low + 0.05)
+    assert guard.high == pytest.approx(interval.high + 0.05)
+
+
+def test_a_guard_from_below_has_its_interval_about_the_change(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    values = losses(0.97)
+    spec = make_spec(guards={"val_loss": ">= -0.1"})
+    (guard,) = concluded(spec, whole_study, measured(whole_study, values)).guards
+    difference = stats.ttest_rel(values["search"], values["baseline"]).confidence_interval(0.96)
+    assert (guard.low, guard.high) == (pytest.approx(difference.low), pytest.approx(difference.high))
+    assert guard.state == "kept"
+
+
+def test_the_data_and_the_temperature_of_the_confirmation_count(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    good, bad = losses(1.0), losses(1.5)
+    both = [
+        *measured(whole_study, good, "validate_current/guard:val_loss"),
+        *measured(whole_study, bad, "test/guard:val_loss"),
+    ]
+    assert concluded(make_spec(guards=LOSS), whole_study, both).guards[0].state == "broken"
+    spec = make_spec(guards=LOSS, confirm_on="validate", validate_at="current")
+    assert concluded(spec, whole_study, both).guards[0].state == "kept"
+
+
+def test_a_run_without_a_finite_value_counts_with_the_worst_and_keeps_no_guard(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    values = losses(0.5)
+    values["search"][3] = math.nan
+    verdict = concluded(make_spec(guards=LOSS), whole_study, measured(whole_study, values))
+    (guard,) = verdict.guards
+    assert (guard.diverged, guard.reference_diverged, guard.state) == (1, 0, "not_shown")
+    assert guard.answer is not None and guard.answer.n_pairs == 8
+    worst = max(values["baseline"])
+    assert guard.change == pytest.approx(
+        np.mean([worst if math.isnan(v) else v for v in values["search"]]) - 1.0
+    )
+
+
+def test_a_pair_of_which_a_run_was_lost_is_left_out(make_spec: Any, whole_study: list[TicketRow]) -> None:
+    tickets = [
+        dataclasses.replace(t, state="failed", outcome="failed", value=None)
+        if (t.kind, t.pair) == ("confirm", 2) and "search" in arms_of(t)
+        else t
+        for t in whole_study
+    ]
+    (guard,) = concluded(make_spec(guards=LOSS), tickets, measured(tickets, losses(1.0))).guards
+    assert guard.answer is not None and guard.answer.n_pairs == 7
+
+
+def test_a_metric_that_no_run_has_is_in_the_way(make_spec: Any, whole_study: list[TicketRow]) -> None:
+    verdict = concluded(make_spec(guards=LOSS), whole_study, [])
+    assert (verdict.guards[0].state, verdict.guards[0].diverged) == ("not_measured", 0)
+    assert verdict.guards[0].why == FAILED
+    assert not verdict.guards_kept
+
+
+def with_peaks(tickets: list[TicketRow], peaks: Mapping[str, int]) -> list[TicketRow]:
+    return [
+        dataclasses.replace(t, peak_memory=next((p for a, p in peaks.items() if a in arms_of(t)), None))
+        if t.kind == "confirm"
+        else t
+        for t in tickets
+    ]
+
+
+def test_peak_memory_is_that_of_the_confirming_runs_and_stands_in_nobodys_way_without_gpus(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    spec = make_spec(guards={"peak_memory": "<= +5%"})
+    for peak, state in ((1_040_000, "kept"), (1_060_000, "broken")):
+        tickets = with_peaks(whole_study, {"search": peak, "baseline": 1_000_000})
+        (guard,) = concluded(spec, tickets, []).guards
+        assert (guard.state, guard.baseline, guard.change) == (state, 1e6, peak - 1e6)
+    verdict = concluded(spec, whole_study, [])
+    assert (verdict.guards[0].state, verdict.guards[0].why) == ("not_measured", NO_GPU)
+    assert verdict.guards_kept
+
+
+def timed(make_ticket: Any, ratios: list[float], **fields: Any) -> tuple[list[TicketRow], list[Measurement]]:
+    tickets = [
+        make_ticket("timing", pair, ratio, arm="timing", pair=pair, **fields)
+        for pair, ratio in enumerate(ratios)
+    ]
+    seconds = [0.1 + 0.02 * (pair % 3) for pair in range(len(ratios))]
+    return tickets, [
+        Measurement(ticket_id=t.id, step=500, name=name, value=value)
+        for t, base, ratio in zip(tickets, seconds, ratios, strict=True)
+        for name, value in ((WINNER_TIME, base * ratio), (BASELINE_TIME, base))
+    ]
+
+
+STEP = {"step_time": "<= +2%"}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "state"),
+    [
+        ([1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.01, 1.0], "kept"),
+        ([1.1, 1.12, 1.09, 1.08, 1.11, 1.1, 1.12, 1.1], "broken"),
+        ([1.0, 1.08, 0.95, 1.03, 1.1, 0.96, 1.02, 1.05], "not_shown"),
+    ],
+)
+def test_step_time_is_judged_by_its_own_pairs(
+    make_spec: Any, make_ticket: Any, whole_study: list[TicketRow], ratios: list[float], state: str
+) -> None:
+    tickets, times = timed(make_ticket, ratios)
+    (guard,) = concluded(make_spec(guards=STEP), [*whole_study, *tickets], times).guards
+    assert guard.state == state
+    base = np.array([t.value for t in times if t.name == BASELINE_TIME])
+    excess = base * np.array(ratios) - 1.02 * base
+    p = stats.ttest_1samp(excess, 0.0).pvalue * 0.05 / 0.04
+    assert guard.answer is not None and guard.answer.p_value == pytest.approx(min(1.0, p))
+
+
+def test_a_step_that_is_not_timed_yet_is_in_the_way_and_says_why(
+    make_spec: Any, make_ticket: Any, whole_study: list[TicketRow]
+) -> None:
+    spec = make_spec(guards=STEP)
+
+    def only(tickets: list[TicketRow]) -> Guard:
+        verdict = concluded(spec, tickets, [])
+        assert not verdict.guards_kept
+        return verdict.guards[0]
+
+    assert only(whole_study).why == PENDING
+    waiting, _ = timed(make_ticket, [1.0] * 8, state="waiting", outcome=None)
+    assert only([*whole_study, *waiting]).why == PENDING
+    failed, _ = timed(make_ticket, [1.0] * 8, state="failed", outcome="failed")
+    assert only([*whole_study, *failed]).why == FAILED
+    no_gain = [
+        dataclasses.replace(t, value=0.5) if t.kind == "confirm" and "search" in arms_of(t) else t
+        for t in whole_study
+    ]
+    assert only(no_gain).why == NO_GAIN
+
+
+def test_a_winner_that_is_tau_one_itself_has_nothing_to_guard(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    tickets = [
+        dataclasses.replace(t, arm="search+baseline+twin", parameters={"temperature_init": 1.0})
+        for t in whole_study
+        if t.kind != "confirm" or "search" in arms_of(t)
+    ]
+    verdict = concluded(make_spec(guards=LOSS), tickets, [])
+    assert verdict.guards == () and verdict.guards_kept
+
+
+def test_a_study_without_guards_keeps_all_of_them(make_spec: Any, whole_study: list[TicketRow]) -> None:
+    verdict = concluded(make_spec(), whole_study, [])
+    assert verdict.guards == () and verdict.guards_kept

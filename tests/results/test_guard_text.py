@@ -1,0 +1,86 @@
+"""What is said of guards: which state they are in, by how much, and that a winner is not recommended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.results.guard_text import guard_line
+from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import verdict_lines
+
+GUARDS = {"val_loss": "no worse than 5%", "peak_memory": "<= +5%"}
+NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]
+
+
+def result(make_spec: Any, result_of: Any, tickets: list[TicketRow], loss: float) -> StudyResult:
+    measurements = [
+        Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=value + NOISE[t.pair])
+        for t in tickets
+        if t.kind == "confirm" and t.pair is not None
+        for arm, value in (("search", loss), ("baseline", 2.0))
+        if arm in arms_of(t)
+    ]
+    found: StudyResult = result_of(make_spec(guards=GUARDS), tickets, measurements, state="done")
+    return found
+
+
+def guard_lines_of(shown: StudyResult) -> list[str]:
+    return [line.strip() for line in verdict_lines(shown) if "guard" in line]
+
+
+def test_a_guard_that_is_kept_is_told_with_its_interval(
+    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
+) -> None:
+    kept, unmeasured = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
+    assert kept == (
+        "guard on val_loss (no worse than 5%): kept: +1.00 % (96 % interval +0.97 % to +1.03 %; 8 pairs)."
+    )
+    assert unmeasured == (
+        "guard on the peak memory of a GPU (<= +5%): not measured, since no pair of confirming runs was "
+        "trained on GPUs."
+    )
+
+
+def test_a_winner_that_breaks_a_guard_is_not_recommended(
+    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
+) -> None:
+    broken, _, said = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
+    assert broken.startswith("guard on val_loss (no worse than 5%): broken: +20.0 % (96 % interval +")
+    assert said == "the winner is not recommended: it breaks the guard on val_loss."
+
+
+def test_no_winner_is_spoken_of_where_no_gain_is_shown(
+    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
+) -> None:
+    level = [
+        dataclasses.replace(t, value=0.5 + 0.01 * (t.number % 3)) if t.kind == "confirm" else t
+        for t in whole_study
+    ]
+    shown = result(make_spec, result_of, level, 2.4)
+    assert not any("not recommended" in line for line in verdict_lines(shown))
+
+
+def test_programs_get_the_guards_as_plain_data(
+    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
+) -> None:
+    verdict = json.loads(json.dumps(result(make_spec, result_of, whole_study, 2.4).to_json()))["verdict"]
+    loss, memory = verdict["guards"]
+    assert (loss["name"], loss["state"], loss["headroom"]["n_pairs"]) == ("val_loss", "broken", 8)
+    assert loss["low"] < loss["change"] < loss["high"]
+    assert (memory["state"], memory["headroom"]) == ("not_measured", None)
+    assert verdict["guards_kept"] is False
+
+
+def test_absolute_guards_are_told_in_their_unit(
+    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
+) -> None:
+    verdict = result(make_spec, result_of, whole_study, 2.02).verdict
+    assert verdict is not None
+    guard = dataclasses.replace(
+        verdict.guards[0], name="step_time", text="<= +0.01", change=0.0123, low=-0.001, high=0.02
+    )
+    assert "+12.3 ms (96 % interval −1 ms to +20 ms" in guard_line(guard)

@@ -1,0 +1,75 @@
+"""What a guard may say, and what is said of one that cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.spec.guards import GuardSpec
+from tempopt.spec.identity import diff
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "side", "margin", "relative"),
+    [
+        ("val_loss", "no worse than 1%", "most", 0.01, True),
+        ("val_f1", "no worse than 0.5 %", "least", 0.005, True),
+        ("val_loss", "no worse than 0.02", "most", 0.02, False),
+        ("val_loss", "no worse than 0", "most", 0.0, False),
+        ("calibration", "<= +2%", "most", 0.02, True),
+        ("calibration", ">= -2e-1", "least", 0.2, False),
+        ("val/f1", "<=+2%", "most", 0.02, True),
+        ("step_time", "no worse than 2%", "most", 0.02, True),
+        ("step_time", "<= +0.001", "most", 0.001, False),
+        ("peak_memory", "<= +5%", "most", 0.05, True),
+    ],
+)
+def test_a_guard_says_on_which_side_and_by_how_much(
+    make_spec: Any, name: str, text: str, side: Any, margin: float, relative: bool
+) -> None:
+    (found,) = make_spec(guards={name: text}).study.guarded
+    assert found == GuardSpec(
+        name=name, text=text, side=side, margin=pytest.approx(margin), relative=relative
+    )
+    assert found.is_metric == (name not in ("step_time", "peak_memory"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("val_loss", "better", "given 'better'. Give \"no worse than 1%\""),
+        ("val_loss", 0.01, "given 0.01. Give"),
+        ("val_loss", "<= 2%", "given '<= 2%'. Give"),
+        ("val_loss", "no worse than -1%", "given 'no worse than -1%'. Give"),
+        ("val_loss", ">= +2%", "given '>= +2%'. Give"),
+        ("val_loss", "no worse than 1e999", "given 'no worse than 1e999'. Give"),
+        ("calibration", "no worse than 1%", 'the name "calibration" does not say whether more or less'),
+        ("step_time", ">= -2%", "less of step_time is better"),
+        ("val_accuracy", "no worse than 1%", "it is study.metric"),
+        ("x" * 201, "<= +1%", "of 1 to 200 letters"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_is_allowed(
+    make_spec: Any, name: str, text: Any, said: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_spec(guards={name: text})
+    assert f"study.guards.{name}: " in str(caught.value)
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_guards_that_are_no_mapping_and_guards_of_a_frozen_model_are_refused(make_spec: Any) -> None:
+    with pytest.raises(SpecError, match=r"study.guards: given \['val_loss'\]. Give a text for each guard"):
+        make_spec(guards=["val_loss"])
+    with pytest.raises(SpecError, match="given with evaluate_only, where nothing is confirmed"):
+        make_spec(guards={"val_loss": "no worse than 1%"}, evaluate_only="weights.ckpt")
+
+
+def test_a_study_with_another_guard_asks_something_else(make_spec: Any) -> None:
+    one, other = make_spec(guards={"val_loss": "<= +1%"}), make_spec(guards={"val_loss": "<= +2%"})
+    assert one.identity() != other.identity() != make_spec().identity()
+    assert diff(one, other) == ['study.guards.val_loss: was "<= +1%", now "<= +2%"']
+    assert type(one).from_json(one.to_json()) == one
