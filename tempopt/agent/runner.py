@@ -97,6 +97,7 @@ class StudyRunner:
                 folder=folder,
                 checkpoints=join(self._checkpoints, name),
                 observer=self._observer,
+                new=self._study is None,
             )
             try:
                 agent.run()
