@@ -32,6 +32,7 @@ from tempopt.workers.messages import (
     Saved,
     Started,
     Stop,
+    Times,
     decode,
     encode,
 )
@@ -39,6 +40,10 @@ from tempopt.workers.placement import Placement
 
 STEPS = 24
 EVERY = 4
+TIMES = Times(
+    start=1.0, step=0.5, steps=STEPS, validate=2.0, validations=STEPS // EVERY, ends_validated=True, test=3.0
+)
+"""What is said where a run is to be timed."""
 
 
 def value_at(request: RunRequest, step: int, salt: str = "") -> float:
@@ -167,6 +172,7 @@ class FakeWorker:
                 metrics=logged,
                 seconds=seconds,
                 reports=reports,
+                times=TIMES if request.task == "time" else None,
             )
         )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempopt.agent.checkpoint_reuse import held
 from tempopt.agent.observer import Observer
 from tempopt.agent.outcomes import ended, lost, returned
+from tempopt.agent.outlook import Outlook
 from tempopt.agent.run_requests import Requests
 from tempopt.agent.signals import Interrupt, interruptible
 from tempopt.agent.snapshot import snapshot
@@ -65,6 +66,7 @@ class Agent:
         folder: Local folder for logs, one subfolder per ticket.
         checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
         observer: Who looks on.
+        new: Whether the study is begun by this agent.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class Agent:
         folder: Path,
         checkpoints: str,
         observer: Observer,
+        new: bool = False,
     ) -> None:
         self._spec = spec
+        self._outlook = Outlook(spec, observer, new=new)
         self._pool = WorkerPool(workers)
         self._folder = folder
         self._observer = observer
@@ -474,4 +478,6 @@ class Agent:
     def _look(self) -> None:
         elapsed = time.monotonic() - self._clock
         workers = [*(work.view() for work in self._pool.all), *self._client.others()]
-        self._observer.update(snapshot(self._cache, self._spec, workers, elapsed))
+        now = snapshot(self._cache, self._spec, workers, elapsed)
+        self._observer.update(now)
+        self._outlook.look(now, lambda: list(self._cache.tickets.values()))

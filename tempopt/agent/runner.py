@@ -109,6 +109,7 @@ class StudyRunner:
                 folder=folder,
                 checkpoints=join(self._checkpoints, study.name),
                 observer=self._observer,
+                new=self._study is None,
             )
             try:
                 agent.run()

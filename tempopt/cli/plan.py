@@ -13,7 +13,7 @@ from rich.table import Table
 from tempopt.cli import DONE
 from tempopt.cli.progress import LABELS
 from tempopt.forecast.runs import TRAINED, Span
-from tempopt.forecast.words import effect_text, gain_text, lasting, on, runs_text
+from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
 from tempopt.spec.study_spec import load_spec
 from tempopt.study import api
 from tempopt.study.planning import StudyForecast
@@ -79,7 +79,7 @@ def _lines(found: StudyForecast) -> Iterator[str]:
             f"{times.validations} validations of {times.validate:.2g} s, and evaluations at the end."
         )
     if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
-        yield f"Runs that the pruner may end are expected to train {TRAINED:.0%} of their steps."
+        yield f"Runs that the pruner may end are expected to train {percent(TRAINED)} of their steps."
     for name in found.limited:
         yield f"study.limits.{name} may end the search sooner, which is not counted here."
     if found.detectable is not None:
@@ -93,8 +93,8 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
     if found.known is None:
         after = "three baseline runs" if able.known_after == "baseline" else "the choosing runs"
         yield (
-            f"Power: {able.pairs} pairs show {effect_text(able)} with {able.power:.0%} power. After {after} "
-            f"the gain is known in units of {found.metric}."
+            f"Power: {able.pairs} pairs show {effect_text(able)} with {percent(able.power)} power. After "
+            f"{after} the gain is known in units of {found.metric}."
         )
     else:
         yield f"Power: {gain_text(able, found.known, found.metric)} of {found.known_from}."

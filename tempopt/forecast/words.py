@@ -21,6 +21,11 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
+def percent(share: float) -> str:
+    """Return a share as the verdict writes it: ``80 %``."""
+    return f"{100 * share:.0f} %"
+
+
 def on(workers: int, gpus: float) -> str:
     """Return what a study is carried out with: ``2 workers``, ``one GPU``."""
     if not gpus:
@@ -38,6 +43,13 @@ def runs_text(runs: Span) -> str:
     return f"{runs.most:.0f} runs at most ({runs.expected:.0f} expected)"
 
 
+def begun_text(runs: Span) -> str:
+    """Return what is said of the number of runs where a study begins."""
+    if runs.least == runs.most:
+        return f"to the verdict: {runs.most:.0f} trainings"
+    return f"to the verdict: at most {runs.most:.0f} trainings, {runs.expected:.0f} expected"
+
+
 def effect_text(found: Detectable) -> str:
     """Return the gain that can be shown while no run is known."""
     low, high = found.in_seeds
@@ -51,7 +63,7 @@ def gain_text(found: Detectable, known: Known, metric: str) -> str:
     """Return the range of the smallest gain that can be shown."""
     low, high = found.range(known)
     return (
-        f"the smallest gain in {metric} that {found.pairs} pairs show with {found.power:.0%} power is "
-        f"between {low:.2g} and {high:.2g} ({CONFIDENCE:.0%} confidence, from {known.runs} "
+        f"the smallest gain in {metric} that {found.pairs} pairs show with {percent(found.power)} power is "
+        f"between {low:.2g} and {high:.2g} ({percent(CONFIDENCE)} confidence, from {known.runs} "
         f"{_SOURCES[known.source]})"
     )

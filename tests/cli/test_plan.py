@@ -1,0 +1,69 @@
+"""What ``tempopt plan`` prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tempopt import cli
+from tests.toy_study import toy_spec
+
+pytestmark = pytest.mark.usefixtures("fake_workers")
+
+TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
+SMALL: dict[str, Any] = {
+    "trials": 4,
+    "arms": {"baseline": 3, "constant": 2},
+    "candidates": 2,
+    "seeds": {"choose": 2, "confirm": 3},
+}
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(toy_spec(space=TAU, **SMALL)), encoding="utf-8")
+    return str(path)
+
+
+def test_it_says_how_many_runs_how_long_and_what_can_be_shown(
+    spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", spec, "--workers", "2"]) == 0
+    out = capsys.readouterr().out
+    # 9 searched, 8 to choose, 4 arms on 3 seeds: counted by hand in tests/forecast
+    assert re.match(r"toy: 29 runs at most \(\d+ expected\): .* on 2 workers\n", out)
+    assert re.search(r"all +20 +\d+ +29", out)
+    # 0.5 s a step, 24 steps, 6 validations of 2 s
+    assert "1 s to start, 24 steps of 500 ms, 6 validations of 2 s" in out
+    assert "After three baseline runs the gain is known in units of val_loss." in " ".join(out.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.yaml"]
+
+
+def test_json_has_the_same_numbers(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", spec, "--json", "--trials", "6", "--set", "study.seeds.confirm=5"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["by_kind"]["search"]["most"] == 6
+    assert found["power"]["pairs"] == 5
+    assert found["run"]["step"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "study.trials=0"], "study.trials"),
+        (["--earlier", "toi"], "There is no file"),
+        (["--workers", "9"], "study.parallel allows 1 to 4"),
+        (["--trials", "+5"], '"+5" is not a number of 1 or more'),
+    ],
+)
+def test_what_cannot_be_planned_is_a_usage_error(
+    spec: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", spec, *words]) == 2
+    assert message in capsys.readouterr().err

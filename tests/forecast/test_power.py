@@ -1,0 +1,155 @@
+"""How small a gain can be shown: beside scipy, beside simulated confirmations, and whether ranges hold it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tempopt.forecast.outcomes import CLEAR_GAIN, Drawn, Space, carried_out
+from tempopt.forecast.power import CONFIDENCE, HIGHEST_CORRELATION, Known, detectable, known_of
+from tempopt.statistics.group_sequential import spent
+from tempopt.statistics.paired_tests import paired
+
+LR = {"search": {"temperature_init": {"low": 0.5, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}}
+PLANS = {
+    "search": {
+        "temperature_init": {"low": 0.5, "high": 4.0},
+        "temperature_final": {"low": 0.5, "high": 4.0},
+        "schedule": ["constant", "linear"],
+        "length_scaling": ["none", "log_n"],
+    }
+}
+LEVEL = 0.04
+"""What the first verdict of a study may spend of its 5 %."""
+
+
+def power(effect: float, pairs: int) -> float:
+    """Return the power of Student's paired test, by scipy's noncentral t."""
+    limit = stats.t.isf(LEVEL / 2, pairs - 1)
+    return float(stats.nct.sf(limit, pairs - 1, effect * math.sqrt(pairs)))
+
+
+def test_the_smallest_gain_has_the_power_that_is_said(make_spec: Any) -> None:
+    found = detectable(make_spec(seeds={"confirm": 8}))
+    assert found is not None
+    assert (found.pairs, found.alpha, found.comparisons) == (8, LEVEL, 1)
+    assert power(found.effect, 8) == pytest.approx(0.8, abs=1e-6)
+    assert found.in_seeds == pytest.approx((found.effect * math.sqrt(0.5), found.effect * math.sqrt(2)))
+
+
+def test_where_two_comparisons_have_to_show_it_both_do_with_that_chance(make_spec: Any) -> None:
+    found = detectable(make_spec(LR, seeds={"confirm": 8}))
+    assert found is not None
+    assert found.comparisons == 2
+    missed = 1 - power(found.effect, 8)
+    # whatever the two have in common
+    assert 1 - 2 * missed == pytest.approx(0.8, abs=1e-6)
+
+
+def test_looks_on_the_way_show_their_smallest_gain_with_that_chance(make_spec: Any) -> None:
+    found = detectable(make_spec(seeds={"confirm": {"min": 4, "max": 12}}))
+    assert found is not None
+    rng, studies = np.random.default_rng(3), 400
+
+    def shown() -> bool:
+        pairs = rng.normal(found.effect, 1.0, 12)
+        for look in (4, 8, 12):
+            looks = [(each, spent(each, 12)) for each in (4, 8, 12) if each <= look]
+            test = paired(pairs[:look], test="t", direction="maximize", alpha=LEVEL, looks=looks)
+            if test.significant or test.gain <= 0:
+                return bool(test.significant)
+        return False
+
+    share = sum(shown() for _ in range(studies)) / studies
+    assert share == pytest.approx(0.8, abs=4 * math.sqrt(0.16 / studies))
+
+
+def test_a_study_that_confirms_nothing_shows_no_gain(make_spec: Any) -> None:
+    assert detectable(make_spec(evaluate_only="m.ckpt")) is None
+
+
+# ---- what runs tell
+
+
+def test_runs_that_differ_in_their_seed_alone_tell_the_deviation_between_seeds(
+    make_spec: Any, make_ticket: Any
+) -> None:
+    values = [0.5, 0.7, 0.63]
+    rows = [make_ticket("baseline", n, value) for n, value in enumerate(values)]
+    known = known_of(rows, make_spec())
+    assert known == Known(
+        source="baseline", runs=3, deviation=pytest.approx(np.std(values, ddof=1)), freedom=2
+    )
+    # by the definition of a chi-squared interval, with correlations from 0 to the highest
+    low, high = (np.std(values, ddof=1) * math.sqrt(2 / stats.chi2.isf(side, 2)) for side in (0.1, 0.9))
+    lowest = math.sqrt(2 * (1 - HIGHEST_CORRELATION))
+    assert known.difference == pytest.approx((low * lowest, high * math.sqrt(2)))
+
+
+def test_two_runs_and_runs_that_tune_tell_nothing(make_spec: Any, make_ticket: Any) -> None:
+    two = [make_ticket("baseline", n, 0.5 + n) for n in range(2)]
+    assert known_of(two, make_spec()) is None
+    tuned = [
+        make_ticket("baseline", n, 0.5 + n, parameters={"temperature_init": 1.0, "lr": 0.1 * n})
+        for n in range(9)
+    ]
+    assert known_of(tuned, make_spec(LR)) is None
+    equal = [make_ticket("baseline", n, 0.5) for n in range(3)]
+    assert known_of(equal, make_spec()) is None
+    lost = [*two, make_ticket("baseline", 2, None, outcome="diverged")]
+    assert known_of(lost, make_spec()) is None
+
+
+def test_choosing_runs_tell_what_seeds_and_parameters_do_not(make_spec: Any, make_ticket: Any) -> None:
+    table = np.array([[0.1, 0.5, 0.2], [0.3, 0.6, 0.5], [0.2, 0.9, 0.1]])
+    rows = [
+        make_ticket(
+            "choose", 3 * c + p, table[c, p], pair=p, candidate=c, parameters={"temperature_init": 2.0 + c}
+        )
+        for c in range(3)
+        for p in range(3)
+    ]
+    # one that was dropped after a seed
+    rows.append(make_ticket("choose", 9, 9.0, pair=0, candidate=3, parameters={"temperature_init": 9.0}))
+    # by least squares, with a number for each parameter set and one for each seed
+    design = np.array([[*np.eye(3)[c], *np.eye(3)[p][1:]] for c in range(3) for p in range(3)])
+    _, squares, *_ = np.linalg.lstsq(design, table.ravel(), rcond=None)
+    known = known_of(rows, make_spec())
+    expected = math.sqrt(2 * float(squares[0]) / 4)
+    assert known == Known(source="choose", runs=9, deviation=pytest.approx(expected), freedom=4)
+
+
+def test_confirmed_pairs_tell_their_differences(make_spec: Any, whole_study: Any) -> None:
+    known = known_of(whole_study, make_spec())
+    confirmed = {(row.arm, row.pair): row.value for row in whole_study if row.kind == "confirm"}
+    winner, baseline = (
+        [value for (arm, _), value in sorted(confirmed.items()) if name in arm.split("+")]
+        for name in ("search", "baseline")
+    )
+    differences = np.subtract(winner, baseline)
+    assert known is not None
+    assert (known.source, known.freedom) == ("confirm", len(differences) - 1)
+    assert known.deviation == pytest.approx(np.std(differences, ddof=1))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.75])
+def test_ranges_hold_the_smallest_gain_as_often_as_they_say(make_spec: Any, correlation: float) -> None:
+    spec = make_spec(PLANS, trials=6)
+    able, space, studies = detectable(spec), Space(spec), 120
+    assert able is not None
+    held: dict[str, list[bool]] = {"baseline": [], "choose": [], "confirm": []}
+    for seed in range(studies):
+        drawn = Drawn(space, gain=CLEAR_GAIN * (seed % 2), seed=seed, correlation=correlation)
+        rows = carried_out(spec, drawn).rows
+        for kinds in (("baseline",), ("baseline", "choose"), ("baseline", "choose", "confirm")):
+            known = known_of([row for row in rows if row.kind in kinds], spec)
+            assert known is not None
+            low, high = able.range(known)
+            held[known.source].append(low <= able.effect * drawn.difference <= high)
+    for source, each in held.items():
+        assert len(each) == studies, source
+        assert np.mean(each) > CONFIDENCE - 3 * math.sqrt(CONFIDENCE * (1 - CONFIDENCE) / studies), source

@@ -1,0 +1,144 @@
+"""What is said of a study before it begins, from workers that train and from the runs of earlier studies."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tempopt
+from tempopt.errors import SpecError, StudyNotFound, UsageError
+from tempopt.forecast.runs import Forecast
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tempopt.study.api import plan, search
+from tests.fake_worker import TIMES
+from tests.toy_study import SMALL, URL, toy_spec
+
+DOCS = Path(__file__).parents[2] / "docs"
+TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
+THREE = {**SMALL, "arms": {"baseline": 3, "constant": 1}}
+
+
+def contents() -> list[Any]:
+    """Return everything that a store holds of its studies."""
+    with Store.open(URL, create=False) as store:
+        return [
+            (study, store.tickets(study.id), store.measurements(study.id))
+            for study in (store.load_study(each.study.name) for each in store.list_studies())
+        ]
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_dry_run_measures_what_a_run_takes_and_stores_nothing(tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    found = tempopt.plan(toy_spec(space=TAU, **SMALL), storage=URL, workers=2)
+    assert sorted(tmp_path.iterdir()) == before
+    assert isinstance(found, tempopt.StudyForecast)
+    assert (found.times.steps, found.times.validations, found.times.ends_validated) == (24, 6, True)
+    assert min(found.times.start, found.times.step, found.times.validate, found.times.test) > 0
+    assert found.workers == 2
+    assert found.device == "cpu"
+    assert found.gpu_hours is None
+    assert 0 < found.seconds.least <= found.seconds.expected <= found.seconds.most
+    assert found.seconds.most < found.train_seconds.most <= 2 * found.seconds.most
+    assert found.known is found.gain is None
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_the_forecast_is_that_of_the_parts_that_were_measured(make_spec: Any) -> None:
+    found = plan(toy_spec(**SMALL), storage=URL, workers=1)
+    assert found.times == TIMES
+    spec = StudySpec.parse(toy_spec(**SMALL), source="the test")
+    assert found.train_seconds == Forecast(spec).seconds(TIMES)
+    assert plan(toy_spec(**SMALL), storage=URL, trials=9).by_kind["search"].most == 9
+
+
+def documented() -> set[str]:
+    """Return the keys that the page says ``plan --json`` prints."""
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    section = page.partition("\n## What plan --json prints\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"`([a-z_]+)`", section))
+
+
+def keys(data: Any) -> set[str]:
+    if not isinstance(data, dict):
+        return set()
+    return set(data) | {key for value in data.values() for key in keys(value)}
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_what_it_says_as_json_is_documented() -> None:
+    search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
+    found = plan(toy_spec(space=TAU, **THREE), storage=URL, workers=1).to_json()
+    assert json.loads(json.dumps(found)) == found
+    assert keys(found) <= documented()
+    assert found["power"]["from"]["study"] == "toy"
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_that_has_begun_tells_its_own_noise_and_is_left_as_it_is() -> None:
+    spec = toy_spec(space=TAU, **THREE)
+    search(spec, storage=URL, workers=1)
+    before = contents()
+    found = plan(spec, storage=URL, workers=1)
+    assert contents() == before
+    assert found.known is not None
+    assert found.known_from == "toy"
+    low, high = found.gain or (0.0, 0.0)
+    assert 0 < low < high
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_earlier_study_tells_the_noise_where_it_is_named() -> None:
+    search(toy_spec(space=TAU, **THREE), storage=URL, workers=1)
+    new = toy_spec(space=TAU, name="new", **THREE)
+    assert plan(new, storage=URL, workers=1).known is None
+    named = plan(new, storage=URL, workers=1, earlier="toy")
+    assert (named.known_from, named.known is None) == ("toy", False)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_an_earlier_study_that_says_nothing_is_refused() -> None:
+    search(toy_spec(space=TAU, **SMALL), storage=URL, workers=1)
+    new = toy_spec(space=TAU, name="new", **SMALL)
+    with pytest.raises(StudyNotFound, match="toi"):
+        plan(new, storage=URL, earlier="toi")
+    other = {**new, "study": {**new["study"], "metric": "val_other"}}
+    with pytest.raises(UsageError, match=r'"toy" measures val_loss, and this one val_other'):
+        plan(other, storage=URL, earlier="toy")
+    warm = {**new, "study": {**new["study"], "warm_start": ["toi"]}}
+    with pytest.raises(SpecError, match=r"study\.warm_start.*toi"):
+        plan(warm, storage=URL)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_with_too_few_runs_tells_no_noise() -> None:
+    with Store.open(URL) as store:
+        spec = StudySpec.parse(toy_spec(space=TAU, **SMALL), source="the test")
+        store.create_study("toy", spec.to_json(), spec.identity())
+    new = toy_spec(space=TAU, name="new", **SMALL)
+    with pytest.raises(UsageError, match=r'"toy" has too few complete runs to tell its noise'):
+        plan(new, storage=URL, earlier="toy")
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_without_a_database_there_is_no_earlier_study(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no file"):
+        plan(toy_spec(**SMALL), storage=URL, earlier="toy")
+    assert not list(tmp_path.glob("*.db"))
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_spec_that_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(SpecError, match="lerning_rate"):
+        plan(toy_spec(space={**TAU, "lerning_rate": {"low": 0.1, "high": 1.0}}, **SMALL), storage=URL)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_more_workers_than_the_study_lets_run_side_by_side_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"study\.parallel allows 1 to 4"):
+        plan(toy_spec(**SMALL), storage=URL, workers=5)
