@@ -177,6 +177,7 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "baseline",
         "best",
         "verdict",
+        "comparison",
         "cost",
         "alone",
         "forks",
@@ -202,7 +203,7 @@ def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture
     assert set(told["tickets"]) == set(KINDS)
     verdict, found = told["verdict"], made.result().verdict
     assert found is not None and found.over_twin is not None and found.simplest is not None
-    (table,) = re.findall(r"### The verdict as JSON\n(.*)", DOCUMENTED, flags=re.DOTALL)
+    (table,) = re.findall(r"### The verdict as JSON\n(.*?)\n###? ", DOCUMENTED, flags=re.DOTALL)
     rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
     assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == set(verdict)
     comparison = {"gain", "ci_low", "ci_high", "p_value", "significant"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +128,10 @@ def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: An
     assert (found["outcome"], found["best"], found["better"], found["worse"]) == ("better", "B", ["B"], [])
     assert found["reference"] == {"name": "A", "params": {}}
     (variant,) = found["variants"]
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    table = page.partition("### The comparison as JSON\n")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"`(\w+)`", table))
+    assert {*found, *variant} <= documented
     assert variant["params"] == {"lr": 0.1} and variant["significant"] and not variant["worse"]
     assert variant["gain"] == pytest.approx(0.115) and variant["ci_low"] > 0 and variant["n_pairs"] == 4
     assert (variant["dropped"], variant["diverged"], variant["reference_diverged"]) == (0, 0, 0)

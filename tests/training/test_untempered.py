@@ -83,4 +83,4 @@ def test_sets_of_a_module_without_attention_are_compared(
     assert set(result.runs_frame()["arm"]) == set(sets)
     (logged, *_) = (tmp_path / "logged").rglob("metrics.csv")
     header = logged.read_text().splitlines()[0]
-    assert "val_loss" in header and "temperature" not in header
+    assert "measured/test" in header and "temperature" not in header
