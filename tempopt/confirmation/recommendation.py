@@ -6,10 +6,12 @@ Pure. The order of precedence:
    on its own, do that. Else, if a gain of ``study.min_gain`` is still possible, add pairs. Else change
    nothing.
 2. A gain is shown, and is smaller than ``study.min_gain``: change nothing.
-3. A gain is shown. The simplest change is recommended that is shown to gain, is shown to keep
+3. A gain is shown, and the winner is not shown to keep a guard (``study.guards``): change nothing.
+4. A gain is shown. The simplest change is recommended that is shown to gain, is shown to keep
    ``study.keep_share`` of the winner's gain, and that the winner is not shown to beat by ``study.min_gain``:
    the temperature at inference only, then configurations with fewer parts than the winner, then the winner.
-4. What is to be trained with lies at the end of a searched range: widen that range first.
+   In a study with guards it is the winner, the only configuration that was tested on them.
+5. What is to be trained with lies at the end of a searched range: widen that range first.
 
 Where there is nothing to gain, the first verdict recommends a change in at most 2.5 % of studies: 2 % for the
 gain of the winner, and 0.5 % for inference alone, which is judged at a quarter of the level unless a gain is
@@ -156,9 +158,11 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     min_gain = evidence.spec.study.worth_having(_mean(evidence.runs("baseline")))
     if not verdict.total.significant:
         return _none_shown(verdict, evidence, min_gain)
-    if verdict.total.paired.gain < min_gain:
+    if verdict.total.paired.gain < min_gain or not verdict.guards_kept:
         return _change_nothing(verdict, min_gain)
-    options = [*_inference(verdict), *sorted(_fewer_parts(verdict, evidence), key=_parts)]
+    options: list[_Option] = []
+    if not verdict.guards:
+        options = [*_inference(verdict), *sorted(_fewer_parts(verdict, evidence), key=_parts)]
     found = next((each for each in options if each.replaces_winner(min_gain)), None)
     if found is None:
         found = _Option(
@@ -189,7 +193,7 @@ def _mean(runs: Sequence[Runs]) -> float:
 
 
 def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recommendation:
-    for option in _inference(verdict):
+    for option in () if verdict.guards else _inference(verdict):
         assert option.gain is not None
         test = option.gain.paired
         alone = option.gain.significant and test.p_value < ALPHA / _ALONE and test.gain >= min_gain
@@ -302,7 +306,8 @@ def _winners_plan(verdict: Verdict, min_gain: float) -> str | None:
     """Return the plan of inference that is shown to gain for the winner's own models, if there is one."""
     found = verdict.inference_only
     tuned = None if found is None else found.winner
-    if tuned is None or tuned.plan == AS_TRAINED or not tuned.answer.significant:
+    # the guards were tested at the temperature of the training
+    if verdict.guards or tuned is None or tuned.plan == AS_TRAINED or not tuned.answer.significant:
         return None
     return tuned.plan if tuned.answer.paired.gain >= min_gain else None
 

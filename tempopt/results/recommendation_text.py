@@ -82,6 +82,9 @@ def _inference_only(verdict: Verdict, found: Recommendation) -> str:
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     others = _others(found).removeprefix(" with ")
     text = f"change nothing: train and evaluate at τ = 1{f', with {others}' if others else ''}."
+    if verdict.total.significant and not verdict.guards_kept:
+        names = " and ".join(guard.name for guard in verdict.guards if guard.in_the_way)
+        return f"{text} The gain is shown, but the winner is not shown to keep the guard on {names}."
     if verdict.total.significant:
         return (
             f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"

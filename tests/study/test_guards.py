@@ -43,6 +43,11 @@ def test_a_winner_that_breaks_guards_on_a_metric_and_on_step_time_is_not_recomme
     assert verdict is not None and verdict.total.significant
     assert [guard.state for guard in verdict.guards] == ["broken", "broken", "not_measured"]
     assert not verdict.guards_kept
+    found = verdict.recommendation
+    assert found is not None and (found.action, found.parameters) == (
+        "change_nothing",
+        verdict.baseline_params,
+    )
     assert "  the winner is not recommended: it breaks the guard on val_loss and step_time." in verdict_lines(
         result
     )
