@@ -31,6 +31,7 @@ from tempopt.spec import sections as settings
 from tempopt.spec import study_spec as spec
 from tempopt.spec import yaml_source
 from tempopt.spec.lightning_sections import GOVERNED
+from tempopt.spec.resources import Resources
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -184,7 +185,7 @@ ROWS = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", SPECS, flags=re.MULTILINE)
     [
         (settings.StudySection, "study."),
         (settings.AttachSection, "attach."),
-        (settings.Resources, "resources."),
+        (Resources, "resources."),
     ],
 )
 def test_every_key_of_a_section_is_on_the_page(section: type[settings.Section], path: str) -> None:

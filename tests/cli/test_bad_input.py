@@ -407,7 +407,7 @@ def test_a_study_that_there_is_not(told: Told, begun: Path) -> None:
 
 def test_exporting_what_has_no_winner_yet(told: Told, begun: Path) -> None:
     message = told("export", "toy", "-o", "winner.yaml", code=1)
-    assert 'Study "toy" has no winner to export: no search trial is complete. Continue it' in message
+    assert 'Study "toy" has nothing to export: no search trial is complete. Continue it' in message
     assert not (begun.parent / "winner.yaml").exists()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.results.guard_text import guard_line
+from tempopt.results.recommendation_text import HEAD
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
 
@@ -29,7 +30,7 @@ def result(make_spec: Any, result_of: Any, tickets: list[TicketRow], loss: float
 
 
 def guard_lines_of(shown: StudyResult) -> list[str]:
-    return [line.strip() for line in verdict_lines(shown) if "guard" in line]
+    return [line.strip() for line in verdict_lines(shown) if "guard" in line and HEAD not in line]
 
 
 def test_a_guard_that_is_kept_is_told_with_its_interval(

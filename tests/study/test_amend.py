@@ -93,7 +93,7 @@ def test_a_study_goes_on_in_a_wider_space_and_loses_no_trial(toy_folder: None) -
 def verdict_of_round(of_round: int) -> Any:
     """Return the verdict of an earlier round as it is told with the spec of now."""
     from tempopt.confirmation import verdict
-    from tempopt.results import study_result
+    from tempopt.results.verdict_json import verdict_json
 
     with Store.open(URL) as store:
         row = store.load_study("toy")
@@ -101,7 +101,7 @@ def verdict_of_round(of_round: int) -> Any:
             of_round, store.tickets(row.id), store.measurements(row.id), StudySpec.stored(row)
         )
     assert found is not None
-    return study_result._verdict_json(found)
+    return verdict_json(dataclasses.replace(load_study(URL, "toy"), verdict=found))
 
 
 @pytest.mark.usefixtures("fake_workers")

@@ -206,24 +206,7 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
         raise NothingToPlot(
             "The winner's runs on fresh seeds are not known yet, so nothing can be said of it."
         )
-    reports = [
-        Measurement(ticket_id=run.id, step=step, name="report", value=value)
-        for run in search
-        for step, value in result.curves.get(run.id, ())
-    ]
-    known = [
-        run
-        for run in result.runs
-        if run.kind in ("baseline", "search") and run.state in OVER and run.space <= of_space
-    ]
-    guards = [
-        Measurement(ticket_id=run.id, step=step, name=name, value=value)
-        for run in known
-        for name in result.spec.measured_guards
-        for step, value in result.measured.get(run.id, {}).get(name, ())
-    ]
-    spec = result.spec.in_space(of_space)
-    arms = Arms(spec, known, [*reports, *guards], earlier=result.earlier)
+    arms = _as_known(result, search, of_space)
     # as if each were the first trial after the search that may know all of it
     place = len(search) + result.spec.study.parallel - 1
     trials = [
@@ -251,6 +234,27 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
             for run in trials
         ),
     )
+
+
+def _as_known(result: StudyResult, search: Sequence[TicketRow], of_space: int) -> Arms:
+    """Return what the pruner knew at the end of the search in one of the study's spaces."""
+    reports = [
+        Measurement(ticket_id=run.id, step=step, name="report", value=value)
+        for run in search
+        for step, value in result.curves.get(run.id, ())
+    ]
+    known = [
+        run
+        for run in result.runs
+        if run.kind in ("baseline", "search") and run.state in OVER and run.space <= of_space
+    ]
+    guards = [
+        Measurement(ticket_id=run.id, step=step, name=name, value=value)
+        for run in known
+        for name in result.spec.measured_guards
+        for step, value in result.measured.get(run.id, {}).get(name, ())
+    ]
+    return Arms(result.spec.in_space(of_space), known, [*reports, *guards], earlier=result.earlier)
 
 
 def _cut(run: TicketRow, result: StudyResult, arms: Arms) -> tuple[int, float] | None:
