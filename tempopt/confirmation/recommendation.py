@@ -142,7 +142,7 @@ class _Option:
     plan: str | None = None
 
     def replaces_winner(self, min_gain: float) -> bool:
-        gains = self.gain is None or (self.gain.significant and self.gain.paired.gain >= min_gain)
+        gains = self.gain is not None and self.gain.significant and self.gain.paired.gain >= min_gain
         over = self.winner
         behind = over is not None and over.significant and over.paired.gain >= min_gain
         return gains and self.kept and not behind
@@ -262,7 +262,7 @@ def _fewer_parts(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
         yield _Option(
             action=_training(simplest.parameters),
             parameters=simplest.parameters,
-            gain=None,
+            gain=simplest.gain,
             kept=simplest.holds,
             winner=simplest.lost,
         )

@@ -66,12 +66,14 @@ class Simplest:
     Args:
         parts: The winner's parts that it keeps.
         parameters: The whole parameter set.
+        gain: It against the baseline, on the same pairs.
         lost: The winner against it.
         kept: By pair, what it gains less ``study.keep_share`` of the winner's gain over the baseline.
     """
 
     parts: tuple[str, ...]
     parameters: Parameters
+    gain: Answer
     lost: Answer
     kept: PairedTest
 
@@ -288,13 +290,13 @@ def _simplest(
         return None
     runs = _runs_with(evidence, arms, plan.parameters, SIMPLEST)
     winner, baseline = evidence.runs("search"), evidence.runs("baseline")
-    lost = evidence.compare(winner, runs)
+    gained, lost = evidence.compare(runs, baseline), evidence.compare(winner, runs)
     values = [
         {pair: oriented(value, study.direction) for pair, value in each[0].values.items()}
         for each in (runs, winner, baseline)
     ]
     pairs = sorted(runs[0].pairs & winner[0].pairs & baseline[0].pairs)
-    if lost is None or not pairs:
+    if gained is None or lost is None or not pairs:
         return None
     # a run that diverged counts as it does in every comparison
     worst = min((value for each in values for value in each.values()), default=0.0)
@@ -308,7 +310,7 @@ def _simplest(
         direction="maximize",
         alpha=evidence.alpha,
     )
-    return Simplest(parts=plan.parts, parameters=plan.parameters, lost=lost, kept=kept)
+    return Simplest(parts=plan.parts, parameters=plan.parameters, gain=gained, lost=lost, kept=kept)
 
 
 def _guards(

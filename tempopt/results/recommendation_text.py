@@ -48,26 +48,27 @@ def recommendation_text(result: StudyResult) -> str:
 
 def _now(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     if found.now == "inference_only":
-        return _inference_only(verdict, found)
+        return _inference_only(result, verdict, found)
     if found.now == "change_nothing":
         return _change_nothing(result, verdict, found)
-    return _train(verdict, found)
+    return _train(result, verdict, found)
 
 
-def _train(verdict: Verdict, found: Recommendation) -> str:
+def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     constant = found.now == "train_at_constant"
     how = "at a constant temperature" if constant else "with a schedule"
-    text = f"train {how}: {temperature_text(found.parameters)}"
-    if found.plan is not None:
-        text += f". Evaluate at {plan_text(found.plan)}"
+    where = f"at {plan_text(found.plan)}" if found.plan is not None else "at its last temperature"
+    if constant and found.plan is None:
+        where = "at the same temperature"
+    text = f"train {how}: {temperature_text(found.parameters)}. Evaluate {where}"
     if found.parameters == verdict.params:
-        return f"{text}. Nothing simpler is shown to do as well."
+        return f"{text}. Nothing simpler is shown to do as well. {_as_code(result)}"
     test = None if found.gain is None else found.gain.paired
     gain = "" if test is None else f" That gains {signed(test)} over τ = 1 ({numbers(test)})."
-    return f"{text}.{gain} The winner is not shown to be better than this{_by(found)}."
+    return f"{text}.{gain} The winner is not shown to be better than this{_by(found)}. {_as_code(result)}"
 
 
-def _inference_only(verdict: Verdict, found: Recommendation) -> str:
+def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     assert found.gain is not None and found.plan is not None
     train = f"train as before, at τ = 1{_others(found)}"
     text = (
@@ -75,8 +76,8 @@ def _inference_only(verdict: Verdict, found: Recommendation) -> str:
         f"({numbers(found.gain.paired)})."
     )
     if verdict.total.significant:
-        return f"{text} Training at another temperature is not shown to be worth more{_by(found)}."
-    return f"{text} Training at another temperature is not shown to gain anything."
+        return f"{text} Training at another temperature is not shown to be worth more{_by(found)}. {_as_code(result)}"
+    return f"{text} Training at another temperature is not shown to gain anything. {_as_code(result)}"
 
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
@@ -97,7 +98,7 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
     above = rounded(found.excluded, verdict.total.paired).lstrip("+")
     text += f" A gain of the winner above {above} is excluded ({confidence(verdict.total.paired)})."
     if not found.min_gain:
-        return f"{text} Set study.min_gain to see how many more pairs would show the gain that you need."
+        return f"{text} If a smaller gain is worth more pairs to you, set study.min_gain to see how many."
     if found.excluded < found.min_gain:
         return f"{text} That is less than study.min_gain, {result.spec.study.min_gain}."
     return text
@@ -110,9 +111,10 @@ def _more_pairs(result: StudyResult, found: Recommendation) -> str:
     if pairs.gpu_seconds is not None:
         cost += f", {duration(pairs.gpu_seconds)} of GPUs"
     return (
-        f"not decided. {pairs.pairs} more pairs ({cost}) have a chance of 80 % to show a gain of "
-        f"study.min_gain, {result.spec.study.min_gain}{_in_units(result, found)}: "
-        f"`tempopt resume {shlex.quote(result.name)} --pairs +{pairs.pairs}`. Until then change nothing."
+        f"it is not decided whether there is a gain of {result.spec.study.min_gain}{_in_units(result, found)} "
+        f"(study.min_gain). If there is, {pairs.pairs} more pairs ({cost}) show it with a chance of 80 %: "
+        f"`tempopt resume {shlex.quote(result.name)} --pairs +{pairs.pairs}`. Until they are trained, change "
+        "nothing."
     )
 
 
@@ -137,6 +139,10 @@ def _range(each: Widening) -> str:
         f"the range of {each.name} from {each.low:g} - {each.high:g} to {each.to_low:g} - {each.to_high:g} "
         f"({each.value:.4g} is at its {end} end)"
     )
+
+
+def _as_code(result: StudyResult) -> str:
+    return f"As code: `tempopt export {shlex.quote(result.name)}`."
 
 
 def _others(found: Recommendation) -> str:

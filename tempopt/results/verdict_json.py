@@ -80,6 +80,7 @@ def _simplest_json(found: Simplest) -> dict[str, Any]:
         "parts": found.parts,
         "params": found.parameters,
         "holds": found.holds,
+        "over_baseline": _answer_json(found.gain),
         "lost": _answer_json(found.lost),
         "kept": _test_json(found.kept),
     }

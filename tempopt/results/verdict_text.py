@@ -89,7 +89,7 @@ def headline(result: StudyResult) -> str:
     where = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
     where += TESTS[verdict.test]
     if verdict.total.significant:
-        change = f"{_better(result)} by {size(test)} than with τ = 1"
+        change = f"{_better(result)} by {size(test)} with the winner of the search than with τ = 1"
         return f"Gain shown: {result.metric} is {change} ({numbers(test)}; {where})."
     if verdict.at_one:
         return (

@@ -225,7 +225,7 @@ def test_the_verdict_as_json_is_the_documented_one(capsys: pytest.CaptureFixture
     assert set(verdict["init_only"]) == comparison | {"share"}
     assert [part["name"] for part in verdict["parts"]] == [part.name for part in found.parts]
     assert all(set(part) == comparison | {"name", "params"} for part in verdict["parts"])
-    assert set(verdict["simplest"]) == {"parts", "params", "holds", "lost", "kept"}
+    assert set(verdict["simplest"]) == {"parts", "params", "holds", "over_baseline", "lost", "kept"}
     assert set(verdict["failures"]) == {"arm", "reference", "p_value"}
     assert set(verdict["failures"]["arm"]) == {"failed", "runs", "low", "high"}
 

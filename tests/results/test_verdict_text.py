@@ -32,12 +32,15 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
 ) -> None:
     lines = verdict_lines(result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done"))
     first, todo, winner, constant, inference, difference, init, cost = lines
-    assert first.startswith("Gain shown: val_accuracy is higher by 0.1035 than with τ = 1")
+    assert first.startswith(
+        "Gain shown: val_accuracy is higher by 0.1035 with the winner of the search than with τ = 1"
+    )
     assert "96 % interval +0.1013 to +0.1057" in first and "p = 9.5e-13" in first
     assert "8 fresh seeds, measured on the test data, paired t-test" in first
     assert todo.startswith("  What to do: widen the range of temperature_init from 0.25 - 4 to ")
     assert todo.endswith(
-        "Until then: train at a constant temperature: τ = 4. Nothing simpler is shown to do as well."
+        "Until then: train at a constant temperature: τ = 4. Evaluate at the same temperature. Nothing "
+        "simpler is shown to do as well. As code: `tempopt export pairs`."
     )
     assert winner == "  winner of the search: temperature_init=4; at the end of its range: temperature_init"
     assert "against the best constant temperature of 4 runs (temperature_init=3): +0.0517" in constant
@@ -59,7 +62,9 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
 def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
     tickets = shifted(whole_study, "search", [-0.1 - pair / 1000 for pair in range(8)])
     result = result_of(make_spec(direction="minimize", metric="val_loss"), tickets)
-    assert headline(result).startswith("Gain shown: val_loss is lower by 0.1035 than with τ = 1")
+    assert headline(result).startswith(
+        "Gain shown: val_loss is lower by 0.1035 with the winner of the search than with τ = 1"
+    )
 
 
 def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
@@ -74,8 +79,8 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     total = result_of(make_spec(), tickets).verdict.total.paired
     assert lines[1] == (
         "  What to do: change nothing: train and evaluate at τ = 1. A gain of the winner above "
-        f"{total.ci_high:.2f} is excluded (96 %). Set study.min_gain to see how many more pairs would show "
-        "the gain that you need."
+        f"{total.ci_high:.2f} is excluded (96 %). If a smaller gain is worth more pairs to you, set "
+        "study.min_gain to see how many."
     )
     assert lines[3].endswith(": the winner is a constant.")
     assert not any("of the gain" in line for line in lines)
