@@ -76,8 +76,10 @@ def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation
         f"({numbers(found.gain.paired)})."
     )
     if verdict.total.significant:
-        return f"{text} Training at another temperature is not shown to be worth more{_by(found)}. {_as_code(result)}"
-    return f"{text} Training at another temperature is not shown to gain anything. {_as_code(result)}"
+        end = f"is not shown to be worth more{_by(found)}"
+    else:
+        end = "is not shown to gain anything"
+    return f"{text} Training at another temperature {end}. {_as_code(result)}"
 
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
@@ -110,9 +112,10 @@ def _more_pairs(result: StudyResult, found: Recommendation) -> str:
     cost = f"{pairs.runs} runs, about {duration(pairs.seconds)} of training"
     if pairs.gpu_seconds is not None:
         cost += f", {duration(pairs.gpu_seconds)} of GPUs"
+    gain = f"{result.spec.study.min_gain}{_in_units(result, found)}"
     return (
-        f"it is not decided whether there is a gain of {result.spec.study.min_gain}{_in_units(result, found)} "
-        f"(study.min_gain). If there is, {pairs.pairs} more pairs ({cost}) show it with a chance of 80 %: "
+        f"it is not decided whether there is a gain of {gain} (study.min_gain)."
+        f" If there is, {pairs.pairs} more pairs ({cost}) show it with a chance of 80 %: "
         f"`tempopt resume {shlex.quote(result.name)} --pairs +{pairs.pairs}`. Until they are trained, change "
         "nothing."
     )
