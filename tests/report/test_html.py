@@ -259,3 +259,11 @@ def test_the_commands_name_the_store_and_no_password(page: str) -> None:
 )
 def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
     assert file_name(name) == file
+
+
+def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:
+    page = render(make(World(layers=0)).result(), plotlyjs="cdn")
+    box = page.partition("<h3>What to do</h3>")[2].partition("</div>")[0]
+    assert box.strip().startswith("<p>Train at a constant temperature: τ = 0.5")
+    assert "<code>tempopt export pairs</code>" in box and "`" not in box
+    assert page.index('class="answer') < page.index("What to do") < page.index('class="tiles"')

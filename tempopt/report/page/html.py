@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from tempopt.report.page import sections
@@ -27,6 +27,7 @@ PlotlyJs = Literal["inline", "cdn"]
 """Where the page has plotly.js from: itself, or the network."""
 
 _CDN = "https://cdn.plot.ly"
+_CODE = re.compile("`([^`]*)`")
 _UNSAFE = re.compile(r"[^\w.-]+")
 
 
@@ -80,6 +81,7 @@ def _environment() -> Environment:
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.lstrip_blocks = True
     made.filters["cell"] = _cell
+    made.filters["coded"] = _coded
     return made
 
 
@@ -91,6 +93,11 @@ def _cell(value: object) -> str:
         return number(value)
     text = str(value)
     return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _coded(text: str) -> Markup:
+    """Return a sentence with what stands between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def _script() -> str:
