@@ -314,10 +314,15 @@ def gain(evidence: Evidence) -> Answer | None:
 
     If one of them has lost all of its runs, the other says what there is to say, and no gain is shown.
     """
-    winner, baseline, twin = (evidence.runs(arm) for arm in ("search", "baseline", "twin"))
+    winner = evidence.runs("search")
+    return cautious([evidence.compare(winner, each) for each in at_one(evidence)])
+
+
+def at_one(evidence: Evidence) -> list[list[Runs]]:
+    """Return the runs that a gain has to hold over: the baseline's, and the twin's if it has its own."""
+    baseline, twin = evidence.runs("baseline"), evidence.runs("twin")
     # a twin without a run is another arm than the baseline, too: those that are equal share theirs
-    references = [baseline] if twin == baseline else [baseline, twin]
-    return cautious([evidence.compare(winner, each) for each in references])
+    return [baseline] if twin == baseline else [baseline, twin]
 
 
 def is_decided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, keeps
+from tempopt.confirmation.comparisons import Answer, Evidence, Runs, at_one, cautious, keeps
 from tempopt.confirmation.evaluations import inference_plans
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.records.rows import Kind, Parameters
@@ -253,8 +253,7 @@ def _inference(verdict: Verdict) -> Iterator[_Option]:
 
 def _fewer_parts(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
     """Return the configurations with fewer parts than the winner that were trained on its pairs."""
-    winner, baseline, twin = (evidence.runs(arm) for arm in ("search", "baseline", "twin"))
-    references = [baseline] if twin == baseline else [baseline, twin]
+    winner, baseline, references = evidence.runs("search"), evidence.runs("baseline"), at_one(evidence)
     known = {training_key(verdict.params)}
     simplest = verdict.simplest
     if simplest is not None and training_key(simplest.parameters) not in known:
@@ -319,9 +318,8 @@ def _at_inference(plan: str | None, verdict: Verdict, spec: StudySpec) -> dict[s
 def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
     """Return the pairs with which a gain of ``study.min_gain`` would be shown; None: no number of them."""
     study = evidence.spec.study
-    winner, baseline, twin = (evidence.runs(arm) for arm in ("search", "baseline", "twin"))
-    needed = []
-    for reference in [baseline] if twin == baseline else [baseline, twin]:
+    winner, needed = evidence.runs("search"), []
+    for reference in at_one(evidence):
         stages = evidence.stages(winner, reference)
         if not stages:
             return None

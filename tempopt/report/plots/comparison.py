@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from tempopt.confirmation.compare import variant_gains
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
-from tempopt.report.plots.confirmation import Differences, differences_data, plot_differences
+from tempopt.report.plots.confirmation import Differences, differences_data, interval_bar, plot_differences
 from tempopt.report.plots.style import BASELINE, INK, OTHER, WINNER, figure, number, plain
 from tempopt.results.study_result import StudyResult
 
@@ -140,24 +140,9 @@ def _seeds(each: VariantShown, row: int) -> go.Scatter:
 
 
 def _mean(each: VariantShown, row: int) -> go.Scatter:
-    bounded = math.isfinite(each.ci_low) and math.isfinite(each.ci_high)
-    said = f"{number(each.ci_low)} to {number(each.ci_high)}" if bounded else "not bounded by so few pairs"
+    ends = (each.ci_low, each.ci_high)
     colour = WINNER if each.shown else BASELINE
-    return go.Scatter(
-        x=[each.gain],
-        y=[row],
-        error_x={
-            "array": [each.ci_high - each.gain if bounded else 0.0],
-            "arrayminus": [each.gain - each.ci_low if bounded else 0.0],
-            "color": colour,
-            "thickness": 2.5,
-            "width": 6,
-        },
-        mode="markers",
-        marker={"color": colour, "size": 13, "symbol": "diamond"},
-        hovertemplate=f"{plain(each.name)}: %{{x:+.4g}}<br>interval {said}<br>p = {each.p_value:.2g}"
-        "<extra></extra>",
-    )
+    return interval_bar(each.name, each.gain, ends, each.p_value, row=row, colour=colour)
 
 
 def _finite(value: float) -> float | None:

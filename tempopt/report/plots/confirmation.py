@@ -332,23 +332,30 @@ def _ends(data: Differences, shown: tuple[tuple[int, float], ...], what: str = "
 
 
 def _bar(each: Comparison, row: float, colour: str) -> go.Scatter:
+    ends = (each.ci_low, each.ci_high)
+    return interval_bar(each.name, each.gain, ends, each.p_value, row=row, colour=colour)
+
+
+def interval_bar(
+    name: str, gain: float, ends: tuple[float, float], p_value: float, *, row: float, colour: str
+) -> go.Scatter:
     """Return one comparison; what nothing bounds gets no bar, and says so when it is pointed at."""
-    name = plain(each.name)
-    bounded = math.isfinite(each.ci_low) and math.isfinite(each.ci_high)
-    said = f"{number(each.ci_low)} to {number(each.ci_high)}" if bounded else "not bounded by so few pairs"
+    low, high = ends
+    bounded = math.isfinite(low) and math.isfinite(high)
+    said = f"{number(low)} to {number(high)}" if bounded else "not bounded by so few pairs"
     return go.Scatter(
-        x=[each.gain],
+        x=[gain],
         y=[row],
         error_x={
-            "array": [each.ci_high - each.gain if bounded else 0.0],
-            "arrayminus": [each.gain - each.ci_low if bounded else 0.0],
+            "array": [high - gain if bounded else 0.0],
+            "arrayminus": [gain - low if bounded else 0.0],
             "color": colour,
             "thickness": 2.5,
             "width": 6,
         },
         mode="markers",
         marker={"color": colour, "size": 13, "symbol": "diamond"},
-        hovertemplate=f"{name}: %{{x:+.4g}}<br>interval {said}<br>p = {each.p_value:.2g}<extra></extra>",
-        name=name,
+        hovertemplate=f"{plain(name)}: %{{x:+.4g}}<br>interval {said}<br>p = {p_value:.2g}<extra></extra>",
+        name=plain(name),
         showlegend=False,
     )
