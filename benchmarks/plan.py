@@ -39,11 +39,11 @@ _SEEDS = 6
 _BETTER = 0.5
 
 
-def compare(name: str, overrides: Sequence[str], workers: int) -> Iterator[str]:
-    """Plan a study, carry it out in an empty folder, and yield the two side by side."""
+def compare(name: str, overrides: Sequence[str], workers: int, storage: str | None = None) -> Iterator[str]:
+    """Plan a study, carry it out in an empty database or the one given, and yield the two side by side."""
     spec = load_spec(name, overrides)
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/plan.db"
+        url = storage or f"sqlite:///{folder}/plan.db"
         began = time.monotonic()
         plan = api.plan(spec, storage=url, workers=workers)
         planned, began = time.monotonic() - began, time.monotonic()
@@ -56,7 +56,8 @@ def compare(name: str, overrides: Sequence[str], workers: int) -> Iterator[str]:
     shown = result.verdict is not None and result.verdict.total.significant
     counts = Counter(row.kind for row in rows)
     trained = sum(row.seconds for row in rows)
-    yield f"{name}: {'a gain is shown' if shown else 'no gain is shown'}; the plan took {planned:.0f} s"
+    found = "a gain is shown" if shown else "no gain is shown"
+    yield f"{spec.study.name}: {found}; the plan took {planned:.0f} s"
     yield "| | at least | expected | with that verdict | at most | happened | to what was expected |"
     yield "|---|---|---|---|---|---|---|"
     spans = {kind: (span, counts[kind]) for kind, span in plan.by_kind.items()}
@@ -183,13 +184,15 @@ def main() -> None:
     parser.add_argument("study", nargs="?", help="bundled study to plan and to carry out")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--storage", metavar="URL", help="where the study is kept; default: nowhere")
     parser.add_argument("--coverage", action="store_true")
     parser.add_argument("--studies", type=int, default=1000, help="simulated studies of --coverage")
     parser.add_argument("--correlation", action="store_true")
     parser.add_argument("--pruning", action="store_true")
     arguments = parser.parse_args()
     if arguments.study is not None:
-        print(*compare(arguments.study, arguments.set, arguments.workers), sep="\n", flush=True)
+        for line in compare(arguments.study, arguments.set, arguments.workers, arguments.storage):
+            print(line, flush=True)
     if arguments.coverage:
         print(f"Nominal: {CONFIDENCE:.0%} at least.")
         for line in coverage(arguments.studies):

@@ -14,6 +14,8 @@ from tempopt.version import __version__ as __version__
 if TYPE_CHECKING:
     from tempopt.attention.attach.attachment import Attachment as Attachment
     from tempopt.attention.attach.attachment import attach as attach
+    from tempopt.attention.attach.bake import bake as bake
+    from tempopt.attention.attach.checkpoints import load_checkpoint as load_checkpoint
     from tempopt.errors import AttachError as AttachError
     from tempopt.errors import SpecError as SpecError
     from tempopt.errors import StorageError as StorageError
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from tempopt.study.planning import StudyForecast as StudyForecast
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
+    from tempopt.training.attach_callback import AttachCallback as AttachCallback
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
     from tempopt.training.module import TemperedModule as TemperedModule
 
 _HOME = {
+    "AttachCallback": "tempopt.training.attach_callback",
     "AttachError": "tempopt.errors",
     "Attachment": "tempopt.attention.attach.attachment",
     "EntropyControl": "tempopt.training.entropy_control",
@@ -50,7 +54,9 @@ _HOME = {
     "TempoptError": "tempopt.errors",
     "UsageError": "tempopt.errors",
     "attach": "tempopt.attention.attach.attachment",
+    "bake": "tempopt.attention.attach.bake",
     "compare": "tempopt.study.api",
+    "load_checkpoint": "tempopt.attention.attach.checkpoints",
     "load_study": "tempopt.study.api",
     "plan": "tempopt.study.api",
     "search": "tempopt.study.api",

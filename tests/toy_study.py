@@ -108,11 +108,11 @@ def work_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("OMP_NUM_THREADS", "1")
 
 
-def undisturbed_study(folder: Path, **changes: Any) -> Ended:
+def undisturbed_study(folder: Path, spec: Callable[..., dict[str, Any]] = toy_spec, **changes: Any) -> Ended:
     """Return the study as one agent with one worker carries it out when nothing happens to it."""
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
-        return ended(search(toy_spec(**changes), storage=URL, workers=1))
+        return ended(search(spec(**changes), storage=URL, workers=1))
 
 
 FAKED = "from tests import fake_worker\nfake_worker.install(pace=0.01)\n"

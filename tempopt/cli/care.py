@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tempopt.agent.continuation import find
 from tempopt.cli import DONE
+from tempopt.cli.jobs import given
 from tempopt.cli.progress import amount
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
@@ -65,7 +66,7 @@ def delete(arguments: argparse.Namespace) -> int:
         return DONE
     waiting = _waiting(arguments)
     deleted = admin.delete(arguments.url, arguments.name, force=arguments.force)
-    cancelled(waiting)
+    cancelled(waiting, given(arguments))
     print(f'Study "{arguments.name}" is deleted; {amount(deleted.freed)} of checkpoints and logs were freed.')
     if deleted.agents:
         print(f"{_at_work(deleted.agents)} Each agent leaves as soon as it notices.")
@@ -80,7 +81,7 @@ def _end_unbegun(arguments: argparse.Namespace) -> int:
         rows = store.jobs(arguments.name)
         if not rows or find(store, arguments.name) is not None:
             return 0
-        _refuse_unreached(cancelled(rows), arguments)
+        _refuse_unreached(cancelled(rows, given(arguments)), arguments)
         store.forget_jobs(arguments.name, [row.id for row in rows])
     return len(rows)
 
@@ -89,7 +90,7 @@ def _waiting(arguments: argparse.Namespace) -> list[JobRow]:
     """Return the jobs of a study that wait for room: they would begin it again when it has been deleted."""
     with Store.open(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
-    found = standing(rows)
+    found = standing(rows, given(arguments))
     _refuse_unreached(found, arguments)
     return [row for row, each in zip(rows, found, strict=True) if each.state == "waiting"]
 
@@ -104,9 +105,9 @@ def _refuse_unreached(found: Sequence[Standing], arguments: argparse.Namespace) 
     if unreached and not getattr(arguments, "force", False):
         named = ", ".join(f"{each.launcher} {each.id}" for each in unreached)
         raise UsageError(
-            f'These jobs of study "{arguments.name}" cannot be reached from this machine: {named} '
-            f"({unreached[0].message}). Those that wait would begin it again: type this on a machine that "
-            "reaches them, or cancel them there and give tempopt delete --force."
+            f'These jobs of study "{arguments.name}" cannot be reached from here: {named}. '
+            f"{unreached[0].message.removesuffix('.')}. Those that wait would begin the study again: type "
+            "this where they can be reached, or cancel them there and give tempopt delete --force."
         )
 
 

@@ -118,6 +118,17 @@ _WORKERS = _argument(
     type=_workers,
     help="number of concurrent trials; auto: as many as fit (default: the spec's, else auto)",
 )
+_LAUNCH_OPTION = _argument(
+    "--launch",
+    metavar="KEY=VALUE",
+    type=_option,
+    action="append",
+    default=[],
+    help="option of the launcher, for example partition=gpu; repeatable",
+)
+_ADDRESS = _argument(
+    "--address", metavar="URL", help="address of the cluster; short for --launch address=URL"
+)
 _LAUNCH = (
     _argument(
         "--launcher",
@@ -125,20 +136,23 @@ _LAUNCH = (
         help="what starts the agents: local, ray, slurm, or package.module:Class (default: none; this "
         "command is itself the one agent)",
     ),
-    _argument(
-        "--launch",
-        metavar="KEY=VALUE",
-        type=_option,
-        action="append",
-        default=[],
-        help="option of the launcher, for example partition=gpu; repeatable",
-    ),
-    _argument("--address", metavar="URL", help="address of the cluster; short for --launch address=URL"),
+    _LAUNCH_OPTION,
+    _ADDRESS,
     _argument(
         "--detach",
         action="store_true",
         help="start the agents and return; follow the study with `tempopt show`",
     ),
+)
+_JOBS = (
+    _argument(
+        "--launcher",
+        metavar="NAME",
+        help="launcher to ask about its jobs, if it is your own: package.module:Class (default: slurm, and "
+        "ray at the address that you give)",
+    ),
+    _LAUNCH_OPTION,
+    _ADDRESS,
 )
 _CHECKPOINTS = _argument(
     "--checkpoints",
@@ -292,6 +306,7 @@ COMMANDS = {
                 const=2.0,
                 help="update the output every SECONDS until the study is done (default: 2)",
             ),
+            *_JOBS,
         ),
     ),
     "report": Command(
@@ -386,7 +401,7 @@ COMMANDS = {
     "pause": Command(
         "make every agent of a study write checkpoints and leave, until it is resumed",
         "tempopt.cli.care:pause",
-        (_NAME, *_STORE),
+        (_NAME, *_STORE, *_JOBS),
     ),
     "stop": Command(
         "end the search of a study and confirm what was found so far",
@@ -401,6 +416,7 @@ COMMANDS = {
             *_STORE,
             _argument("--yes", action="store_true", help="do not ask"),
             _argument("--force", action="store_true", help="delete it even while agents work on it"),
+            *_JOBS,
         ),
     ),
     "gc": Command(

@@ -11,6 +11,7 @@ from typing import Any
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
+from tempopt.cli.jobs import launch_options
 from tempopt.cli.launched import PROGRAM
 from tempopt.cli.search import to_verdict
 from tempopt.cli.storage import storage_option
@@ -68,14 +69,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
 
 def _launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
-    options = dict(arguments.launch)
-    if len(options) < len(arguments.launch):
-        raise UsageError("--launch was given the same key more than once. Give each key once.")
-    if arguments.address is not None:
-        if "address" in options:
-            raise UsageError("--address and --launch address=... were both given. Give one of them.")
-        options["address"] = arguments.address
-    launcher = make_launcher(arguments.launcher, options)
+    launcher = make_launcher(arguments.launcher, launch_options(arguments))
     if arguments.detach and not launcher.outlives:
         launcher.close()
         raise UsageError(

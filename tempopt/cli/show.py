@@ -13,6 +13,7 @@ from rich.table import Table
 
 from tempopt.agent.running import to_json
 from tempopt.cli import DONE
+from tempopt.cli.jobs import given
 from tempopt.cli.output import write
 from tempopt.cli.progress import LABELS, number
 from tempopt.errors import StudyNotFound, UsageError
@@ -91,6 +92,7 @@ def show(arguments: argparse.Namespace) -> int:
 
         look_on(arguments)
         print()
+    asked = given(arguments)
     with Store.open(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
         try:
@@ -98,9 +100,9 @@ def show(arguments: argparse.Namespace) -> int:
         except StudyNotFound:
             if not rows:
                 raise
-            return _show_waiting(arguments, standing(rows))
+            return _show_waiting(arguments, standing(rows, asked))
         at_work = to_json(store, result.runs) if arguments.json else []
-    jobs = standing(rows)
+    jobs = standing(rows, asked)
     if arguments.json:
         shown = {**result.to_json(), "jobs": [asdict(job) for job in jobs], "agents_at_work": at_work}
         print(json.dumps(shown, indent=2, allow_nan=False))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import cast
 
-from tempopt.errors import SpecError, UsageError, unknown
+from tempopt.errors import UsageError, unknown
 from tempopt.launch.launcher import Launcher
 from tempopt.workers.class_paths import load_class
 
@@ -14,6 +15,8 @@ _OURS = {
     "ray": "tempopt.launch.ray.RayLauncher",
     "slurm": "tempopt.launch.slurm.SlurmLauncher",
 }
+BUILT_IN = tuple(_OURS)
+"""The launchers that come with tempopt, by name."""
 # What each imports that tempopt does not install by itself; the extra is called as the launcher is.
 _ENGINES = {"ray": "ray", "slurm": "submitit"}
 
@@ -29,22 +32,26 @@ def make_launcher(given: str, options: Mapping[str, str]) -> Launcher:
         UsageError: There is no such launcher, its module does not import, what it needs is not installed,
             or it refuses its options.
     """
-    path = _OURS.get(given) or given.replace(":", ".")
     if given not in _OURS and ":" not in given:
         raise UsageError(unknown("launcher", given, _OURS, "For one of your own give package.module:Class."))
     try:
-        # what is abstract stays so: whoever forgets a method is told by Python itself
-        launcher = cast("type[Launcher]", load_class(path, base=Launcher, where="--launcher"))
-        return launcher(options)
-    except SpecError as error:
-        raise _without_engine(given, error.__cause__) or error from error.__cause__
+        return _class(given)(options)
     except ImportError as error:
         raise _without_engine(given, error) or UsageError(f"--launcher: {error}") from error
     except TypeError as error:
         raise UsageError(f'--launcher: "{given}" cannot be made: {error}.') from error
 
 
-def _without_engine(given: str, error: BaseException | None) -> UsageError | None:
+def _class(given: str) -> type[Launcher]:
+    # what is abstract stays so: whoever forgets a method is told by Python itself
+    if given not in _OURS:
+        return cast("type[Launcher]", load_class(given.replace(":", "."), base=Launcher, where="--launcher"))
+    module, _, name = _OURS[given].rpartition(".")
+    # not from the current folder, as one's own is: no file there takes an engine's place
+    return cast("type[Launcher]", getattr(importlib.import_module(module), name))
+
+
+def _without_engine(given: str, error: ImportError) -> UsageError | None:
     """Return the message for an engine that is not installed, None if that is not what is wrong."""
     engine = _ENGINES.get(given)
     missing = error.name if isinstance(error, ModuleNotFoundError) else None

@@ -45,6 +45,9 @@ _LEAVING = 60.0
 _TELL_AGAIN = 10.0
 _PATIENCE = 900.0
 _PAUSES = (1.0, 3.0, 6.0)
+# Ids come from the database: none names a file elsewhere, or a job that tempopt did not submit.
+_ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
+_JOB_NAME = "tempopt-"
 
 # Slurm itself queues a job again that its node took down. If only the job's processes died, this does; not
 # for ever if they die at once. The last member of an array has the array's own number, hence both numbers.
@@ -226,7 +229,7 @@ class SlurmLauncher(Launcher):
         named = {name: self.options.get(name) for name in ("partition", "account", "qos", "constraint")}
         return {
             **{name: value for name, value in named.items() if value is not None},
-            "job_name": f"tempopt-{tasks[0].study}",
+            "job_name": f"{_JOB_NAME}{tasks[0].study}",
             "time": self._minutes,
             "signal_delay_s": self._delay(size.grace),
             "nodes": 1,
@@ -278,7 +281,7 @@ class SlurmLauncher(Launcher):
         )
 
     def _folder_of(self, id: str) -> Path | None:
-        found = next(self._folder.glob(f"*/{id}_*"), None)
+        found = next(self._folder.glob(f"*/{id}_*"), None) if _ID.fullmatch(id) else None
         return None if found is None else found.parent
 
     def cancel(self, ids: Sequence[str]) -> None:
@@ -327,19 +330,19 @@ def _slurm(*words: str, check: bool = True) -> str:
 
 
 def _queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return state and reason of those jobs that Slurm knows.
+    """Return state and reason of those jobs of tempopt's that Slurm knows.
 
     Not by submitit, whose jobs ask sacct, which needs an accounting database that not every cluster has.
     """
-    if not ids:
+    numbers = sorted({id.partition("_")[0] for id in ids if _ID.fullmatch(id)})
+    if not numbers:
         return {}
-    numbers = sorted({id.partition("_")[0] for id in ids})
     words = (
         "squeue",
         "--noheader",
         "--array",
         "--states=all",
-        "--format=%i|%T|%r",
+        "--format=%i|%T|%j|%r",
         "--jobs",
         ",".join(numbers),
     )
@@ -351,8 +354,10 @@ def _queue(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
             return {}
         raise
     # an array is listed with all of its members
-    rows = (line.split("|", 2) for line in lines)
-    return {id: (state, reason) for id, state, reason in rows if id in ids}
+    rows = (line.split("|", 3) for line in lines)
+    return {
+        id: (state, reason) for id, state, name, reason in rows if id in ids and name.startswith(_JOB_NAME)
+    }
 
 
 @contextlib.contextmanager

@@ -1,20 +1,24 @@
 """How the jobs of a study stand, and their end, asked of their launchers by another process.
 
 A launcher may load a cluster's whole client, or wait for a cluster that is away: neither is for whoever only
-looks. Run as ``python -m tempopt.launch.standing``, with what is asked on standard input.
+looks. Run as ``python -P -m tempopt.launch.standing``, with what is asked on standard input.
+
+Whoever can write the database can write the row of a job. So a row's module is never imported, its options
+are never used, and no address is connected to but the one that the person who asks has given.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tempopt.launch.find import make_launcher
+from tempopt.launch.find import BUILT_IN, make_launcher
 from tempopt.records.rows import JobRow
 
 _ANSWER = "tempopt: "
@@ -42,30 +46,76 @@ class Standing:
     message: str
 
 
-def standing(rows: Sequence[JobRow]) -> list[Standing]:
-    """Return how jobs stand, in the order in which they were given."""
-    return _asked(rows, "jobs")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The launcher that a person has given for jobs to be asked of.
+
+    Args:
+        launcher: ``--launcher``; None: only those that need nothing from the person.
+        options: ``--launch`` and ``--address``.
+    """
+
+    launcher: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, launcher: str) -> dict[str, str]:
+        """Return the options for jobs of a launcher."""
+        return dict(self.options) if launcher == self.launcher else {}
 
 
-def cancelled(rows: Sequence[JobRow]) -> list[Standing]:
+def standing(rows: Sequence[JobRow], given: Given) -> list[Standing]:
+    """Return how jobs stand, in the order in which they were given; ``unknown`` what may not be asked."""
+    return _asked(rows, given, "jobs")
+
+
+def cancelled(rows: Sequence[JobRow], given: Given) -> list[Standing]:
     """Have the agents of jobs leave, and return how they stand then, in the order that they were given in."""
-    return _asked(rows, "cancel")
+    return _asked(rows, given, "cancel")
 
 
-def _asked(rows: Sequence[JobRow], what: str) -> list[Standing]:
-    asked: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        asked.setdefault((row.launcher, json.dumps(row.options)), []).append(row.id)
+def _asked(rows: Sequence[JobRow], given: Given, what: str) -> list[Standing]:
     found: dict[tuple[str, str], Standing] = {}
-    for (launcher, options), ids in asked.items():
-        for each in _ask(what, launcher, json.loads(options), ids):
-            found[launcher, each.id] = each
+    for launcher in dict.fromkeys(row.launcher for row in rows):
+        started = {row.id: _started(row) for row in rows if row.launcher == launcher}
+        options = given.of(launcher)
+        why = _refusal(launcher, options, given)
+        answers = _ask(what, launcher, options, started) if why is None else _unknown(launcher, started, why)
+        found |= {(launcher, each.id): each for each in answers}
     return [found[row.launcher, row.id] for row in rows]
 
 
-def _ask(what: str, launcher: str, options: dict[str, str], ids: list[str]) -> list[Standing]:
-    question = json.dumps({"what": what, "launcher": launcher, "options": options, "ids": ids})
-    command = [sys.executable, "-m", "tempopt.launch.standing"]
+def _refusal(launcher: str, options: Mapping[str, str], given: Given) -> str | None:
+    """Return why a launcher is not asked, None if it is."""
+    if launcher == "ray" and (options.get("address") or os.environ.get("RAY_ADDRESS") or "local") == "local":
+        return (
+            "Jobs on Ray are asked after at an address that you give, not at one that the database names. "
+            "Add --address URL, or set RAY_ADDRESS."
+        )
+    if launcher in BUILT_IN or launcher == given.launcher:
+        return None
+    return (
+        "A launcher that does not come with tempopt is asked only if you name it, since that runs its code. "
+        "If you trust it, add --launcher package.module:Class, and its options with --launch KEY=VALUE."
+    )
+
+
+def _started(row: JobRow) -> str | None:
+    """Return the Ray that a job was started on, by the database; None if it is on none."""
+    if row.launcher != "ray":
+        return None
+    return str(row.options.get("address")) if isinstance(row.options, dict) else "no address"
+
+
+def _unknown(launcher: str, ids: Iterable[str], why: str) -> list[Standing]:
+    return [Standing(launcher=launcher, id=id, state=UNKNOWN, message=why) for id in ids]
+
+
+def _ask(
+    what: str, launcher: str, options: Mapping[str, str], started: Mapping[str, str | None]
+) -> list[Standing]:
+    question = json.dumps({"what": what, "launcher": launcher, "options": dict(options), "started": started})
+    # -P: a module in the current folder takes no engine's place
+    command = [sys.executable, "-P", "-m", "tempopt.launch.standing"]
     patience = _PATIENCE_TO_LEAVE if what == "cancel" else _PATIENCE
     try:
         done = subprocess.run(command, input=question, capture_output=True, text=True, timeout=patience)
@@ -78,15 +128,23 @@ def _ask(what: str, launcher: str, options: dict[str, str], ids: list[str]) -> l
             found = json.loads(answers.removeprefix(_ANSWER))
             return [Standing(launcher=launcher, **each) for each in found]
         reason = (done.stderr.strip().splitlines() or ["no reason is known"])[-1]
-    return [Standing(launcher=launcher, id=id, state=UNKNOWN, message=reason) for id in ids]
+    return _unknown(launcher, started, reason)
 
 
 def _answer(question: dict[str, Any]) -> list[dict[str, str]]:
+    started = question["started"]
     with contextlib.closing(make_launcher(question["launcher"], question["options"])) as launcher:
+        reached = launcher.options.get("address")
+        here = [id for id, address in started.items() if address in (None, reached)]
         if question["what"] == "cancel":
-            launcher.cancel(question["ids"])
-        jobs = launcher.jobs(question["ids"])
-    return [{"id": job.id, "state": job.state, "message": job.message} for job in jobs]
+            launcher.cancel(here)
+        jobs = launcher.jobs(here)
+    told = [{"id": job.id, "state": job.state, "message": job.message} for job in jobs]
+    for id, address in started.items():
+        if id not in here:
+            why = f"It was started on the Ray at {address}, and the one that was asked is at {reached}."
+            told.append({"id": id, "state": UNKNOWN, "message": why})
+    return told
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,12 @@ from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, round_lines
 from tempopt.results.wording import parameters_text
-from tempopt.spec.sections import AttachSection
 from tempopt.temperature import (
     CREDITED,
     ENTROPY_PARAMETERS,
+    NEUTRAL,
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
-    EntropyParameters,
     ParameterNames,
     effective,
     same_training,
@@ -33,6 +32,8 @@ from tempopt.temperature import (
 
 _WIDTH = 72
 _TRAINED = "trained.ckpt"
+_DEPLOYED = "deployed.ckpt"
+_CALLBACK = "tempopt.AttachCallback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,9 @@ class _Wanted:
 def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     """Return ``model:``, ``data:`` and ``trainer:`` with the recommended parameters, for LightningCLI.
 
-    For a module that is tempered from outside, LightningCLI has no place for the temperature: the
-    header says so and names it. The study's loggers are left out: what they are called, and where they log
-    to, follows from the runs of a study.
+    For a module that is tempered from outside, the trainer has :class:`tempopt.AttachCallback`, which sets
+    the temperature. The study's loggers are left out: what they are called, and where they log to, follows
+    from the runs of a study.
 
     Args:
         result: The study.
@@ -68,16 +69,18 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     """
     wanted = _wanted(result, winner=winner)
     config, plan = _merged(result, wanted.parameters)
+    attaching = _attaching(result, plan, wanted.at_inference)
     notes = [*wanted.header, *_left_out(result)]
-    if plan:
+    if attaching is not None:
+        given = _listed(config["trainer"].get("callbacks"))
+        config["trainer"]["callbacks"] = [*given, {"class_path": _CALLBACK, "init_args": attaching}]
         notes += [
-            "The model is not a TemperedModule, so this config holds no temperature. It needs:",
-            f"  {parameters_text(plan)}",
-            "The Python script (--format python) attaches it.",
+            "tempopt.AttachCallback sets the temperature, so training needs tempopt.",
+            *_saved(attaching),
         ]
     if wanted.weights is not None:
         notes.append(f"Run it with: validate --ckpt_path {wanted.weights}")
-    if wanted.at_inference is not None:
+    if wanted.at_inference is not None and attaching is None:
         notes += [
             "Once the model is trained, evaluate it at another temperature than it was trained with:",
             f"  {parameters_text(wanted.at_inference)}",
@@ -91,8 +94,9 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     """Return a Python script that does what is recommended with a plain ``lightning.Trainer``.
 
     It trains the model. Where inference alone is recommended, and for a study of a trained model
-    (``study.evaluate_only``), it loads a checkpoint and validates it at the temperature that was found. The
-    study's loggers are left out, as by :func:`to_yaml`.
+    (``study.evaluate_only``), it loads a checkpoint and validates it at the temperature that was found. A
+    module that is tempered from outside is then saved with the temperature in its weights, or beside them
+    where weights cannot hold it. The study's loggers are left out, as by :func:`to_yaml`.
 
     Args:
         result: The study.
@@ -103,17 +107,15 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     """
     wanted = _wanted(result, winner=winner)
     config, plan = _merged(result, wanted.parameters)
+    attaching = _attaching(result, plan, wanted.at_inference)
     code = _Code()
     body = [f"model = {code.expression(config['model'])}"]
     if wanted.weights is not None:
-        loaded = f"{code.name('torch.load')}({wanted.weights!r}, map_location='cpu', weights_only=True)"
-        body.append(f"model.load_state_dict({loaded}['state_dict'])")
+        body.append(f"{code.name('tempopt.load_checkpoint')}(model, {wanted.weights!r})")
     trainer = dict(config.get("trainer", {}))
     callbacks = [code.expression(callback) for callback in _listed(trainer.pop("callbacks", None))]
-    attached = result.spec.attach is not None and (plan or wanted.at_inference)
-    if attached:
-        body.append(_attached(result, plan, code))
-        callbacks += _following(result, plan, code)
+    if attaching is not None:
+        callbacks.append(code.call(_CALLBACK, attaching))
     if callbacks:
         trainer["callbacks"] = _Verbatim(f"[{', '.join(callbacks)}]")
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
@@ -123,28 +125,39 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     given = f"model{', datamodule=data' if data is not None else ''}"
     body.append(f"trainer.{'fit' if wanted.weights is None else 'validate'}({given})")
     if wanted.at_inference is not None:
-        parameters = code.name("tempopt.temperature.TemperatureParameters")
-        tempered = "attachment" if attached else "model"
-        body += [
-            "# evaluate, and serve, at another temperature than the model was trained with",
-            f"{tempered}.use({parameters}.from_mapping({wanted.at_inference!r}))",
-            f"trainer.validate({given})",
-        ]
+        body.append("# evaluate, and serve, at another temperature than the model was trained with")
+        if attaching is None:
+            parameters = code.name("tempopt.temperature.TemperatureParameters")
+            body.append(f"model.use({parameters}.from_mapping({wanted.at_inference!r}))")
+        body.append(f"trainer.validate({given})")
+    if attaching is not None:
+        body += [f"# {line}" for line in _saved(attaching)]
+        body.append(f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)")
     return _comment([*wanted.header, *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
 
 
-def _attached(result: StudyResult, plan: Mapping[str, Any], code: _Code) -> str:
-    how = result.spec.attach or AttachSection()
-    attach = code.name("tempopt.attach")
-    return f"attachment = {attach}(model, {plan!r}, layers={how.layers!r}, way={how.way!r})"
+def _attaching(
+    result: StudyResult, plan: Mapping[str, Any], at_inference: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Return the arguments of the callback that attaches, None if nothing is to be attached."""
+    how = result.spec.attach
+    if how is None or not (plan or at_inference):
+        return None
+    given: dict[str, Any] = {"parameters": dict(plan), "layers": how.layers, "way": how.way}
+    given["validate_at"] = result.spec.study.validate_at
+    return given if at_inference is None else {**given, "at_inference": dict(at_inference)}
 
 
-def _following(result: StudyResult, plan: Mapping[str, Any], code: _Code) -> Iterator[str]:
-    """Return the callbacks that move what is attached."""
-    follow = code.name("tempopt.training.callbacks.TemperatureCallback")
-    yield f"{follow}(validate_at={result.spec.study.validate_at!r}, tempered=attachment)"
-    if EntropyParameters.from_mapping(plan).has_term:
-        yield f"{code.name('tempopt.training.callbacks.LossScaleCallback')}(tempered=attachment)"
+def _saved(attaching: Mapping[str, Any]) -> list[str]:
+    """Return what is to be known of the checkpoints that the callback has written."""
+    evaluated = {**NEUTRAL, **attaching.get("at_inference", attaching["parameters"])}
+    beside = [name for name in ("length_scaling", "normaliser") if evaluated[name] != NEUTRAL[name]]
+    if beside:
+        return [
+            f"Weights cannot hold {' and '.join(beside)}, so checkpoints have the temperature beside them:",
+            "load them with tempopt.load_checkpoint(model, path).",
+        ]
+    return ["Checkpoints have the temperature in their weights: they load in a process without tempopt, too."]
 
 
 def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:

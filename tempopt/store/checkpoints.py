@@ -25,6 +25,10 @@ RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,}}")
 """Names of runs' folders."""
 
 _LOCAL = ("file", "local")
+# Object stores: an object is there whole or not at all, and server and keys are given by the configuration of
+# whoever reads, not by the URL. What else fsspec knows would have the database say whom a reader connects to
+# (http, sftp, hdfs), or what it runs (reference).
+_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 # What pip installs for a protocol; for others fsspec says it.
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 # Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
@@ -42,7 +46,7 @@ def location(given: str | Path) -> str:
         UsageError: It cannot be read, reached, made or written to, or it holds a password.
     """
     url = absolute(given)
-    fs, folder = _opened(url)
+    fs, folder = opened(url)
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
     try:
         if is_local(url):
@@ -63,7 +67,7 @@ def absolute(given: str | Path) -> str:
     """Return the absolute URL (or path, on this machine) of a folder that may be elsewhere.
 
     Raises:
-        UsageError: It is empty, or holds a password.
+        UsageError: It is empty, holds a password, or is a URL of another kind than :func:`opened` takes.
     """
     text = str(given).strip()
     if not text:
@@ -79,6 +83,8 @@ def absolute(given: str | Path) -> str:
         )
     if is_local(text):
         text = str(local_path(text).expanduser().absolute())
+    else:
+        _refuse_other(text)
     return text.rstrip("/") or "/"
 
 
@@ -138,7 +144,7 @@ def remove(urls: Iterable[str]) -> Removed:
     left: dict[str, str] = {}
     for url in urls:
         try:
-            fs, path = _opened(url)
+            fs, path = opened(url)
             # what was listed once may be listed from memory
             fs.invalidate_cache()
             size = fs.size(path) or 0
@@ -164,7 +170,7 @@ def usage(url: str) -> dict[str, int]:
     Raises:
         OSError: The storage cannot be reached.
     """
-    fs, folder = _opened(url)
+    fs, folder = opened(url)
     fs.invalidate_cache()
     root = folder.rstrip("/")
     found: dict[str, dict[str, Any]] = fs.find(root, detail=True)
@@ -175,10 +181,18 @@ def usage(url: str) -> dict[str, int]:
     }
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def opened(url: str) -> tuple[Any, str]:
+    """Return the file system (fsspec's) of a path or URL, and the path in it; connects to nothing yet.
+
+    Raises:
+        UsageError: It is neither a path nor the URL of an object store, or a package is missing.
+    """
     import fsspec
 
-    protocol = url.partition("://")[0] if "://" in url else "file"
+    if is_local(url):
+        # not by fsspec's own reading of URLs, to which "a::b" is a chain of file systems
+        return fsspec.filesystem("file"), str(local_path(url).absolute())
+    protocol = _refuse_other(url)
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
@@ -194,3 +208,15 @@ def _opened(url: str) -> tuple[Any, str]:
             "such as s3://bucket/folder."
         ) from error
     return fs, path
+
+
+def _refuse_other(url: str) -> str:
+    """Return the protocol of an object store's URL; refuse every other URL."""
+    protocol = url.partition("://")[0]
+    if protocol in _STORES and "::" not in url:
+        return protocol
+    allowed = ", ".join(f"{each}://" for each in (*_LOCAL, *_STORES))
+    raise UsageError(
+        f"{url} is no place for checkpoints. Give a path, or a URL such as s3://bucket/folder; a URL "
+        f"begins with one of {allowed}, and chains nothing with ::."
+    )

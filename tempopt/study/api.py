@@ -242,7 +242,7 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
             f"Two steps were trained and one validation ran, on {started.device} at {started.precision} "
             "precision.",
             f"Tempered layers: {', '.join(started.layers) or 'none'}.",
-            f"A run takes {started.total_steps} optimizer steps.",
+            f"A run takes {started.total_steps} steps.",
         ]
     return lines
 

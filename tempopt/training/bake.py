@@ -7,49 +7,48 @@ from typing import Any
 
 import lightning as L
 
-from tempopt.attention.attach.query_rows import QueryRows, query_rows
+from tempopt.attention.attach.query_rows import query_rows
+from tempopt.attention.attach.scalings import Scaling, of_rows, scalings, write
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.callbacks import Tempered
 from tempopt.training.module import TemperedModule
 
 
-def bake(
+def bake_initial(
     module: L.LightningModule,
     tempered: Tempered,
     parameters: Mapping[str, Any],
     *,
-    way: str,
     layers: Sequence[str] | str,
 ) -> None:
-    """Multiply the plan at step 0 into the query weights and biases of each layer.
+    """Multiply the plan at step 0 into what makes the queries of each layer.
 
     Args:
-        module: Whose weights they are.
+        module: Whose weights they are: a TemperedModule, or one with a temperature attached, which stays.
         tempered: Its layers.
         parameters: Temperature parameters of the plan.
-        way: Way of attaching, for a module that is attached to.
-        layers: Layers that it is attached to: patterns, or ``auto``.
+        layers: Layers of a TemperedModule: patterns, or ``auto``.
 
     Raises:
-        AttachError: There are not as many query projections as layers.
+        AttachError: There are not as many query projections as layers, or they cannot hold a temperature.
     """
-    rows = _rows(module, tempered, way=way, layers=layers)
-    if len(rows) != len(tempered.layers):
+    plan = TemperatureParameters.from_mapping(parameters).plan(len(tempered.layers))
+    temperatures = plan.temperatures(0.0)
+    tells = isinstance(module, TemperedModule)
+    write(_of_projections(module, temperatures, layers) if tells else scalings(module, at=temperatures))
+
+
+def _of_projections(
+    module: L.LightningModule, temperatures: Sequence[float], layers: Sequence[str] | str
+) -> list[Scaling]:
+    rows = query_rows(module, layers)
+    if len(rows) != len(temperatures):
         raise AttachError(
-            f"{type(module).__name__} has {len(tempered.layers)} tempered layers, but query "
+            f"{type(module).__name__} has {len(temperatures)} tempered layers, but query "
             f"projections were found in {[row.name for row in rows]}; an initial temperature cannot be "
             "baked into their weights."
         )
-    plan = TemperatureParameters.from_mapping(parameters).plan(len(rows))
-    for row, temperature in zip(rows, plan.temperatures(0.0), strict=True):
-        row.scale_(1.0 / temperature)
-
-
-def _rows(
-    module: L.LightningModule, tempered: Tempered, *, way: str, layers: Sequence[str] | str
-) -> list[QueryRows]:
-    if isinstance(module, TemperedModule) or way == "query_rows":
-        return query_rows(module, layers)
-    # by the interface the layers are the attention modules, which hold their projections
-    return [row for name in tempered.layers for row in query_rows(module, [name])]
+    return [
+        scaling for row, each in zip(rows, temperatures, strict=True) for scaling in of_rows(row, 1.0 / each)
+    ]

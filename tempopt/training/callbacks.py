@@ -23,6 +23,7 @@ from tempopt.seeds import derive
 from tempopt.temperature import Constant, EntropyParameters, TemperatureParameters, TemperaturePlan, progress
 from tempopt.training import lightning_internals as internals
 from tempopt.training.ranks import ALONE, Ranks, Wishes
+from tempopt.training.steps import step_of, steps_of
 
 
 class Tempered(Protocol):
@@ -91,8 +92,8 @@ class TemperatureCallback(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step != self._step:
-            self._step = trainer.global_step
+        if step_of(trainer) != self._step:
+            self._step = step_of(trainer)
             self._of(pl_module).set_progress(progress(self._step, self._total))
 
     def _enter(self, pl_module: L.LightningModule) -> None:
@@ -143,23 +144,6 @@ class LossScaleCallback(L.Callback):
         own.set_loss_scale(scale / trainer.accumulate_grad_batches)
 
 
-def steps_of(trainer: L.Trainer) -> int:
-    """Return the number of optimizer steps of a whole training.
-
-    Raises:
-        SpecError: The training has no end that is known beforehand.
-    """
-    total = trainer.estimated_stepping_batches
-    automatic = trainer.lightning_module.automatic_optimization
-    # under manual optimization Lightning counts every optimizer's steps, but estimates batches
-    if not math.isfinite(total) or total < 0 or not (automatic or trainer.max_steps > 0):
-        raise SpecError(
-            "The temperature follows the progress of training, and this training has no known end. "
-            "Give the trainer max_steps, or max_epochs with a dataloader that has a length."
-        )
-    return int(total)
-
-
 def seed_generators(*parts: int | str) -> None:
     """Set Python's, NumPy's and torch's generators (CUDA's too, once in use) as a function of ``parts``."""
     seed = derive(*parts)
@@ -206,7 +190,7 @@ class StartCallback(L.Callback):
         self._started = started
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._started(trainer.global_step, steps_of(trainer))
+        self._started(step_of(trainer), steps_of(trainer))
 
 
 class TrackCallback(L.Callback):
@@ -235,8 +219,8 @@ class TrackCallback(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._new = trainer.global_step != self._step
-        self._step = trainer.global_step
+        self._new = step_of(trainer) != self._step
+        self._step = step_of(trainer)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -328,11 +312,11 @@ class RunCallback(Checkpoint):
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if self._wishes.exchange(diverged=loss is not None and not math.isfinite(loss)):
-            self.diverged_at = trainer.global_step
+            self.diverged_at = step_of(trainer)
             end(trainer)
         elif self._wishes.stop:
             end(trainer)
-        self._beat(trainer.global_step)
+        self._beat(step_of(trainer))
 
     def on_validation_batch_end(
         self,
@@ -343,7 +327,7 @@ class RunCallback(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._beat(trainer.global_step)
+        self._beat(step_of(trainer))
         if trainer.state.fn != "fit":
             self._wishes.exchange()
             if self._wishes.leave:
@@ -356,10 +340,10 @@ class RunCallback(Checkpoint):
         value = metric_of(logged, self._metric)
         self.metrics = logged
         if self._wishes.exchange(diverged=not math.isfinite(value)):
-            self.diverged_at = trainer.global_step
+            self.diverged_at = step_of(trainer)
             end(trainer)
             return
-        self.take(trainer.global_step, value, logged)
+        self.take(step_of(trainer), value, logged)
         if self._wishes.stop:
             end(trainer)
 

@@ -15,9 +15,10 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from tempopt.training import lightning_internals as internals
-from tempopt.training.callbacks import end, steps_of
+from tempopt.training.callbacks import end
 from tempopt.training.checkpoints import JUDGED, WATCHED, RunCheckpoints
 from tempopt.training.ranks import Ranks, Wishes
+from tempopt.training.steps import step_of, steps_of
 from tempopt.workers.messages import Saved
 
 _STATE = "tempopt_loop"
@@ -164,4 +165,4 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def _ends(trainer: L.Trainer) -> bool:
     stopping = trainer.should_stop and internals.may_stop_early(trainer)
-    return stopping or trainer.global_step >= steps_of(trainer)
+    return stopping or step_of(trainer) >= steps_of(trainer)

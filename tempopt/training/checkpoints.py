@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import lightning as L
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from tempopt.errors import SpecError
+from tempopt.store.checkpoints import opened
 from tempopt.training.identity import run_identity
 from tempopt.training.lightning_internals import state_of
 from tempopt.training.ranks import ALONE, Ranks
+from tempopt.training.steps import step_of
 from tempopt.workers.messages import Fork, RunRequest, Saved
 
 _RUN = "tempopt_run"
@@ -31,8 +32,6 @@ JUDGED = "tempopt_judged"
 # Whether its module looks at validations itself.
 WATCHED = "tempopt_watched"
 _WRITING = ".writing"
-# Stores in which an object is there whole or not at all, so that a rename, there a copy, gains nothing.
-_ATOMIC = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
 
 class RunCheckpoints:
@@ -66,7 +65,7 @@ class RunCheckpoints:
         self._step: int | None = None
         self._fetched: Path | None = None
         self._url = request.checkpoints.rstrip("/")
-        self._fs, self._folder = fsspec.core.url_to_fs(self._url)
+        self._fs, self._folder = opened(self._url)
         if isinstance(self._fs, LocalFileSystem):
             self._near = Path(self._folder)
         else:
@@ -76,7 +75,7 @@ class RunCheckpoints:
 
     def save(self, trainer: L.Trainer) -> Saved | None:
         """Write the trainer's state; None if this step has been written, or if it could not be."""
-        step = trainer.global_step
+        step = step_of(trainer)
         if step == self._step:
             return None
         began = time.monotonic()
@@ -121,22 +120,11 @@ class RunCheckpoints:
             temporary.replace(self._near / name)
             _synced(self._near)
             return
-        target = f"{self._folder}/{name}"
         try:
-            if self._atomic:
-                self._fs.put_file(str(temporary), target)
-            else:
-                self._fs.makedirs(self._folder, exist_ok=True)
-                self._fs.put_file(str(temporary), target + _WRITING)
-                self._fs.mv(target + _WRITING, target)
+            self._fs.put_file(str(temporary), f"{self._folder}/{name}")
         except Exception as error:
             # each store has errors of its own
             raise OSError(f"{type(error).__name__}: {error}") from error
-
-    @property
-    def _atomic(self) -> bool:
-        known = self._fs.protocol
-        return not _ATOMIC.isdisjoint([known] if isinstance(known, str) else known)
 
     def _could_not(self, name: str, error: OSError) -> None:
         fault = f"The checkpoint {name} could not be written ({error}). The run continues without it."
@@ -201,7 +189,7 @@ class RunCheckpoints:
         return None, None, faults
 
     def _whole(self, saved: Saved, path: Path, fork: Fork | None) -> Path:
-        fs, where = fsspec.core.url_to_fs(saved.url)
+        fs, where = opened(saved.url)
         try:
             if isinstance(fs, LocalFileSystem) and fork is None:
                 path = Path(where)
@@ -257,10 +245,6 @@ class RunCheckpoints:
     def _clean(self) -> None:
         for path in self._near.glob("*" + _WRITING):
             _forget(path)
-        if not self._atomic and not isinstance(self._fs, LocalFileSystem):
-            with contextlib.suppress(Exception):
-                for path in self._fs.glob(f"{self._folder}/*{_WRITING}"):
-                    self._fs.rm_file(path)
 
 
 class _UnusableError(Exception):

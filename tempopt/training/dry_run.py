@@ -21,6 +21,7 @@ from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
+from tempopt.training.steps import step_of
 from tempopt.workers.messages import Finished, Message, RunRequest, Stop
 
 # Where the errors of torch's compiler come from.
@@ -114,7 +115,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         _self_test(run)
     for evaluation in request.evaluations:
         run.evaluate(evaluation)
-    finished = run.finished("complete", run.trainer.global_step, {"validate": run.logged})
+    finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
     _let_go(run)
     if baked.bake is not None:
         # that a temperature can be attached is known by now

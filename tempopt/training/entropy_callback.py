@@ -12,7 +12,8 @@ import lightning as L
 from torch import Tensor
 
 from tempopt.attention.analysis.monitor import AttentionMonitor
-from tempopt.training.callbacks import Tempered, steps_of
+from tempopt.training.callbacks import Tempered
+from tempopt.training.steps import step_of, steps_of
 
 Curves = dict[str, list[list[float]]]
 """Name to [[optimizer step, value], ...]."""
@@ -50,8 +51,8 @@ class ObserveCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         # under manual optimization a batch may take several steps
-        if not self.notes and any(self._step < step <= trainer.global_step for step in self._steps):
-            self._step = trainer.global_step
+        if not self.notes and any(self._step < step <= step_of(trainer) for step in self._steps):
+            self._step = step_of(trainer)
             self._watching.enter_context(self._tempered.observed(self._see))
 
     def on_train_batch_end(

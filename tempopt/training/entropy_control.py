@@ -22,7 +22,8 @@ from tempopt.attention.modules.entropy_controller import (
 )
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SoftmaxNormaliser, progress
-from tempopt.training.callbacks import Tempered, steps_of
+from tempopt.training.callbacks import Tempered
+from tempopt.training.steps import step_of, steps_of
 
 _TARGETS: dict[str, Callable[[], EntropyTarget]] = {"curriculum": curriculum, "contrast": contrast}
 
@@ -124,9 +125,9 @@ class EntropyControl(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         assert self._controller is not None
-        if trainer.global_step == self._step:
+        if step_of(trainer) == self._step:
             return
-        self._step = trainer.global_step
+        self._step = step_of(trainer)
         self._sums = {}
         if self._controller.due:
             self._watching.enter_context(self._of(pl_module).observed(self._see))
@@ -136,7 +137,7 @@ class EntropyControl(L.Callback):
     ) -> None:
         assert self._controller is not None
         self._watching.close()
-        if trainer.global_step == self._step:
+        if step_of(trainer) == self._step:
             # gradients are summed over batches, all of them at one temperature
             return
         at = progress(self._step, self._total)

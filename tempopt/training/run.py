@@ -21,7 +21,7 @@ from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training import gpu_memory
-from tempopt.training.bake import bake
+from tempopt.training.bake import bake_initial
 from tempopt.training.build import build
 from tempopt.training.callbacks import (
     LossScaleCallback,
@@ -44,6 +44,7 @@ from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
+from tempopt.training.steps import step_of
 from tempopt.training.trackers import Trackers
 from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
 from tempopt.training.untempered import Untempered
@@ -184,7 +185,7 @@ class Run:
                 return self._measured()
         except StoppedError:
             pass
-        return self.finished("stopped", self.trainer.global_step)
+        return self.finished("stopped", step_of(self.trainer))
 
     def fit(self, *, resume: Path | None = None) -> None:
         """Train, from a checkpoint on if one is given."""
@@ -342,7 +343,7 @@ class Run:
     def _bake(self) -> None:
         parameters = self.request.bake
         if parameters is not None:
-            bake(self.module, self.tempered, parameters, way=self._way, layers=self._layers)
+            bake_initial(self.module, self.tempered, parameters, layers=self._layers)
 
     def _observer(self) -> ObserveCallback | None:
         # what is compiled would have to be compiled once more, to be looked into
@@ -433,7 +434,7 @@ class Run:
         return self.finished("complete", 1, {each.name: logged for each in self._asked()})
 
     def _measured(self) -> Finished:
-        step = self.trainer.global_step
+        step = step_of(self.trainer)
         # where a plan has come to its end, the current temperature is the final one
         ended = self.tempered.progress == 1.0
         known: dict[tuple[str, str, str], dict[str, float]] = {}

@@ -20,8 +20,10 @@ import torch
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.errors import SpecError
 from tempopt.training import gpu_memory
+from tempopt.training.callbacks import end
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
+from tempopt.training.steps import step_of
 from tempopt.workers.messages import (
     BASELINE_TIME,
     TIME_RATIO,
@@ -59,7 +61,7 @@ class StepClock(L.Callback):
     """Takes the time of each optimizer step: its batches, without fetching them and without validation.
 
     On a GPU it is wall-clock time, with the device synchronised at both ends; on the CPU it is the time that
-    the process computes, in which other programs have no part.
+    the process computes, in which other programs have no part. After the last step it ends the training.
     """
 
     def __init__(self) -> None:
@@ -70,7 +72,7 @@ class StepClock(L.Callback):
         self._step = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._step = trainer.global_step
+        self._step = step_of(trainer)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -81,10 +83,12 @@ class StepClock(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._batches += self._now(pl_module) - self._began
-        if trainer.global_step != self._step:
-            self._step = trainer.global_step
+        if step_of(trainer) != self._step:
+            self._step = step_of(trainer)
             self.seconds.append(self._batches)
             self._batches = 0.0
+            if len(self.seconds) == WARM + TIMED:
+                end(trainer)
 
     @staticmethod
     def _now(module: L.LightningModule) -> float:
@@ -164,6 +168,10 @@ def _block(
 ) -> tuple[Finished, list[float], bool]:
     """Return how a block ended, the seconds of its timed steps, and whether it was trained on GPUs."""
     run = Run(dataclasses.replace(request, parameters=dict(parameters)), channel, ranks, **_BLOCK)
+    if not run.module.automatic_optimization:
+        # where batches are counted, since one may take more steps than are timed
+        run.trainer.fit_loop.epoch_loop.max_steps, run.trainer.fit_loop.max_epochs = -1, WARM + TIMED
+        run.trainer.limit_train_batches = WARM + TIMED
     clock = StepClock()
     # first of all, so that what other callbacks do before a step is part of it
     run.trainer.callbacks.insert(0, clock)  # type: ignore[attr-defined]
@@ -172,7 +180,7 @@ def _block(
         state: Literal["complete", "stopped", "diverged"] = "stopped" if run.wishes.leave else "complete"
         if run.diverged_at is not None:
             state = "diverged"
-        finished, on_gpu = run.finished(state, run.trainer.global_step), run.module.device.type == "cuda"
+        finished, on_gpu = run.finished(state, step_of(run.trainer)), run.module.device.type == "cuda"
     finally:
         # modules may share what the next block attaches to
         if isinstance(run.tempered, Attachment):

@@ -14,9 +14,10 @@ from typing import Any
 
 import lightning as L
 
-from tempopt.training.callbacks import StoppedError, steps_of
+from tempopt.training.callbacks import StoppedError
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
+from tempopt.training.steps import step_of, steps_of
 from tempopt.workers.messages import Evaluation, Finished, Message, RunRequest, Stop, Times
 
 _WARM_UP = 5
@@ -82,7 +83,7 @@ class StepTimer(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        now, step = self._clock(), trainer.global_step
+        now, step = self._clock(), step_of(trainer)
         self.batches += 1
         self.first = now if self.first is None else self.first
         if self._last is not None and step > self._last[1]:
@@ -135,7 +136,7 @@ def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.mo
 
 
 def _finished(run: Run, times: Times) -> Finished:
-    return replace(run.finished("complete", run.trainer.global_step), times=times)
+    return replace(run.finished("complete", step_of(run.trainer)), times=times)
 
 
 def _evaluated(run: Run, channel: _Quiet, timer: StepTimer, on: Any, clock: Clock) -> float:
@@ -159,7 +160,7 @@ def _planned(trainer: L.Trainer, batches: int) -> tuple[int, bool]:
     """Return what :func:`validations` does of a whole training, given one that has trained some batches."""
     a_step: float = trainer.accumulate_grad_batches
     if not trainer.lightning_module.automatic_optimization:
-        a_step = batches / max(1, trainer.global_step)
+        a_step = batches / max(1, step_of(trainer))
     assert trainer.val_check_batch is not None, "no data to validate on, which the dry run has refused"
     return validations(
         round(steps_of(trainer) * a_step),

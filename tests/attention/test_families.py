@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ pytest.importorskip(
     "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
 )
 
-from benchmarks.attach_families import RIGHT, Outcome, row, table
+from benchmarks.attach_families import RIGHT, WAYS, Outcome, distance, outputs, randomise, row, table
 from benchmarks.attach_known import FAMILIES
-from tempopt import AttachError, attach
+from benchmarks.attach_models import Family
+from tempopt import AttachError, attach, bake
 from tempopt.attention.attach.query_rows import query_rows
 
 BY_NAME = {family.name: family for family in FAMILIES}
 HOT = {"temperature_init": 2.0}
+# What multiplying in another order makes of the way that a temperature takes an output.
+ROUNDED = 1e-4
 
 
 def found(name: str) -> dict[str, Outcome]:
@@ -137,3 +141,23 @@ def test_the_table_in_the_documents_is_what_the_families_come_to() -> None:
     lines, outcomes = table()
     assert not any(each.wrong for several in outcomes for each in several.values())
     assert [line for line in lines if line not in told] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_what_is_baked_is_what_was_attached_by_every_way_that_a_family_has(family: Family) -> None:
+    model = randomise(family.make())
+    plain = outputs(family, model)
+    for way in WAYS[:2]:
+        tempered = copy.deepcopy(model)
+        try:
+            plan = {"temperature_init": 3.0, "layer_pattern": "linear", "layer_ratio": 2.0}
+            attach(tempered, plan, way=way, example=lambda model=tempered: family.run(model))
+        except AttachError:
+            continue
+        attached = outputs(family, tempered)
+        bake(tempered, example=lambda model=tempered: family.run(model))
+        if way == "query_rows":
+            assert torch.equal(outputs(family, tempered), attached)
+        assert distance(outputs(family, tempered), attached) < ROUNDED * distance(attached, plain)
+        assert {type(each) for each in tempered.modules()} == {type(each) for each in model.modules()}

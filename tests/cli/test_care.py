@@ -190,6 +190,9 @@ class Mine(Launcher):
 """
 
 
+OWN = ["--launcher", "launchers_of_mine:Mine"]
+
+
 def _submit(name: str, launcher: str = "launchers_of_mine:Mine") -> None:
     Path("launchers_of_mine.py").write_text(CANCELLING)
     with Store.open(URL) as store:
@@ -201,7 +204,9 @@ def test_the_jobs_of_a_study_that_none_has_begun_can_be_taken_back(
     words: list[str], said: Callable[..., str]
 ) -> None:
     _submit("later")
-    assert said(*words) == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
+    assert cli.main([*words, *STORAGE]) == 2
+    assert not Path("cancelled").exists()
+    assert said(*words, *OWN) == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
     assert Path("cancelled").read_text() == "1 2"
     assert cli.main([*words, *STORAGE]) == 2
 
@@ -211,7 +216,7 @@ def test_jobs_that_wait_do_not_bring_a_deleted_study_back(said: Callable[..., st
     # who is refused has cancelled nothing
     assert cli.main(["delete", "pairs", "--yes", *STORAGE]) == 2
     assert not Path("cancelled").exists()
-    assert 'Study "pairs" is deleted' in said("delete", "pairs", "--yes", "--force")
+    assert 'Study "pairs" is deleted' in said("delete", "pairs", "--yes", "--force", *OWN)
     assert Path("cancelled").read_text() == "2"
 
 

@@ -14,7 +14,8 @@ from tempopt.errors import SpecError, StudyFailed
 
 STORE = {"--storage", "--storage-file"}
 LOOKING = {"--dashboard", "--no-report"}
-LAUNCH = {"--launcher", "--launch", "--address", "--detach"}
+JOBS = {"--launcher", "--launch", "--address"}
+LAUNCH = {*JOBS, "--detach"}
 FLAGS = {
     "search": STORE
     | LAUNCH
@@ -30,15 +31,15 @@ FLAGS = {
     | {"NAME", "--trials", "--pairs", "--amend", "--workers", "--checkpoints"},
     "agent": STORE | {"NAME", "--workers", "--checkpoints"},
     "list": STORE | {"--json"},
-    "show": STORE | {"NAME", "--json", "--watch"},
+    "show": STORE | JOBS | {"NAME", "--json", "--watch"},
     "report": STORE | {"NAME", "-o", "--output", "--plotlyjs"},
     "dashboard": STORE
     | {"NAME", "--host", "--port", "--user", "--password-file", "--password", "--token-file"},
     "logs": STORE | {"NAME", "TICKET", "--attempt"},
     "export": STORE | {"NAME", "--format", "--winner", "-o", "--output"},
-    "pause": STORE | {"NAME"},
+    "pause": STORE | JOBS | {"NAME"},
     "stop": STORE | {"NAME"},
-    "delete": STORE | {"NAME", "--yes", "--force"},
+    "delete": STORE | JOBS | {"NAME", "--yes", "--force"},
     "gc": STORE | {"NAME", "--dry-run"},
     "storage": STORE | {"upgrade"},
     "check": {"SPEC", "--set", "--dry-run"},

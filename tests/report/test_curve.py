@@ -93,7 +93,7 @@ def test_the_picture_is_a_document_with_both_curves_and_their_axes(store: Store)
     gaps = {(round(b[0] - a[0], 0), round(a[1] - b[1], 0)) for a, b in pairwise(dots)}
     assert len(gaps) == 1 and min(gaps.pop()) > 0
     texts = [each.text for each in root.iter(f"{SVG}text")]
-    assert {"0", "20", "100", "0.5", "temperature τ", "optimizer steps"} <= set(texts)
+    assert {"0", "20", "100", "0.5", "temperature τ", "training steps"} <= set(texts)
 
 
 def test_what_people_wrote_is_text_and_nothing_else(store: Store) -> None:

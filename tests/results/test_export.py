@@ -205,6 +205,21 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "own_module", raising=False)
 
 
+def temperatures(space: dict[str, Any]) -> tuple[float, ...]:
+    """Return those of the model that an exported script leaves."""
+    (callback,) = [each for each in space["trainer"].callbacks if type(each).__name__ == "AttachCallback"]
+    found: tuple[float, ...] = callback.attachment.temperatures
+    return found
+
+
+def attached_by(config: str) -> dict[str, Any]:
+    """Return the arguments of the callback in an exported config."""
+    (callback,) = yaml.safe_load(config)["trainer"]["callbacks"]
+    assert callback["class_path"] == "tempopt.AttachCallback"
+    found: dict[str, Any] = callback["init_args"]
+    return found
+
+
 def recommending(result: Any, **fields: Any) -> Any:
     """Return a result whose verdict recommends so."""
     found = dataclasses.replace(result.verdict.recommendation, **fields)
@@ -224,7 +239,7 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
         assert "# What to do: train as before, at τ = 1, and evaluate at τ = 0.5." in text
         assert "trained.ckpt" in text and "temperature_init=4" not in text
     assert yaml.safe_load(config)["model"]["init_args"]["temperature_init"] == 0.5
-    assert "load('trained.ckpt', map_location='cpu', weights_only=True)" in code
+    assert "load_checkpoint(model, 'trained.ckpt')\n" in code
     assert "trainer.validate(model" in code and "trainer.fit" not in code
     for text in (to_yaml(done, winner=True), to_python(done, winner=True)):
         assert "# The winner of the search of tempopt's study 'pairs'" in text
@@ -269,13 +284,19 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
         plan="constant=0.5", gain=result.verdict.total,
     )  # fmt: skip
     exec(compile(to_python(only), "export", "exec"), space)
-    assert space["attachment"].temperatures == (0.5,)
+    assert temperatures(space) == (0.5,)
     assert space["trainer"].global_step == 0 and "val_loss" in space["trainer"].callback_metrics
-    assert "#   temperature_init=0.5\n" in to_yaml(only)
+    assert attached_by(to_yaml(only)) == {
+        "parameters": at_half, "layers": "auto", "way": "query_rows", "validate_at": "final"
+    }  # fmt: skip
+    name = "attention.in_proj_weight"
+    weights = [torch.load(tmp_path / each)["state_dict"][name] for each in ("trained.ckpt", "deployed.ckpt")]
+    assert torch.equal(weights[0][:8] * 2, weights[1][:8]) and torch.equal(weights[0][8:], weights[1][8:])
     # trained at one temperature, and evaluated at another
     both = recommending(result, at_inference=at_half, plan="constant=0.5")
     exec(compile(to_python(both), "export", "exec"), space)
-    assert space["attachment"].temperatures == (0.5,) and space["trainer"].global_step == 2
+    assert temperatures(space) == (0.5,) and space["trainer"].global_step == 2
+    assert attached_by(to_yaml(both))["at_inference"] == at_half
     # at τ = 1 there is nothing to attach
     none = recommending(
         result, action="change_nothing", now="change_nothing", parameters={"temperature_init": 1.0}
@@ -300,11 +321,29 @@ def test_the_python_of_an_attached_module_runs_and_ends_at_the_final_temperature
     assert space["trainer"].global_step == 2
     assert space["trainer"].gradient_clip_val == 0.5
     assert space["model"].hparams["lr"] == 1e-05
-    attachment = space["attachment"]
-    assert attachment.plan.temperatures(attachment.progress) == (1.0,)
+    assert temperatures(space) == (1.0,)
     config = to_yaml(result)
     assert yaml.safe_load(config)["model"]["init_args"] == {"lr": 1e-05}
-    assert "#   schedule=linear, temperature_init=2.5, temperature_final=1\n" in config
+    assert attached_by(config)["parameters"] == {
+        "schedule": "linear", "temperature_init": 2.5, "temperature_final": 1.0
+    }  # fmt: skip
+    assert "# Checkpoints have the temperature in their weights" in config
+
+
+def test_what_weights_cannot_hold_is_said_and_the_callbacks_of_the_study_stay(best_of: Any) -> None:
+    callback = {"class_path": "three.Callback", "init_args": {}}
+    sections = {
+        "trainer": {"max_steps": 10, "callbacks": callback},
+        "attach": {"layers": ["a.*"], "way": "attention_interface"},
+        "search": {"temperature_init": {"low": 0.5, "high": 4.0}, "length_scaling": ["none", "log_n"]},
+    }
+    result = best_of(sections, {"temperature_init": 2.0, "length_scaling": "log_n", "n0": 16.0})
+    for text in (to_yaml(result), to_python(result)):
+        assert "# Weights cannot hold length_scaling, so checkpoints have the temperature beside them" in text
+        assert "# load them with tempopt.load_checkpoint(model, path)." in text
+    callbacks = yaml.safe_load(to_yaml(result))["trainer"]["callbacks"]
+    assert callbacks[0] == callback and callbacks[1]["init_args"]["layers"] == ["a.*"]
+    assert result.spec.trainer["callbacks"] == callback
 
 
 @pytest.mark.filterwarnings("ignore")

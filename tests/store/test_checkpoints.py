@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,40 @@ def test_a_protocol_whose_package_is_missing_is_refused_with_the_extra_to_instal
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UsageError, match=r'need a package that is missing. Run: pip install "tempopt\[s3\]"'):
         checkpoints.location("s3://bucket/runs")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/runs",
+        "sftp://127.0.0.1:{port}/runs",
+        "reference://x::file://{folder}/runs",
+        "simplecache::s3://bucket/runs",
+        "s3://bucket/runs::file://{folder}",
+        "zip://runs::http://127.0.0.1:{port}/runs.zip",
+        "dask://127.0.0.1:{port}/runs",
+        "memory://runs",
+    ],
+)
+def test_a_place_that_only_the_database_names_is_not_reached(url: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        place = url.format(port=server.getsockname()[1], folder=tmp_path)
+        with pytest.raises(UsageError, match="is no place for checkpoints.*begins with one of file://"):
+            checkpoints.usage(place)
+        assert list(checkpoints.remove([f"{place}/step-1-1.ckpt"]).left) == [f"{place}/step-1-1.ckpt"]
+        with pytest.raises(UsageError, match="is no place for checkpoints"):
+            checkpoints.absolute(place)
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_a_folder_of_this_machine_may_be_called_as_a_chain_of_stores_is(tmp_path: Path) -> None:
+    folder = tmp_path / "x::reference:" / "y"
+    place = checkpoints.location(folder)
+    (folder / "step-1-1.ckpt").write_bytes(bytes(3))
+    assert checkpoints.usage(place) == {f"{folder}/step-1-1.ckpt": 3}
+    assert checkpoints.remove(checkpoints.usage(place)).freed == 3
 
 
 @pytest.mark.parametrize(

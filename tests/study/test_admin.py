@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec  # noqa: F401  # loads its registry
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.records.changes import Ended, Kept, Lost, Outcomes, Returned, Wanted
@@ -268,12 +270,18 @@ def test_a_study_with_agents_at_work_is_deleted_by_force_alone(
 
 
 def test_checkpoints_that_lie_elsewhere_are_named(
-    store: Store, study: StudyRow, url: str, folder: Path, take: Callable[..., TicketRow]
+    store: Store,
+    study: StudyRow,
+    url: str,
+    folder: Path,
+    take: Callable[..., TicketRow],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticket = take(lease=-1.0)
     there = Checkpoint(step=1, url="/nowhere/runs/pairs/search-0000/step-1-1.ckpt", digest="0", size=1)
     store.write(study.id, [Kept(ticket_id=ticket.id, attempt=1, checkpoint=there)], agent=FAR, lease=60.0)
-    store.set_checkpoints(study.id, "memory://bucket")
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "s3", MemoryFileSystem)
+    store.set_checkpoints(study.id, "s3://bucket")
     logged = folder / DEFAULT_FOLDER / "pairs"
     logged.mkdir(parents=True)
     (logged / "search-0000").mkdir()

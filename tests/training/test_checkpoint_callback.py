@@ -61,10 +61,17 @@ MODULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"val_check_interval": 1, "check_val_every_n_epoch": 1, "max_steps": 14},
     ),
     "steps of its own": ("Manual", {}, {"max_steps": 7}),
+    "two optimizers, by steps": ("Adversarial", {}, {}),
+    "two optimizers, by epochs": ("Adversarial", {}, {**EPOCHS, "max_epochs": 2, "val_check_interval": 3}),
 }
 
 
-FEW = {"accumulating across validations", "a number of epochs", "a rate by a metric at each step"}
+FEW = {
+    "accumulating across validations",
+    "a number of epochs",
+    "a rate by a metric at each step",
+    "two optimizers, by epochs",
+}
 """Those of them that are tried whenever tests are run."""
 
 

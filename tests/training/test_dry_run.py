@@ -25,6 +25,19 @@ def test_a_rehearsal_trains_two_steps_and_names_the_layers(request_for: Any, lis
     assert started.layers == ["layer 0"]
 
 
+@pytest.mark.parametrize("trainer", [{}, {"max_steps": -1, "max_epochs": 2}], ids=["steps", "epochs"])
+@pytest.mark.parametrize("module", ["Manual", "Adversarial"])
+def test_a_module_that_steps_by_itself_is_rehearsed(
+    request_for: Any, listener: Any, module: str, trainer: dict[str, Any]
+) -> None:
+    channel = listener()
+    finished = rehearse(rehearsal(request_for, module, trainer=trainer), channel)
+    assert (finished.state, finished.step) == ("complete", 2)
+    (started,) = channel.of(Started)
+    # the toy data have ten batches an epoch
+    assert started.total_steps == (24 if not trainer else 20)
+
+
 def test_a_rehearsal_leaves_no_checkpoint(request_for: Any, listener: Any, tmp_path: Any) -> None:
     rehearse(rehearsal(request_for, folder=str(tmp_path)), listener())
     assert list(tmp_path.iterdir()) == []

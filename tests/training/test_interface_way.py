@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tempopt.errors import AttachError, SpecError
+from tempopt.errors import SpecError
 from tempopt.training.build import check_space
 from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.dry_run import rehearse
@@ -103,12 +103,16 @@ def test_it_is_rehearsed_and_its_space_checked(hugging: Any, listener: Any) -> N
         check_space(request.program, {"output_temperature": [0.5, 2.0], "temperature_init": [0.5, 2.0]})
 
 
-def test_a_query_that_is_normalised_is_tempered_but_cannot_be_baked(hugging: Any, listener: Any) -> None:
+def test_a_query_that_is_normalised_is_tempered_and_baked_into_its_norm(hugging: Any, listener: Any) -> None:
     normed = {"init": {"normalises_query": True}}
     hot = Run(hugging(**normed, parameters={"temperature_init": 4.0}), listener())
-    assert hot.execute().reports != Run(hugging(**normed), listener()).execute().reports
-    with pytest.raises(AttachError, match="normalised by"):
-        Run(hugging(**normed, bake={"temperature_init": 4.0}), listener())
+    plain = Run(hugging(**normed), listener())
+    baked = Run(hugging(**normed, bake={"temperature_init": 4.0}), listener())
+    for (name, one), (_, other) in zip(
+        baked.module.named_parameters(), plain.module.named_parameters(), strict=True
+    ):
+        assert torch.equal(one * (4.0 if "q_norm" in name else 1.0), other)
+    assert hot.execute().reports != plain.execute().reports
 
 
 def test_baking_is_into_the_query_weights_of_the_model(hugging: Any, listener: Any) -> None:

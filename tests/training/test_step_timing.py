@@ -60,6 +60,15 @@ def test_the_agent_hears_that_it_began_once_and_no_reports(request_for: Any, lis
     assert channel.of(Report) == [] and channel.of(Progress)
 
 
+@pytest.mark.parametrize(("module", "init"), [("Adversarial", {}), ("Manual", {}), ("Manual", {"steps": 8})])
+def test_a_batch_may_take_any_number_of_steps(
+    request_for: Any, listener: Any, module: str, init: dict[str, Any]
+) -> None:
+    finished = time_steps(request_for(module, init=init, parameters=COLD, **TIMED), listener())
+    assert (finished.state, finished.step) == ("complete", 64)
+    assert min(finished.measurements.values()) > 0
+
+
 def test_a_run_that_is_to_leave_is_stopped_in_good_order(request_for: Any, listener: Any) -> None:
     request = request_for("Traded", metric="score", parameters=COLD, **TIMED)
     finished = time_steps(request, listener(stop_at=2))

@@ -36,6 +36,18 @@ def test_a_whole_training_validates_as_often_as_is_said(
     assert times.ends_validated == (whole.step in [step for step, _ in whole.reports])
 
 
+@pytest.mark.parametrize("trainer", [{}, TRAINERS[4]], ids=["steps", "epochs"])
+@pytest.mark.parametrize("module", ["Manual", "Adversarial"])
+def test_a_module_that_steps_by_itself_validates_as_often_as_is_said(
+    request_for: Any, listener: Any, module: str, trainer: dict[str, Any]
+) -> None:
+    request = request_for(module, trainer=trainer)
+    whole = Run(request, listener()).execute()
+    times = measure(request).times
+    assert times is not None
+    assert (times.steps, times.validations) == (whole.step, len(whole.reports))
+
+
 def test_every_part_that_a_run_has_takes_time(request_for: Any) -> None:
     tested = measure(request_for(evaluations=[Evaluation(name="test", on="test")])).times
     assert tested is not None

@@ -207,15 +207,48 @@ class Scheduled(Toy):
 class Manual(Toy):
     """Steps by itself, at every third batch."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, steps: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.automatic_optimization = False
+        self.steps = steps
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self.manual_backward(self.loss(batch))
-        if batch_idx % 3 == 2:
+        for _ in range(self.steps if batch_idx % 3 == 2 else 0):
             self.optimizers().step()
+        if batch_idx % 3 == 2:
             self.optimizers().zero_grad()
+
+
+class Adversarial(Toy):
+    """Two optimizers, stepped by itself: a critic's at every batch, the toy's own at every second one."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.automatic_optimization = False
+        self.critic = nn.Linear(8, 1)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        own, critic = self.optimizers()
+        keys = self.k_proj(batch[0]).mean(1)
+        self.step(critic, self.critic(torch.randn_like(keys) - keys.detach()).sigmoid().mean())
+        if batch_idx % 2:
+            self.step(own, self.loss(batch) + 0.1 * self.critic(keys).sigmoid().mean())
+            for scheduler in self.lr_schedulers():
+                scheduler.step()
+
+    def step(self, optimizer: Any, loss: Tensor) -> None:
+        self.toggle_optimizer(optimizer)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        self.untoggle_optimizer(optimizer)
+
+    def configure_optimizers(self) -> Any:
+        critic = [each for name, each in self.named_parameters() if name.startswith("critic")]
+        own = [each for name, each in self.named_parameters() if not name.startswith("critic")]
+        optimizers = [torch.optim.AdamW(own, lr=self.lr), torch.optim.SGD(critic, lr=0.1, momentum=0.9)]
+        return optimizers, [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
 
 
 class Accumulating(Toy):

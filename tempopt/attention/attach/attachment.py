@@ -19,6 +19,7 @@ from torch import nn
 from tempopt.attention.attach.examples import own_example
 from tempopt.attention.attach.hf_interface import BINDING, check_deliverable
 from tempopt.attention.attach.hf_layers import RECIPE, InterfaceLayer, interface_layers, normalises_query
+from tempopt.attention.attach.marks import refuse_baked
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.projection import TemperedProjection, restore
 from tempopt.attention.attach.proof import UnfitError
@@ -90,6 +91,11 @@ class Attachment:
         self._mechanism = mechanism
 
     @property
+    def attached(self) -> bool:
+        """Whether the temperatures are still on the model."""
+        return self._mechanism.attached
+
+    @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each layer in force, without the length factor."""
         own = self._own_temperatures
@@ -110,6 +116,7 @@ class Attachment:
         plan = wanted.plan(len(self.layers))
         self._require_attached()
         self._mechanism.use(plan, entropy)
+        self._mechanism.end_at(plan.temperatures(1.0))
         self.plan, self.entropy, self._own_temperatures = plan, entropy, None
         self.set_progress(self.progress)
 
@@ -136,6 +143,7 @@ class Attachment:
         """
         self._require_attached()
         self._own_temperatures = check_temperatures(temperatures, len(self.layers))
+        self._mechanism.end_at(self._own_temperatures)
         self.set_progress(self.progress)
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
@@ -211,6 +219,7 @@ def attach(
     layers: Layers = "auto",
     way: Way = "auto",
     example: Forward | Literal["auto"] | None = "auto",
+    allow_baked: bool = False,
 ) -> Attachment:
     """Put temperatures on the attention of a model, without editing it.
 
@@ -240,14 +249,19 @@ def attach(
             the size in its configuration) with a quicker test of some ten forwards, if it runs on them:
             ``tested`` and ``not_tested`` of what is returned say what came of it. Where it is not tested,
             call :meth:`Attachment.self_test` before the attachment is relied upon. None tests nothing.
+        allow_baked: Whether to attach to weights that have a temperature in them already, by
+            :func:`~tempopt.attention.attach.bake.bake`. What is attached then comes on top of it.
 
     Raises:
         AttachError: if there is no attention to be found, or a projection or parameter that cannot be
-            tempered from outside, or the self-test fails; the model is then as it was.
+            tempered from outside, or the self-test fails, or the weights are baked; the model is then as it
+            was.
     """
     given = _named(parameters)
     _refuse_unknown(given)
     _refuse_attached(model)
+    if not allow_baked:
+        refuse_baked(model)
     if way not in _WAYS:
         raise AttachError(unknown("way of attaching", way, _WAYS))
     ways = _choose(model, layers, given) if way == "auto" else [way]

@@ -81,7 +81,7 @@ class _Numbers:
 
 
 @dataclass(slots=True)
-class _Binding:
+class Binding:
     """What a tempered module knows; ``index`` is None in one whose temperature stays 1."""
 
     name: str
@@ -110,6 +110,7 @@ class Interface:
             check_implementation(layer)
         self.attached = True
         self.values: tuple[float, ...] = (1.0,) * len(layers)
+        self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.length_scaling: LengthScaling = NoLengthScaling()
         self.normaliser = SoftmaxNormaliser.name
         self.entropy = EntropyParameters()
@@ -128,7 +129,7 @@ class Interface:
         attentions = [own_attention(layer) for layer in asking]
         for layer, attention in zip(asking, attentions, strict=True):
             index = index_of.get(id(layer.module))
-            layer.module.__dict__[BINDING] = _Binding(layer.name, index, self, attention)
+            layer.module.__dict__[BINDING] = Binding(layer.name, index, self, attention)
         for config in self._configs:
             setattr(config, SETTING, _NAMES[getattr(config, SETTING)])
 
@@ -330,7 +331,7 @@ def _attend(
     each serve a group of heads of queries.
     """
     q_BHQD, k_BGKD, v_BGKD = query, key, value
-    binding: _Binding | None = getattr(module, BINDING, None)
+    binding: Binding | None = getattr(module, BINDING, None)
     if binding is None or binding.index is None:
         # A layer that was left out, or of another model with the same configuration.
         attention = attention_by(own, module) if binding is None else binding.attention
@@ -371,7 +372,7 @@ def _attend(
 
 
 def _entropy_arguments(
-    binding: _Binding,
+    binding: Binding,
     module: nn.Module,
     q_BHQD: Tensor,
     k_BGKD: Tensor,
@@ -405,7 +406,7 @@ def _is_causal(
 
 
 def _normalised(
-    binding: _Binding,
+    binding: Binding,
     q_BHQD: Tensor,
     k_BGKD: Tensor,
     v_BGKD: Tensor,
@@ -428,7 +429,7 @@ def _normalised(
     return out_BHQD.transpose(1, 2).contiguous()
 
 
-def _require_whole(binding: _Binding, more: Mapping[str, Any], names: Sequence[str], wanted: str) -> None:
+def _require_whole(binding: Binding, more: Mapping[str, Any], names: Sequence[str], wanted: str) -> None:
     """Refuse what would be computed of other logits, or other keys, than the module's."""
     for name in names:
         if more.get(name) is not None:
@@ -440,7 +441,7 @@ def _require_whole(binding: _Binding, more: Mapping[str, Any], names: Sequence[s
 
 
 def _valid_queries(
-    binding: _Binding, q_BHQD: Tensor, k_BGKD: Tensor, attn_mask: Tensor | None
+    binding: Binding, q_BHQD: Tensor, k_BGKD: Tensor, attn_mask: Tensor | None
 ) -> Tensor | None:
     """Return where a query is no padding, (B, Q) or (1, Q): where it sees itself among the keys."""
     q_len, k_len = q_BHQD.shape[-2], k_BGKD.shape[-2]

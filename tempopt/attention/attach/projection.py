@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from tempopt.attention.attach.query_rows import QueryRows
 from tempopt.errors import AttachError
 
-_BINDING = "_tempopt_binding"
+BINDING = "_tempopt_binding"
+"""Name under which a tempered module holds what it knows."""
 _INITIALISERS = ("reset_parameters", "_reset_parameters")
 
 Placement = tuple[torch.device, torch.dtype]
@@ -33,14 +34,21 @@ class Factors:
 
     Args:
         layers: The projections, first layer first.
+
+    Attributes:
+        values: The factor of each layer, as set.
+        final: The temperature of each layer at the end of the plan.
+        layer_of: The number of the layer that each projection belongs to.
+        shapes: As of :func:`_shapes`, of each projection.
     """
 
     def __init__(self, layers: Sequence[QueryRows]) -> None:
         self.values: tuple[float, ...] = (1.0,) * len(layers)
+        self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.attached = True
         each = [(number, one) for number, layer in enumerate(layers) for one in layer.every]
-        self._layer_of = [number for number, _ in each]
-        self._shapes = [_shapes(one) for _, one in each]
+        self.layer_of = [number for number, _ in each]
+        self.shapes = [_shapes(one) for _, one in each]
         self._places = [_factor_place(*place_of(one)) for _, one in each]
         self._build()
 
@@ -58,10 +66,10 @@ class Factors:
             self._build()
 
     def _build(self) -> None:
-        sizes = [max(shape.numel() for shape, _ in shapes.values()) for shapes in self._shapes]
+        sizes = [max(shape.numel() for shape, _ in shapes.values()) for shapes in self.shapes]
         # Which value each row takes; past the last layer's comes a 1.
         which = torch.full((sum(sizes),), len(self.values))
-        for layer, shapes, rows in zip(self._layer_of, self._shapes, which.split(sizes), strict=True):
+        for layer, shapes, rows in zip(self.layer_of, self.shapes, which.split(sizes), strict=True):
             rows[: min(query for _, query in shapes.values())] = layer
         # A tensor that is born in inference mode could never take part in training.
         with torch.inference_mode(False), torch.no_grad():
@@ -71,7 +79,7 @@ class Factors:
             }
             self.views = [
                 {name: rows[: shape.numel()].view(shape) for name, (shape, _) in shapes.items()}
-                for shapes, rows in zip(self._shapes, self._rows(sizes), strict=True)
+                for shapes, rows in zip(self.shapes, self._rows(sizes), strict=True)
             ]
         self._write()
 
@@ -86,13 +94,13 @@ class Factors:
                 flat.copy_(values.to(flat.dtype).to(flat.device, non_blocking=True)[which])
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("values", "attached", "_shapes", "_layer_of")
+        kept = ("values", "final", "attached", "shapes", "layer_of")
         return {name: value for name, value in vars(self).items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where the projections are now is theirs to say, as soon as they are back themselves.
         self.__dict__.update(state)
-        self._places = [(torch.device("cpu"), torch.float32)] * len(self._shapes)
+        self._places = [(torch.device("cpu"), torch.float32)] * len(self.shapes)
         self._build()
 
 
@@ -118,7 +126,7 @@ def place_of(layer: QueryRows) -> Placement:
 
 
 @dataclass(slots=True)
-class _Binding:
+class Binding:
     """What a tempered module knows: where it is in the model, and the factors of all projections."""
 
     name: str
@@ -173,14 +181,14 @@ def temper(layers: Sequence[QueryRows], factors: Factors) -> None:
 
 
 def _temper(layer: QueryRows, index: int, factors: Factors) -> None:
-    layer.module.__dict__[_BINDING] = _Binding(name=layer.name, index=index, factors=factors)
+    layer.module.__dict__[BINDING] = Binding(name=layer.name, index=index, factors=factors)
     kind: Any = type(layer.module)
     _become(layer.module, _tempered_class(kind, tuple(rows.parameter for rows in layer.rows)))
 
 
 def restore(module: TemperedProjection) -> None:
     """Make the module what it was before :func:`temper`."""
-    binding = module.__dict__.pop(_BINDING)
+    binding = module.__dict__.pop(BINDING)
     binding.factors.attached = False
     _become(module, module._untempered)
 
@@ -232,7 +240,7 @@ def _reading(name: str) -> property:
         parameter = self._parameters[name]
         if parameter is None:
             return None
-        binding: _Binding = self.__dict__[_BINDING]
+        binding: Binding = self.__dict__[BINDING]
         if binding.overwritten:
             raise AttachError(_lost_change(binding, binding.overwritten.pop()))
         factor = binding.factors.views[binding.index][name]
@@ -264,7 +272,7 @@ def _initialising(method: Callable[..., Any]) -> Callable[..., Any]:
     return initialise
 
 
-def _watch(product: Tensor, name: str, binding: _Binding) -> None:
+def _watch(product: Tensor, name: str, binding: Binding) -> None:
     """Notice when the product is changed in place, as by ``nn.init``: that change reaches no parameter."""
     if product.is_inference():
         return
@@ -273,12 +281,12 @@ def _watch(product: Tensor, name: str, binding: _Binding) -> None:
     weakref.finalize(product, _note_change, twin, twin._version, name, binding).atexit = False
 
 
-def _note_change(twin: Tensor, version: int, name: str, binding: _Binding) -> None:
+def _note_change(twin: Tensor, version: int, name: str, binding: Binding) -> None:
     if twin._version != version:
         binding.overwritten.append(name)
 
 
-def _lost_change(binding: _Binding, parameter: str) -> str:
+def _lost_change(binding: Binding, parameter: str) -> str:
     full = f"{binding.name}.{parameter}".lstrip(".")
     return (
         f'"{full}" was changed in place, but what is read there is the parameter divided by the temperature, '
@@ -287,6 +295,6 @@ def _lost_change(binding: _Binding, parameter: str) -> str:
     )
 
 
-def _binding(module: TemperedProjection) -> _Binding:
-    binding: _Binding = module.__dict__[_BINDING]
+def _binding(module: TemperedProjection) -> Binding:
+    binding: Binding = module.__dict__[BINDING]
     return binding

@@ -233,6 +233,36 @@ def _beside(
     return tuple(beside)
 
 
+def output_axes(model: nn.Module, name: str) -> dict[str, int]:
+    """Return the parameters of a projection by name, each with its axis that runs over output features.
+
+    Args:
+        model: The model.
+        name: Name of the projection in it.
+
+    Raises:
+        AttachError: if it is no projection, or rows of its parameters cannot be scaled.
+    """
+    module, owners = model.get_submodule(name), _owners(model)
+    axis = _output_axis(module)
+    if axis is None:
+        raise AttachError(f'"{name}" is a {type(module).__name__}, which is no projection that is known.')
+    _check_whole(name, module)
+    axes = {"weight": axis} | {rows.parameter: 0 for rows in _bias_rows(module, "bias", parts=1)}
+    for parameter in axes:
+        _check_own(name, module, parameter, owners)
+    return axes
+
+
+def check_own(model: nn.Module, name: str, parameter: str) -> None:
+    """Refuse a parameter that cannot be scaled for one module alone.
+
+    Raises:
+        AttachError: if it is computed, quantised or shared.
+    """
+    _check_own(name, model.get_submodule(name), parameter, _owners(model))
+
+
 def is_packed(module: nn.Module) -> bool:
     """Whether the module keeps its projections as ``nn.MultiheadAttention`` does."""
     return isinstance(module, nn.MultiheadAttention) or any(

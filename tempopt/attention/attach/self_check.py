@@ -32,6 +32,12 @@ _LEAST_MOVE = 0.02
 # A parameter that is nowhere larger is as good as closed (zero initialisation, LayerScale).
 _CLOSED = 1e-4
 
+# What another order may make of the way that all layers together move an output. Rows that do not make the
+# query are off by most of it.
+_OFF_BY_HAND, _MOST = 1e-3, 0.3
+# Half precision rounds an output itself by so many units, which may be more than the temperature moves it.
+_ROUNDINGS = 4
+
 _WITHOUT_IT = f"Leave the layer out (layers=[...] takes patterns), or {AS_TEMPERED_MODULE}."
 
 
@@ -224,6 +230,42 @@ class TemperedInterface:
     def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
         """Return None: the function is given the query by itself."""
         return None
+
+
+def same_by_hand(
+    model: nn.Module,
+    tempered: TemperedInterface,
+    forward: Forward,
+    by_hand: Callable[[float], AbstractContextManager[None]],
+) -> bool | None:
+    """Return whether the model without its interface is the same with a temperature put in by other means.
+
+    Args:
+        model: The model, with temperatures attached; afterwards as before.
+        tempered: Its layers.
+        forward: Runs the model on a fixed batch.
+        by_hand: Puts 1/temperature into all of these layers for a while.
+
+    Returns:
+        None if the temperature moves what ``forward`` returns by no more than rounding does, so that nothing
+        can be told.
+    """
+    test, values = _Test(model, tempered, forward, False), tempered.values
+    every = dict.fromkeys(range(len(tempered.names)), tempered.probe)
+    try:
+        with _unchanged(model), tempered.by_temperature_alone():
+            plain, wanted = test.outputs(), test.outputs(every)
+            with tempered.interface.own_implementation(), by_hand(1.0 / tempered.probe):
+                found = test.outputs()
+    finally:
+        tempered.set_values(values)
+    moved = _distance(wanted, plain)
+    types = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    size = _distance(wanted, [torch.zeros_like(each) for each in wanted])
+    rounded = _ROUNDINGS * max(torch.finfo(each).eps for each in types) * size
+    if moved and _distance(wanted, found) <= max(_OFF_BY_HAND * moved, min(rounded, _MOST * moved)):
+        return True
+    return None if rounded >= _MOST * moved else False
 
 
 def _scaled(layer: InterfaceLayer, factor: float) -> AbstractContextManager[None]:

@@ -44,6 +44,9 @@ class Mechanism(Protocol):
     def set(self, temperatures: Sequence[float], entropy_weight: float) -> None:
         """Take the temperatures and the weight of the entropy term."""
 
+    def end_at(self, temperatures: Sequence[float]) -> None:
+        """Take the temperatures at the end of the plan, which a model is evaluated with."""
+
     def set_loss_scale(self, loss_scale: float) -> None:
         """Take the factor on the loss."""
 
@@ -81,6 +84,9 @@ class ByQueryRows:
     def set(self, temperatures: Sequence[float], entropy_weight: float) -> None:
         self.tempered.set_values([1.0 / temperature for temperature in temperatures])
 
+    def end_at(self, temperatures: Sequence[float]) -> None:
+        self._factors.final = tuple(temperatures)
+
     def set_loss_scale(self, loss_scale: float) -> None:
         """Do nothing: nothing is added to the loss."""
 
@@ -116,6 +122,9 @@ class ByInterface:
 
     def set(self, temperatures: Sequence[float], entropy_weight: float) -> None:
         self._interface.set_values([1.0 / temperature for temperature in temperatures], entropy_weight)
+
+    def end_at(self, temperatures: Sequence[float]) -> None:
+        self._interface.final = tuple(temperatures)
 
     def set_loss_scale(self, loss_scale: float) -> None:
         self._interface.set_loss_scale(loss_scale)

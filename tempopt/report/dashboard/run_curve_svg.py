@@ -81,7 +81,7 @@ def _axes(panel: _Panel, title: str, *, has_values: bool = True, has_steps: bool
         if has_steps:
             yield _text(x, bottom + 17, f"{tick:g}", anchor="middle")
     if has_steps:
-        yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, "optimizer steps", anchor="middle")
+        yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, "training steps", anchor="middle")
 
 
 def _line(panel: _Panel, points: Points | Sequence[tuple[float, float]], colour: str, more: str = "") -> str:

@@ -94,10 +94,11 @@ class Server:
 
     def close(self) -> None:
         """End, with every connection; requests in progress are given a moment."""
+        # first: a request that ends writes to the trigger, which the next step closes
+        self._server.task_dispatcher.shutdown(timeout=_END_SECONDS)
         # in the server's own thread, which else would wait for what is closed under its hands
         self._server.trigger.pull_trigger(self._close_everything)
         self._thread.join(_END_SECONDS)
-        self._server.task_dispatcher.shutdown(timeout=_END_SECONDS)
 
     def _close_everything(self) -> None:
         for each in list(self._map.values()):

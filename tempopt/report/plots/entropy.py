@@ -182,7 +182,7 @@ def heads_data(result: StudyResult) -> HeadEntropies:
 
 def plot_entropy(data: Entropies) -> go.Figure:
     """Return a line for each layer and arm."""
-    made = figure(x="optimizer step", y="entropy, share of ln n", height=380)
+    made = figure(x="training step", y="entropy, share of ln n", height=380)
     layers = [data.layers[place] for place in evenly(len(data.layers), _MOST_LAYERS)]
     for arm, colour, dash in (("search", WINNER, "solid"), ("baseline", BASELINE, "dash")):
         if arm not in data.heads:
@@ -249,5 +249,5 @@ def plot_heads(data: HeadEntropies) -> go.Figure:
     made.update_annotations(font={"size": 13, "color": QUIET})
     made.update_yaxes(type="category", autorange="reversed", showgrid=False, title={"text": "head"})
     made.update_xaxes(showgrid=False)
-    made.update_xaxes(title={"text": "optimizer step"}, row=len(arms), col=1)
+    made.update_xaxes(title={"text": "training step"}, row=len(arms), col=1)
     return made

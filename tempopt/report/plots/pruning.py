@@ -293,7 +293,7 @@ def _bound(run: TicketRow, result: StudyResult, arms: Arms, rungs: tuple[int, ..
 
 def plot_pruned(data: Pruned) -> go.Figure:
     """Return the trials' curves, those that were pruned ending in a cross."""
-    made = figure(x="optimizer step", y=data.metric, height=400)
+    made = figure(x="training step", y=data.metric, height=400)
     for curves, colour, name in ((data.complete, WINNER, "complete"), (data.pruned, OTHER, "pruned")):
         if curves:
             made.add_trace(_lines(curves, colour, name))
@@ -330,7 +330,7 @@ def _lines(curves: Sequence[tuple[int, Curve]], colour: str, name: str) -> go.Sc
 
 def plot_pruning_check(data: PruningCheck) -> go.Figure:
     """Return the winner's runs, the bound, and crosses where a run would have been pruned."""
-    made = figure(x="optimizer step", y=data.metric, height=360)
+    made = figure(x="training step", y=data.metric, height=360)
     points = [
         (run.pair + 1, step, value)
         for run in data.drawn()

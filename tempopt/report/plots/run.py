@@ -90,7 +90,7 @@ def plot_trial_curve(data: TrialCurve) -> go.Figure:
             )
         )
     made.update_layout(
-        xaxis={"title": {"text": "optimizer step"}, "anchor": "y2"},
+        xaxis={"title": {"text": "training step"}, "anchor": "y2"},
         yaxis={"title": {"text": plain(data.metric)}, "domain": [0.42, 1.0]},
         yaxis2={"title": {"text": "τ"}, "domain": [0.0, 0.34], "rangemode": "tozero"},
     )

@@ -1,0 +1,147 @@
+"""What a checkpoint says of the temperatures of its model: in its weights if they can be, else beside them.
+
+A checkpoint is a dictionary with a ``state_dict``, as Lightning writes it. When it is written and loaded is
+decided in ``tempopt.training.attach_callback``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.attention.attach.attachment import Attachment, attach
+from tempopt.attention.attach.marks import BESIDE, mark_state, marked_temperatures, unmark_state
+from tempopt.attention.attach.query_rows import Layers
+from tempopt.attention.attach.scalings import Scaling
+from tempopt.errors import UsageError
+
+KEY = "tempopt"
+"""Key of a checkpoint under which it says of its temperatures what its weights do not."""
+
+# What a plan says beside temperatures, without a schedule: a file must not say which code is imported.
+_BESIDE_TEMPERATURES = ("length_scaling", "n0", "length_power", "length_slope", "normaliser", "top_k")
+_REMEDY = "Give a checkpoint of Lightning, or a file that torch.save(model.state_dict(), path) wrote."
+
+
+def put_in_weights(checkpoint: dict[str, Any], model: nn.Module, changes: Sequence[Scaling]) -> bool:
+    """Scale and mark the weights in a checkpoint, and keep them as they were beside it if training goes on.
+
+    Args:
+        checkpoint: What is about to be saved; changed.
+        model: Whose weights it has; not changed.
+        changes: What the temperatures make of them.
+
+    Returns:
+        Whether that could be done; if not, as with weights that are dealt among ranks, nothing was.
+    """
+    state = checkpoint["state_dict"]
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    wanted = [(name, each) for each in changes for name in names.get(id(each.value), [""])]
+    if not all(name in state and state[name].shape == each.value.shape for name, each in wanted):
+        return False
+    kept = {name: state[name] for name, _ in wanted}
+    for name, each in wanted:
+        state[name] = each.of(state[name].detach())
+    mark_state(state, {name.rpartition(".")[0]: each.temperature for name, each in wanted})
+    if "optimizer_states" in checkpoint:
+        checkpoint[KEY] = {"weights": kept}
+    return True
+
+
+def put_beside(
+    checkpoint: dict[str, Any],
+    parameters: Mapping[str, Any],
+    temperatures: Sequence[float],
+    *,
+    layers: Layers,
+    way: str,
+) -> None:
+    """Say in a checkpoint what is to be attached to its weights, which a plain model then refuses.
+
+    Args:
+        checkpoint: What is about to be saved; changed.
+        parameters: Temperature parameters to evaluate with.
+        temperatures: The temperature of each layer to evaluate with.
+        layers: What it is attached to, as for :func:`tempopt.attach`.
+        way: Way of attaching.
+    """
+    checkpoint["state_dict"][BESIDE] = torch.zeros(0)
+    checkpoint[KEY] = {
+        "temperatures": list(temperatures),
+        "parameters": {name: parameters[name] for name in _BESIDE_TEMPERATURES if name in parameters},
+        "layers": layers if isinstance(layers, str) else list(layers),
+        "way": way,
+    }
+
+
+def take_out(checkpoint: dict[str, Any]) -> set[float]:
+    """Have a checkpoint hold the weights as they were trained, so that temperatures can be attached to them.
+
+    Args:
+        checkpoint: What was read; changed.
+
+    Returns:
+        The temperatures that are in its weights, where it does not hold those without them.
+    """
+    state, told = checkpoint["state_dict"], checkpoint.get(KEY) or {}
+    state.pop(BESIDE, None)
+    kept: Mapping[str, Tensor] = told.get("weights") or {}
+    if not kept:
+        return marked_temperatures(state)
+    state.update(kept)
+    unmark_state(state)
+    return set()
+
+
+def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachment | None:
+    """Load a checkpoint into a model, with the temperatures that it is to be evaluated with.
+
+    It reads what :class:`tempopt.AttachCallback` had written, and any other checkpoint of Lightning or state
+    dict. Where temperatures are beside the weights, they are attached to the model. Where they are in the
+    weights, or there are none, nothing is attached, and this is ``model.load_state_dict``.
+
+    Args:
+        model: A model that was built as the one that was saved; changed.
+        path: The file. It is read as data: nothing in it is executed.
+
+    Returns:
+        What was attached; None if nothing had to be.
+
+    Raises:
+        UsageError: The file is missing, holds more than data, or holds no weights by name.
+        AttachError: The temperatures cannot be attached to this model.
+        RuntimeError: Names or shapes of the weights are others than those of the model (from PyTorch).
+    """
+    content = _read(Path(path))
+    told = content.get(KEY) if "state_dict" in content else None
+    state = content.get("state_dict", content)
+    if not isinstance(told, Mapping) or BESIDE not in state:
+        model.load_state_dict(state)
+        return None
+    del state[BESIDE]
+    model.load_state_dict(state)
+    parameters = {
+        name: told["parameters"][name] for name in _BESIDE_TEMPERATURES if name in told["parameters"]
+    }
+    attachment = attach(model, parameters, layers=told["layers"], way=told["way"], example=None)
+    attachment.set_temperatures(told["temperatures"])
+    return attachment
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no checkpoint {path}. {_REMEDY}") from error
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded as data ({type(error).__name__}). {_REMEDY}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("state_dict", content), dict):
+        raise UsageError(f"{path} holds no weights by name. {_REMEDY}")
+    return content

@@ -1,0 +1,372 @@
+"""Finds what a temperature makes of the weights of an attached model, parameter by parameter.
+
+What is done with it, and when, is decided in ``tempopt.attention.attach.bake``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.attention.attach.examples import own_example
+from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
+from tempopt.attention.attach.hf_interface import Interface
+from tempopt.attention.attach.hf_layers import InterfaceLayer, config_of
+from tempopt.attention.attach.projection import BINDING as BY_ROWS
+from tempopt.attention.attach.projection import Binding, Factors, TemperedProjection
+from tempopt.attention.attach.query_names import FUSED_NAMES, INTERLEAVED_NAMES, leaf, query_norm
+from tempopt.attention.attach.query_rows import QueryRows, check_own, output_axes, query_rows
+from tempopt.attention.attach.self_check import Forward, TemperedInterface, same_by_hand
+from tempopt.errors import AttachError
+from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
+
+At = Literal["final", "current"] | Sequence[float]
+Example = Forward | Literal["auto"] | None
+
+AT_LOAD = (
+    "Keep the temperature beside the weights: save checkpoints with tempopt.AttachCallback and load them "
+    "with tempopt.load_checkpoint(model, path), or attach it to the model once its weights are loaded."
+)
+# A norm that is told to scale its output rounds in another order, and no more.
+_OFF = 1e-2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What a temperature makes of one parameter.
+
+    Args:
+        layer: Name of the attention layer in the model.
+        module: Module that owns the parameter.
+        parameter: Its name there.
+        query: True where the parameter makes the query, broadcasting to it.
+        inverse: 1/temperature.
+        plus: What the module adds to the parameter before it multiplies with it: 1 in some norms, else 0.
+    """
+
+    layer: str
+    module: nn.Module
+    parameter: str
+    query: Tensor
+    inverse: float = 1.0
+    plus: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        """The temperature, without the last digits that its inverse has lost."""
+        return float(f"{1.0 / self.inverse:.12g}")
+
+    @property
+    def value(self) -> Tensor:
+        """The parameter, whether a temperature is attached or not."""
+        found = self.module._parameters[self.parameter]
+        assert found is not None
+        return found
+
+    def of(self, value: Tensor) -> Tensor:
+        """Return the scaled value of the parameter, rounded as an attached temperature rounds it."""
+        wide = torch.float64 if value.dtype == torch.float64 else torch.float32
+        factor = torch.ones(self.query.shape, dtype=wide).masked_fill_(self.query, self.inverse)
+        factor = factor.to(value.device)
+        scaled = (value + self.plus) * factor - self.plus if self.plus else value * factor
+        return scaled.to(value.dtype)
+
+    def at(self, inverse: float) -> Scaling:
+        """Return the same for another temperature."""
+        return dataclasses.replace(self, inverse=inverse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """The weights that may make the query of one layer, likeliest first, and whether that is certain."""
+
+    of: list[list[Scaling]]
+    certain: bool
+
+    def at(self, number: int, inverse: float) -> list[Scaling]:
+        """Return one of them, or the last if there are not as many."""
+        return [each.at(inverse) for each in self.of[min(number, len(self.of) - 1)]]
+
+
+def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Scaling]:
+    """Return what the temperatures that are attached to a model make of its weights.
+
+    Args:
+        model: A model with all of its tempered layers; not changed.
+        at: ``final`` for the temperatures at the end of the plan, ``current`` for those in force, or one for
+            each layer.
+        example: As for :func:`tempopt.attention.attach.bake.bake`.
+
+    Raises:
+        AttachError: if no temperature is attached, or weights cannot hold it.
+    """
+    found = _by_rows(model, at)
+    for interface, layers in _interfaces(model):
+        _refuse_behind(interface)
+        _refuse_part(len(layers), len(interface.values))
+        inverse = _inverse(at, interface)
+        proof = _Proof(model, TemperedInterface(layers, interface), example)
+        found += _by_interface(proof, inverse)
+    if not found:
+        raise AttachError(
+            f"{type(model).__name__} has no temperature attached, so there is none to write into its "
+            "weights. Attach one first (tempopt.attach). A tempopt.TemperedModule has its temperature among "
+            "its arguments, which its checkpoints hold."
+        )
+    return found
+
+
+def of_rows(rows: QueryRows, inverse: float) -> list[Scaling]:
+    """Return what a temperature makes of the query rows of one layer."""
+    found = []
+    for each in rows.every:
+        for part, value in each.parameters():
+            axis = part.axis if value.ndim > 1 else 0
+            query = _rows_along(
+                value, axis, torch.arange(value.shape[axis]) < value.shape[axis] // part.parts
+            )
+            scaling = Scaling(layer=rows.name, module=each.module, parameter=part.parameter, query=query)
+            found.append(scaling.at(inverse))
+    return found
+
+
+def write(changes: Sequence[Scaling]) -> None:
+    """Write scaled values into the parameters, in place."""
+    with torch.no_grad():
+        for each in changes:
+            each.value.copy_(each.of(each.value))
+
+
+@contextmanager
+def _written(changes: Sequence[Scaling]) -> Iterator[None]:
+    kept = [each.value.detach().clone() for each in changes]
+    write(changes)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for each, value in zip(changes, kept, strict=True):
+                each.value.copy_(value)
+
+
+def _rows_along(value: Tensor, axis: int, rows: Tensor) -> Tensor:
+    """Return rows of a parameter in a shape that broadcasts to it."""
+    return rows.view([-1 if each == axis else 1 for each in range(value.ndim)])
+
+
+def _inverse(at: At, held: Factors | Interface) -> Sequence[float]:
+    """Return 1/temperature of each layer."""
+    if at == "current":
+        return held.values
+    return [1.0 / each for each in (held.final if at == "final" else at)]
+
+
+def _by_rows(model: nn.Module, at: At) -> list[Scaling]:
+    bindings: list[tuple[nn.Module, Binding]] = [
+        (module, module.__dict__[BY_ROWS])
+        for module in model.modules()
+        if isinstance(module, TemperedProjection)
+    ]
+    every = {id(binding.factors): binding.factors for _, binding in bindings}
+    _refuse_part(len(bindings), sum(len(factors.shapes) for factors in every.values()))
+    found: list[Scaling] = []
+    names: dict[tuple[int, int], str] = {}
+    for module, binding in sorted(bindings, key=lambda each: each[1].index):
+        factors = binding.factors
+        layer = factors.layer_of[binding.index]
+        # what is beside a projection has the name of its layer
+        name = names.setdefault((id(factors), layer), binding.name)
+        for parameter, (shape, count) in factors.shapes[binding.index].items():
+            query = (torch.arange(shape.numel()) < count).view(shape)
+            scaling = Scaling(layer=name, module=module, parameter=parameter, query=query)
+            found.append(scaling.at(_inverse(at, factors)[layer]))
+    return found
+
+
+def _interfaces(model: nn.Module) -> Iterator[tuple[Interface, list[InterfaceLayer]]]:
+    found: dict[int, tuple[Interface, dict[int, InterfaceLayer]]] = {}
+    for name, module in model.named_modules():
+        binding: Any = module.__dict__.get(BY_INTERFACE)
+        if binding is not None and binding.index is not None:
+            layers = found.setdefault(id(binding.interface), (binding.interface, {}))[1]
+            layers[binding.index] = InterfaceLayer(name, module)
+    for interface, layers in found.values():
+        yield interface, [layers[index] for index in sorted(layers)]
+
+
+def _refuse_part(seen: int, there_are: int) -> None:
+    if seen != there_are:
+        raise AttachError(
+            f"This module has {seen} of the {there_are} projections and layers that a temperature is "
+            "attached to. Give the whole model."
+        )
+
+
+def _refuse_behind(interface: Interface) -> None:
+    """Refuse what is decided where keys are seen, which no weight of the query can do."""
+    if not isinstance(interface.length_scaling, NoLengthScaling):
+        raise AttachError(
+            f'length_scaling="{interface.length_scaling.name}" cannot be written into weights: it follows '
+            f"the number of keys that each query sees, and weights are the same for all. {AT_LOAD}"
+        )
+    if interface.normaliser != SoftmaxNormaliser.name:
+        raise AttachError(
+            f'normaliser="{interface.normaliser}" cannot be written into weights: it stands in place of the '
+            f"softmax in the model's code. {AT_LOAD}"
+        )
+
+
+def _own_forward(model: nn.Module, layers: Sequence[InterfaceLayer]) -> Forward | None:
+    """Return a forward, on inputs that it names itself, of the outermost module around all layers."""
+    around = [
+        module
+        for name, module in model.named_modules()
+        if not name or all(layer.name.startswith(f"{name}.") for layer in layers)
+    ]
+    return next((forward for forward in map(own_example, around) if forward is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """Whether weights make the query, on a forward of the model."""
+
+    model: nn.Module
+    tempered: TemperedInterface
+    example: Example
+
+    def same(self, by_hand: Callable[[float], AbstractContextManager[None]]) -> bool | None:
+        """Return whether the output is the same by hand, None if nothing can be told."""
+        if self.example != "auto":
+            return self._compared(self.example, by_hand)
+        try:
+            return self._compared(_own_forward(self.model, self.tempered.layers), by_hand)
+        except AttachError:
+            raise
+        except Exception:
+            # on inputs that a person's model names, but does not run on, nothing can be told
+            return None
+
+    def _compared(
+        self, forward: Forward | None, by_hand: Callable[[float], AbstractContextManager[None]]
+    ) -> bool | None:
+        return None if forward is None else same_by_hand(self.model, self.tempered, forward, by_hand)
+
+
+def _by_interface(proof: _Proof, inverse: Sequence[float]) -> list[Scaling]:
+    """Return the likeliest weights that make the query, as a forward proves or as their names say."""
+    names = proof.tempered.names
+    every = [_choices(proof.model, layer) for layer in proof.tempered.layers]
+    uncertain = [name for name, each in zip(names, every, strict=True) if not each.certain]
+    told = []
+    for number in range(max(len(each.of) for each in every)):
+        told.append(proof.same(_by_hand(every, number)))
+        if told[-1] or (told[-1] is None and not uncertain):
+            return [
+                one for each, factor in zip(every, inverse, strict=True) for one in each.at(number, factor)
+            ]
+    if None in told:
+        raise AttachError(_uncertain(uncertain[0]))
+    raise AttachError(
+        f'The temperature of "{names[0]}" cannot be written into its weights: with it in those that make the '
+        f"query by their names, the output is another. {AT_LOAD}"
+    )
+
+
+def _by_hand(every: Sequence[_Choices], number: int) -> Callable[[float], AbstractContextManager[None]]:
+    return lambda inverse: _written([one for each in every for one in each.at(number, inverse)])
+
+
+def _uncertain(name: str) -> str:
+    return (
+        f'Which weights make the query of "{name}" cannot be told from their names. Give an example to prove '
+        f"it on, as in tempopt.bake(model, example=lambda: model(batch)). {AT_LOAD}"
+    )
+
+
+def _choices(model: nn.Module, layer: InterfaceLayer) -> _Choices:
+    """Return the weights that may make the query of a layer.
+
+    Raises:
+        AttachError: if none can.
+    """
+    norm = query_norm(layer.module)
+    names = [each for each in layer.module._modules if leaf(each) in FUSED_NAMES | INTERLEAVED_NAMES]
+    try:
+        if norm is not None:
+            return _Choices(of=[_norm(model, layer, norm)], certain=norm != "qk_norm")
+        if len(names) == 1:
+            return _Choices(of=_fused(model, layer, f"{layer.name}.{names[0]}".lstrip(".")), certain=False)
+        rows = query_rows(model, [layer.name])
+        found = [dataclasses.replace(one, layer=layer.name) for each in rows for one in of_rows(each, 1.0)]
+        return _Choices(of=[found], certain=True)
+    except AttachError as error:
+        raise AttachError(
+            f'The temperature of "{layer.name}" cannot be written into its weights. {error} {AT_LOAD}'
+        ) from error
+
+
+def _fused(model: nn.Module, layer: InterfaceLayer, name: str) -> list[list[Scaling]]:
+    """Return the layouts that a fused projection may have: the query first, or head by head."""
+    module = model.get_submodule(name)
+    axes = output_axes(model, name)
+    config = config_of(layer.module)
+    heads = config.num_attention_heads
+    width = getattr(layer.module, "head_dim", None) or config.hidden_size // heads
+    count = module._parameters["weight"].shape[axes["weight"]]  # type: ignore[union-attr]
+    layouts = [torch.arange(count) < heads * width]
+    if count == 3 * heads * width:
+        layouts.append(torch.tensor([True, False, False]).repeat(heads).repeat_interleave(width))
+    return [
+        [
+            Scaling(
+                layer=layer.name,
+                module=module,
+                parameter=parameter,
+                query=_rows_along(module._parameters[parameter], axis, rows),  # type: ignore[arg-type]
+            )
+            for parameter, axis in axes.items()
+        ]
+        for rows in layouts
+    ]
+
+
+def _norm(model: nn.Module, layer: InterfaceLayer, name: str) -> list[Scaling]:
+    """Return what scales the output of a norm behind the query's projection: its weight and bias."""
+    norm, full = layer.module.get_submodule(name), f"{layer.name}.{name}".lstrip(".")
+    if norm._parameters.get("weight") is None:
+        raise AttachError(f'Its query is normalised by "{full}", which has no weight that could take it.')
+    own = [each for each, value in norm._parameters.items() if value is not None]
+    for each in own:
+        check_own(model, full, each)
+    for plus in (0.0, 1.0):
+        found = [
+            Scaling(
+                layer=layer.name,
+                module=norm,
+                parameter=each,
+                query=torch.ones([1] * norm._parameters[each].ndim, dtype=torch.bool),  # type: ignore[union-attr]
+                plus=plus if each == "weight" else 0.0,
+            )
+            for each in own
+        ]
+        if _scales_output(norm, found):
+            return found
+    raise AttachError(f'Its query is normalised by "{full}", whose output its weight does not scale.')
+
+
+def _scales_output(norm: nn.Module, changes: Sequence[Scaling]) -> bool:
+    """Whether the output of a norm is halved by what is to halve it."""
+    weight = changes[0].value
+    drawn = torch.randn(2, 3, *weight.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        inputs = drawn.to(weight.device, weight.dtype)
+        before = norm(inputs).double()
+        with _written([each.at(0.5) for each in changes]):
+            after = norm(inputs).double()
+    return bool((after - before / 2).norm() <= _OFF * before.norm())

@@ -1,0 +1,53 @@
+"""What a run counts as its steps: how many it has taken, and how many it will take.
+
+They are optimizer steps. Under manual optimization Lightning ends a training by one of two counts: the steps
+of all optimizers together (``max_steps``), or batches (``max_epochs``). A run counts what ends it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning as L
+
+from tempopt.errors import SpecError
+
+
+def step_of(trainer: L.Trainer) -> int:
+    """Return the number of steps that a training has taken, from 0 to :func:`steps_of`.
+
+    The last batch under manual optimization may go beyond ``max_steps``, if it takes several steps.
+    """
+    if _counts_batches(trainer):
+        counted: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+        return int(counted.processed)
+    return trainer.global_step
+
+
+def steps_of(trainer: L.Trainer) -> int:
+    """Return the number of steps of a whole training.
+
+    Raises:
+        SpecError: The training has no end that is known beforehand.
+    """
+    total = trainer.estimated_stepping_batches
+    if not math.isfinite(total) or total < 0:
+        raise SpecError(
+            "The temperature follows the progress of training, and this training has no known end. "
+            "Give the trainer max_steps, or max_epochs with a dataloader that has a length."
+        )
+    if trainer.lightning_module.automatic_optimization or _counts_batches(trainer):
+        return int(total)
+    if trainer.max_epochs != -1 and math.isfinite(trainer.num_training_batches):
+        raise SpecError(
+            f"The temperature follows the progress of training, and with max_steps={trainer.max_steps} and "
+            f"max_epochs={trainer.max_epochs} the end of this training is not known: under manual "
+            "optimization max_steps counts the steps of all optimizers and max_epochs counts batches. Give "
+            "the trainer one of the two."
+        )
+    return trainer.max_steps
+
+
+def _counts_batches(trainer: L.Trainer) -> bool:
+    return not trainer.lightning_module.automatic_optimization and trainer.max_steps == -1

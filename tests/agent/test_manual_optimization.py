@@ -1,0 +1,43 @@
+"""A module that steps two optimizers by itself is searched, pruned and resumed as any other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tempopt.study.api import check, search
+from tests.servers import worker_pids
+from tests.toy_study import URL, Watcher, ended, tickets, toy_spec, training, undisturbed_study
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("toy_folder")]
+
+EPOCHS = {"max_steps": -1, "max_epochs": 4, "val_check_interval": 5, "check_val_every_n_epoch": 1}
+
+
+def adversarial(**changes: Any) -> dict[str, Any]:
+    return {**toy_spec(**changes), "model": {"class_path": "toy_modules.Adversarial"}}
+
+
+def test_its_length_is_told_in_what_ends_it() -> None:
+    # the toy data have ten batches an epoch
+    assert "A run takes 24 steps." in check(adversarial(), dry_run=True)
+    assert "A run takes 40 steps." in check(adversarial(trainer=EPOCHS), dry_run=True)
+
+
+@pytest.mark.parametrize("trainer", [{"max_steps": 60}, EPOCHS], ids=["steps", "epochs"])
+def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]
+) -> None:
+    changes = {"trainer": trainer}
+    whole = undisturbed_study(tmp_path_factory.mktemp("whole"), spec=adversarial, **changes)
+    killer = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGKILL))
+    killed = ended(search(adversarial(**changes), storage=URL, workers=1, observer=killer))
+    assert any("SIGKILL" in note for note in killer.notes)
+    assert 2 in {ticket.attempt for ticket in tickets()}
+    assert (killed.facts, killed.reports) == (whole.facts, whole.reports)
+    assert killed.result.verdict == whole.result.verdict is not None
+    assert killed.result.tickets["search"].done == 8
+    assert "pruned" in {ticket.outcome for ticket in tickets()}

@@ -1,0 +1,355 @@
+"""Baked weights: the outputs of the attached model, without the attachment and without tempopt."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tempopt
+from tempopt import AttachError, UsageError, attach, bake, load_checkpoint
+from tempopt.attention.attach import detach
+
+WIDTH = 16
+MOVING = {"schedule": "linear", "temperature_init": 5.0, "temperature_final": 0.3, "layer_pattern": "linear"}
+MOVING |= {"layer_ratio": 3.0}
+
+
+def encoder() -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 32, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+def items() -> Tensor:
+    return torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def outputs(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        out = model(items())
+    assert isinstance(out, Tensor)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_by_query_rows_the_outputs_are_those_of_the_end_of_the_plan_to_the_bit(dtype: torch.dtype) -> None:
+    model, given = encoder().to(dtype), items().to(dtype)
+    attachment = attach(model, MOVING)
+    attachment.set_progress(1.0)
+    # Without gradients PyTorch takes a fused way past the projections where it can.
+    attached, ended = model(given), attachment.temperatures
+    attachment.set_progress(0.2)
+    assert bake(model) == dict(zip(attachment.layers, map(pytest.approx, ended), strict=True))
+    assert not attachment.attached
+    assert {type(module) for module in model.modules()} == {type(module) for module in encoder().modules()}
+    assert torch.equal(model(given), attached)
+
+
+def test_the_temperatures_in_force_can_be_baked_instead() -> None:
+    model = encoder()
+    attachment = attach(model, MOVING)
+    attachment.set_progress(0.5)
+    attached = outputs(model)
+    bake(model, at="current")
+    assert torch.equal(outputs(model), attached)
+    held = encoder()
+    attach(held, MOVING).set_temperatures([0.25, 4.0])
+    assert list(bake(held).values()) == [0.25, 4.0]
+
+
+def test_a_wrapper_and_copies_of_an_attached_model_are_baked_as_it_is() -> None:
+    model = encoder()
+    attach(model, MOVING).set_progress(1.0)
+    attached = outputs(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model):
+        bake(nn.Sequential(other))
+        assert torch.equal(outputs(other), attached)
+
+
+def test_what_makes_queries_beside_a_projection_is_baked_with_it() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.query_global, self.key = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = Attention()
+
+    model = Model()
+    before = copy.deepcopy(model.state_dict())
+    attach(model, {"temperature_init": 4.0}, example=None)
+    assert bake(model) == {"attention.query": 4.0}
+    for name, value in model.state_dict().items():
+        assert torch.equal(value * (1.0 if ".key" in name else 4.0), before[name])
+
+
+def test_only_an_attached_model_and_only_the_whole_of_it_can_be_baked() -> None:
+    model = encoder()
+    with pytest.raises(AttachError, match=r"no temperature attached.*tempopt.attach.*TemperedModule"):
+        bake(model)
+    attach(model, MOVING)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(AttachError, match="1 of the 2 projections"):
+        bake(model.layers[0])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    bake(model)
+    with pytest.raises(AttachError, match="no temperature attached"):
+        bake(model)
+
+
+# ---- the mark
+
+
+def baked() -> nn.TransformerEncoder:
+    model = encoder()
+    attach(model, {"temperature_init": 0.5})
+    bake(model)
+    return model
+
+
+def saved(model: nn.Module) -> Any:
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_a_model_that_is_baked_is_not_attached_to_unless_that_is_asked_for() -> None:
+    for model in (baked(), copy.deepcopy(baked()), pickle.loads(pickle.dumps(baked()))):
+        with pytest.raises(AttachError, match=r'"layers.0.self_attn" has the temperature 0.5.*allow_baked'):
+            attach(model, {"temperature_init": 0.5})
+        attach(model, {"temperature_init": 0.5}, allow_baked=True)
+        bake(model)
+        with pytest.raises(AttachError, match=r"has the temperature 0.25 "):
+            attach(model, {})
+
+
+def test_the_mark_goes_with_saved_weights_into_another_model() -> None:
+    state = saved(baked())
+    assert list(state) == list(encoder().state_dict())
+    model = encoder()
+    model.load_state_dict(state, strict=True)
+    assert torch.equal(outputs(model), outputs(baked()))
+    with pytest.raises(AttachError, match=r"has the temperature 0.5 in its weights"):
+        attach(model, {})
+    # and on
+    again = encoder()
+    again.load_state_dict(saved(model))
+    with pytest.raises(AttachError, match=r"has the temperature 0.5 in its weights"):
+        attach(again, {})
+    # weights without a temperature take it away
+    model.load_state_dict(saved(encoder()))
+    attach(model, {})
+
+
+def test_baked_weights_are_not_loaded_under_an_attached_temperature() -> None:
+    model = encoder()
+    attachment = attach(model, {"temperature_init": 0.5})
+    with pytest.raises(AttachError, match="has one attached, which would come on top of it. Detach it first"):
+        model.load_state_dict(saved(baked()))
+    attachment.detach()
+    model.load_state_dict(saved(baked()))
+
+
+def test_temperature_one_leaves_no_mark() -> None:
+    model = encoder()
+    attach(model, {"temperature_init": 2.0, "temperature_final": 1.0, "schedule": "linear"})
+    assert set(bake(model).values()) == {1.0}
+    attach(model, {})
+
+
+def test_a_state_dict_of_baked_weights_is_one_of_any_process(tmp_path: Path) -> None:
+    torch.save(baked().state_dict(), tmp_path / "baked.pt")
+    (tmp_path / "tempopt.py").write_text("raise ImportError")
+    code = f"""
+import torch
+from torch import nn
+layer = nn.TransformerEncoderLayer({WIDTH}, 4, 32, dropout=0.0, batch_first=True)
+model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+model.load_state_dict(torch.load("baked.pt"))
+items = torch.randn(3, 5, {WIDTH}, generator=torch.Generator().manual_seed(1))
+with torch.no_grad():
+    torch.save(model(items), "out.pt")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(torch.load(tmp_path / "out.pt"), outputs(baked()))
+
+
+def test_load_checkpoint_reads_plain_weights_and_says_of_others_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    torch.save(baked().state_dict(), path)
+    model = encoder()
+    assert load_checkpoint(model, path) is None
+    assert torch.equal(outputs(model), outputs(baked()))
+    with pytest.raises(UsageError, match="There is no checkpoint"):
+        load_checkpoint(model, tmp_path / "nothing.pt")
+    torch.save([1, 2], path)
+    with pytest.raises(UsageError, match="holds no weights by name"):
+        load_checkpoint(model, path)
+    torch.save({"state_dict": baked()}, path)
+    with pytest.raises(UsageError, match="cannot be loaded as data"):
+        load_checkpoint(model, path)
+
+
+# ---- models of transformers
+
+SIZES: dict[str, Any] = dict(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=16,
+    vocab_size=20,
+    max_position_embeddings=32,
+    pad_token_id=0,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+
+def hugging(family: str, **more: Any) -> Any:
+    transformers = pytest.importorskip(
+        "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
+    )
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**SIZES | more)
+    model = getattr(transformers, f"{family}Model")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape))
+    return model.eval()
+
+
+def said(model: Any) -> Tensor:
+    tokens = torch.randint(1, 20, (2, 7), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        out: Tensor = model(tokens)[0]
+    return out
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Qwen3": {"head_dim": 4, "num_key_value_heads": 2},  # a norm behind the query
+    "Gemma3Text": {"head_dim": 4, "num_key_value_heads": 2},  # that adds 1 to its weight
+    "Phi3": {"num_key_value_heads": 2},  # query, key and value in one, the query first
+    "GPTNeoX": {},  # head by head
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_by_the_interface_powers_of_two_are_kept_to_the_bit_and_others_up_to_rounding(family: str) -> None:
+    for temperature in (0.25, 3.0):
+        model = hugging(family, **FAMILIES[family])
+        plain = said(model)
+        hot = {"temperature_init": temperature}
+        attachment = attach(model, hot, way="attention_interface", example=None)
+        attached = said(model)
+        told = bake(model, example=lambda model=model: model(torch.arange(1, 8)[None])[0])
+        assert list(told) == attachment.layers and set(told.values()) == {temperature}
+        moved = (attached - plain).abs().max()
+        assert (said(model) - attached).abs().max() < 1e-4 * moved
+        # what adds 1 to its weight rounds it before
+        if temperature == 0.25 and family != "Gemma3Text":
+            assert torch.equal(said(model), attached)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_in_half_precision_are_baked_as_exactly_as_they_can_be(family: str) -> None:
+    model = hugging(family, **FAMILIES[family]).to(torch.bfloat16)
+    plain = said(model)
+    attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+    attached = said(model)
+    bake(model, example=lambda: model(torch.arange(1, 8)[None])[0])
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+    off = (said(model) - attached).float().norm()
+    assert not torch.equal(attached, plain)
+    # what adds 1 to its weight rounds it before
+    assert off == 0.0 or (family == "Gemma3Text" and off < 4 * 2**-7 * attached.float().norm())
+
+
+def test_where_names_do_not_tell_what_makes_the_query_an_example_has_to() -> None:
+    model = hugging("GPTNeoX")
+    attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(AttachError, match=r"cannot be told from their names.*example=lambda: model\(batch\)"):
+        bake(model, example=None)
+    # one token sees nothing but itself, whatever the temperature
+    with pytest.raises(AttachError, match="cannot be told from their names"):
+        bake(model, example=lambda: model(torch.ones(1, 1, dtype=torch.long))[0])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.config._attn_implementation.startswith("tempopt")
+
+
+class Squashed(nn.Linear):
+    """A projection behind which a factor on its rows is not one on the query."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return torch.tanh(super().forward(input))
+
+
+def test_an_example_refuses_weights_that_have_the_name_and_do_not_scale_the_query() -> None:
+    model = hugging("Llama")
+    for layer in model.layers:
+        layer.self_attn.q_proj.__class__ = Squashed
+    attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+    # the model names inputs of its own
+    with pytest.raises(AttachError, match="the output is another"):
+        bake(model)
+
+
+@pytest.mark.parametrize(
+    ("beside", "reason"),
+    [
+        ({"length_scaling": "log_n"}, "the number of keys that each query sees"),
+        ({"normaliser": "sparsemax"}, "in place of the softmax"),
+    ],
+)
+def test_what_is_decided_where_keys_are_seen_is_refused_with_what_works(beside: Any, reason: str) -> None:
+    model = hugging("Llama")
+    attach(model, {"temperature_init": 0.5, **beside}, example=None)
+    with pytest.raises(AttachError, match=rf"{reason}.*tempopt.AttachCallback.*tempopt.load_checkpoint"):
+        bake(model)
+    detach(model)
+    # the entropy term is one of training
+    attach(model, {"temperature_init": 0.5, "entropy_lambda": 0.1}, example=None)
+    assert set(bake(model).values()) == {0.5}
+
+
+def test_parameters_that_cannot_hold_a_temperature_are_refused() -> None:
+    tied = hugging("Llama")
+    tied.layers[1].self_attn.q_proj.weight = tied.layers[0].self_attn.q_proj.weight
+    unscaled = hugging("Qwen3", **FAMILIES["Qwen3"])
+    for layer in unscaled.layers:
+        layer.self_attn.q_norm = nn.RMSNorm(4, elementwise_affine=False)
+    for model, reason in ((tied, "is shared by"), (unscaled, "has no weight that could take it")):
+        attach(model, {"temperature_init": 0.5}, way="attention_interface", example=None)
+        with pytest.raises(AttachError, match=rf"{reason}.*tempopt.load_checkpoint"):
+            bake(model)
+
+
+def test_the_mark_is_in_the_configuration_that_save_pretrained_keeps(tmp_path: Path) -> None:
+    model = hugging("Llama")
+    attach(model, {"temperature_init": 0.5})
+    bake(model)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert torch.equal(said(again), said(model))
+    with pytest.raises(AttachError, match=r"has the temperature 0.5 in its weights already"):
+        attach(again, {})
+
+
+def test_the_names_are_of_the_package_itself() -> None:
+    assert tempopt.bake is bake and tempopt.load_checkpoint is load_checkpoint

@@ -1,0 +1,98 @@
+"""What a database can make of whoever reads it: nothing is run, fetched or told that its rows name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tests.report.made_study import World, make, write
+
+URL = "sqlite:///tempopt.db"
+READING = (
+    *("list", "list --json", "show pairs", "show pairs --json", "show pairs --watch", "show own"),
+    *("logs pairs", "logs pairs search-0", "export pairs", "export pairs --format python", "report pairs"),
+    *("export own", "report own", "show scheduled", "gc --dry-run", "gc", "delete own --yes"),
+)
+# Nothing has been found in it that could be exported.
+REFUSED = {"export own": 1}
+# Commands in a process of their own, in which everything is written down that leaves it.
+WATCHED = """
+import json, sys, urllib.request
+done, seen = [], []
+def hook(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec"):
+        seen.append([event, str(arguments[-1] if event == "socket.connect" else arguments)])
+    if event == "import" and arguments[0].startswith("innocent"):
+        seen.append([event, arguments[0]])
+    if event == "open" and "named-by-a-row" in str(arguments[0]):
+        seen.append([event, str(arguments[0])])
+sys.addaudithook(hook)
+from tempopt.cli import main
+for line in sys.argv[1:]:
+    done.append(main(line.split()))
+ours = len(seen)
+from tempopt.report.dashboard.access import Access
+from tempopt.report.dashboard.dashboard import Dashboard
+with Dashboard("sqlite:///tempopt.db", host="127.0.0.1", port=0, access=Access(), first="pairs") as served:
+    root = served.url.rstrip("/")
+    for path in ("/dashboard", "/api/studies"):
+        urllib.request.urlopen(root + path).read()
+seen = seen[:ours] + [each for each in seen[ours:] if not {"127.0.0.1", "0.0.0.0"} & set(each[1].split("'"))]
+print(json.dumps([done, seen]), file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a study that names modules, variables, addresses and files wherever a spec or a row can."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("A_SECRET", "the-value-of-a-secret")
+    Path("innocent.py").write_text("open('imported', 'w').close()\n")
+    arguments = {"init_args": {"path": "${A_SECRET}"}}
+    made = make(World(trials=4, layers=1, heads=1, study={"evaluate_only": None}))
+    spec = {
+        **made.row.spec,
+        "model": {"class_path": "innocent.Model", **arguments},
+        "data": {"class_path": "innocent.Data", **arguments},
+        "trainer": {
+            "max_steps": 1000,
+            "callbacks": [{"class_path": "innocent.Callback", **arguments}],
+            "logger": [
+                {"class_path": "innocent.Logger", "init_args": {"url": "http://127.0.0.1:9/${A_SECRET}"}}
+            ],
+            "profiler": {"class_path": "innocent.Profiler"},
+        },
+    }
+    write(URL, replace(made, row=replace(made.row, spec=StudySpec.parse(spec, source="a row").to_json())))
+    own = World(trials=4, confirmed=False, layers=0).spec().to_json()
+    own["study"] = {**own["study"], "name": "own", "evaluate_only": "/named-by-a-row/${A_SECRET}.ckpt"}
+    own["search"] = {"temperature_init": {"low": 0.5, "high": 2.0}}
+    with Store.open(URL) as store:
+        study = store.create_study("own", StudySpec.parse(own, source="a row").to_json(), "0")
+        own["search"] = {"schedule": ["innocent:Schedule"]}
+        own["study"]["name"] = "scheduled"
+        store.create_study("scheduled", own, "0")
+        store.set_checkpoints(store.load_study("pairs").id, "http://127.0.0.1:9/runs")
+        store.add_jobs("pairs", "innocent:Launcher", {}, ["1"])
+        store.add_jobs("pairs", "ray", {"address": "ray://127.0.0.1:9"}, ["innocent-0:0"])
+        store.set_checkpoints(study.id, "reference://x::file:///named-by-a-row")
+
+
+@pytest.mark.usefixtures("hostile")
+def test_no_command_that_reads_runs_or_fetches_what_a_row_names() -> None:
+    runner = [sys.executable, "-c", WATCHED, *READING]
+    done = subprocess.run(runner, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    codes, seen = json.loads(done.stderr.splitlines()[-1])
+    assert dict(zip(READING, codes, strict=True)) == {each: REFUSED.get(each, 0) for each in READING}
+    assert seen == []
+    assert not Path("imported").exists()
+    for text in (done.stdout, done.stderr, *(page.read_text() for page in Path().glob("*.html"))):
+        assert "the-value-of-a-secret" not in text

@@ -1,0 +1,285 @@
+"""A Trainer with AttachCallback trains the plan, and its checkpoints are of the model that it validated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from tempopt import AttachCallback, AttachError, SpecError, attach, bake, load_checkpoint
+from tempopt.training.callbacks import TemperatureCallback
+from tempopt.training.checkpoints import load_weights
+
+PLAN = {"schedule": "linear", "temperature_init": 4.0, "temperature_final": 0.3}
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.chdir(tmp_path)
+    import toy_modules
+
+    yield toy_modules
+    sys.modules.pop("toy_modules", None)
+
+
+@pytest.fixture
+def fitted(toys: Any) -> Callable[..., tuple[Any, L.Trainer]]:
+    """Return a function that trains a stock transformer with callbacks, and returns it with its Trainer."""
+
+    def fit(*callbacks: Any, model: Any = None, steps: int = 12, **more: Any) -> tuple[Any, L.Trainer]:
+        torch.manual_seed(0)
+        model = toys.Stock() if model is None else model
+        made = trainer(*callbacks, max_steps=steps)
+        made.fit(model, datamodule=Data(), **more)
+        return model, made
+
+    return fit
+
+
+def trainer(*callbacks: Any, **more: Any) -> L.Trainer:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    return L.Trainer(
+        callbacks=list(callbacks),
+        logger=False,
+        accelerator="cpu",
+        enable_checkpointing=False,
+        **quiet,
+        **more,
+    )
+
+
+class Data(L.LightningDataModule):
+    """Items without randomness, so that a run is what its first weights and its plan make of it."""
+
+    def items(self, number: int) -> Any:
+        items = torch.randn(number, 4, 8, generator=torch.Generator().manual_seed(number))
+        return torch.utils.data.TensorDataset(3 * items, items[:, 0, :3].argmax(-1))
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.items(60), batch_size=10)
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.items(20), batch_size=20)
+
+
+def value(model: Any, *callbacks: Any, **more: Any) -> float:
+    (logged,) = trainer(*callbacks).validate(model, datamodule=Data(), verbose=False, **more)
+    return float(logged["val_loss"])
+
+
+def test_it_trains_what_an_attachment_that_is_moved_by_hand_trains(fitted: Any, toys: Any) -> None:
+    by_callback, first = fitted(AttachCallback(PLAN))
+    torch.manual_seed(0)
+    model = toys.Stock()
+    by_hand, second = fitted(TemperatureCallback(tempered=attach(model, PLAN)), model=model)
+    plain, _ = fitted()
+    assert first.callback_metrics == second.callback_metrics
+    for (name, one), (_, other) in zip(
+        by_callback.named_parameters(), by_hand.named_parameters(), strict=True
+    ):
+        assert torch.equal(one, other), name
+    assert not torch.equal(by_callback.head.weight, plain.head.weight)
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_plain_module_that_loads_the_checkpoint_is_the_one_that_was_validated(
+    fitted: Any, toys: Any, weights_only: bool
+) -> None:
+    callback = AttachCallback(PLAN)
+    model, made = fitted(callback)
+    made.save_checkpoint("trained.ckpt", weights_only=weights_only)
+    validated = value(model, callback)
+    assert validated == float(made.callback_metrics["val_loss"])
+    loaded = toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)
+    assert value(loaded) == validated
+    # at temperature 1 it is another
+    assert value(loaded) != value(at_one(toys, model))
+    with pytest.raises(AttachError, match=r"has the temperature 0.3 in its weights already"):
+        attach(loaded, PLAN)
+    # with the callback, by its class or by another like it, it is the same too
+    for again in (callback, AttachCallback(PLAN)):
+        given = {"ckpt_path": "trained.ckpt", "weights_only": True}
+        assert value(toys.Stock(), again, **given) == validated
+
+
+def at_one(toys: Any, model: Any) -> Any:
+    plain = toys.Stock()
+    plain.load_state_dict(model.state_dict())
+    return plain
+
+
+def test_training_goes_on_from_the_weights_as_they_were(fitted: Any, toys: Any) -> None:
+    class Saving(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 6:
+                trainer.save_checkpoint("half.ckpt")
+
+    whole, _ = fitted(AttachCallback(PLAN), Saving())
+    resumed, made = fitted(AttachCallback(PLAN), ckpt_path="half.ckpt", weights_only=True)
+    assert made.global_step == 12
+    for (name, one), (_, other) in zip(whole.named_parameters(), resumed.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_under_the_current_temperature_checkpoints_hold_that(fitted: Any, toys: Any) -> None:
+    found = []
+
+    class Saving(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 6:
+                found.extend(callback.attachment.temperatures if callback.attachment else [])
+                trainer.save_checkpoint("half.ckpt", weights_only=True)
+
+    callback = AttachCallback(PLAN, validate_at="current")
+    fitted(callback, Saving())
+    loaded = toys.Stock.load_from_checkpoint("half.ckpt")
+    with pytest.raises(AttachError, match=f"has the temperature {found[0]:.4g} in its weights"):
+        attach(loaded, PLAN)
+
+
+def test_a_model_that_is_evaluated_at_another_temperature_is_saved_with_that(fitted: Any, toys: Any) -> None:
+    callback = AttachCallback(PLAN, at_inference={"temperature_init": 0.125})
+    model, made = fitted(callback)
+    during = float(made.callback_metrics["val_loss"])
+    plain, _ = fitted(AttachCallback(PLAN))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    assert callback.attachment is not None and callback.attachment.temperatures == (0.125, 0.125)
+    validated = value(model, callback)
+    assert validated != during
+    made.save_checkpoint("trained.ckpt")
+    assert value(toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)) == validated
+
+
+def test_after_baking_the_model_is_validated_as_it_is_and_not_trained_on(fitted: Any, toys: Any) -> None:
+    callback = AttachCallback(PLAN)
+    model, made = fitted(callback)
+    validated = float(made.callback_metrics["val_loss"])
+    assert bake(model) == pytest.approx(
+        dict.fromkeys(["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"], 0.3)
+    )
+    assert value(model, callback) == validated
+    made.save_checkpoint("trained.ckpt")
+    assert value(toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)) == validated
+    with pytest.raises(AttachError, match="written into its weights, so training would go on without it"):
+        trainer(callback, max_steps=24).fit(model, datamodule=Data())
+
+
+def test_baked_weights_alone_are_not_evaluated_under_another_plan(fitted: Any, toys: Any) -> None:
+    _, made = fitted(AttachCallback(PLAN))
+    made.save_checkpoint("trained.ckpt", weights_only=True)
+    with pytest.raises(AttachError, match=r"has the temperatures \[0.3\] in its weights.*is to set \[0.5\]"):
+        value(toys.Stock(), AttachCallback({"temperature_init": 0.5}), ckpt_path="trained.ckpt")
+
+
+def test_weights_of_a_training_at_temperature_one_are_evaluated_under_the_plan(
+    fitted: Any, toys: Any
+) -> None:
+    model, made = fitted()
+    made.save_checkpoint("plain.ckpt")
+    at_half = AttachCallback({"temperature_init": 0.5})
+    found = value(toys.Stock(), at_half, ckpt_path="plain.ckpt", weights_only=True)
+    attach(model, {"temperature_init": 0.5})
+    assert found == value(model)
+
+
+def test_a_tempered_module_and_one_that_is_tempered_already_are_refused(toys: Any) -> None:
+    with pytest.raises(SpecError, match="is a TemperedModule.*Take AttachCallback out"):
+        value(toys.Toy(), AttachCallback(PLAN))
+    model = toys.Stock()
+    attach(model, PLAN)
+    with pytest.raises(AttachError, match="has a temperature attached already"):
+        value(model, AttachCallback(PLAN))
+
+
+def test_a_study_evaluates_no_weights_that_have_a_temperature_in_them(
+    fitted: Any, request_for: Any, listener: Any
+) -> None:
+    from tempopt.training.run import Run
+
+    _, made = fitted(AttachCallback(PLAN))
+    made.save_checkpoint("trained.ckpt", weights_only=True)
+    run = Run(request_for("Stock", attach={"layers": "auto"}, weights="trained.ckpt"), listener())
+    with pytest.raises(AttachError, match="have a temperature in them already"):
+        run.execute()
+
+
+# ---- what weights cannot hold
+
+
+@pytest.fixture
+def hugging(toys: Any) -> Any:
+    pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
+    import hugging_modules
+
+    yield hugging_modules.Hugging
+    sys.modules.pop("hugging_modules", None)
+
+
+BY_LENGTH = {**PLAN, "length_scaling": "log_n", "n0": 4.0}
+
+
+@pytest.fixture
+def by_length(hugging: Any) -> tuple[Any, float]:
+    """Return a model that was trained with length scaling, and its loss; its checkpoint is trained.ckpt."""
+    callback = AttachCallback(BY_LENGTH, way="attention_interface")
+    torch.manual_seed(0)
+    model, made = hugging(), trainer(callback, max_steps=4)
+    loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
+    with pytest.warns(
+        UserWarning, match=r"beside the weights. Load them with tempopt.load_checkpoint.*log_n"
+    ):
+        made.fit(model, *loaders)
+    made.save_checkpoint("trained.ckpt")
+    return model, loss(model)
+
+
+def loss(model: Any) -> float:
+    with torch.no_grad():
+        tokens = torch.randint(0, 6, (4, 8), generator=torch.Generator().manual_seed(0))
+        return float(model.eval().model(tokens)[0][..., :3].sum())
+
+
+def test_load_checkpoint_attaches_what_weights_cannot_hold(hugging: Any, by_length: Any) -> None:
+    model = hugging()
+    attachment = load_checkpoint(model, "trained.ckpt")
+    assert attachment is not None and attachment.temperatures == (0.3, 0.3)
+    assert loss(model) == by_length[1]
+    attachment.detach()
+    assert loss(model) != by_length[1]
+
+
+def test_a_checkpoint_that_would_lose_its_temperature_is_not_loaded(hugging: Any, by_length: Any) -> None:
+    with pytest.raises(AttachError, match=r"at temperature 1. Load them with tempopt.load_checkpoint"):
+        hugging.load_from_checkpoint("trained.ckpt", weights_only=True)
+    # nor where tempopt is not there to notice
+    state = torch.load("trained.ckpt", weights_only=True)["state_dict"]
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*not in these weights.*tempopt.load_checkpoint"):
+        torch.nn.Module.load_state_dict.__wrapped__(hugging(), state)  # type: ignore[attr-defined]
+    with pytest.raises(AttachError):
+        hugging().load_state_dict(load_weights(Path("trained.ckpt")))
+
+
+def test_training_goes_on_from_a_checkpoint_with_temperatures_beside_it(hugging: Any, by_length: Any) -> None:
+    callback = AttachCallback(BY_LENGTH, way="attention_interface")
+    model, made = hugging(), trainer(callback, max_steps=8)
+    loaders = [torch.utils.data.DataLoader(range(4)), torch.utils.data.DataLoader(range(1))]
+    with pytest.warns(UserWarning, match="beside the weights"):
+        made.fit(model, *loaders, ckpt_path="trained.ckpt", weights_only=True)
+    assert made.global_step == 8
+
+
+def test_no_code_is_imported_that_a_checkpoint_names(hugging: Any, by_length: Any, tmp_path: Path) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('sprung')")
+    content = torch.load("trained.ckpt", weights_only=True)
+    content["tempopt"]["parameters"] |= {"schedule": "trap:Schedule", "temperature_init": 9.0}
+    torch.save(content, "trained.ckpt")
+    model = hugging()
+    load_checkpoint(model, "trained.ckpt")
+    assert loss(model) == by_length[1]
