@@ -365,6 +365,11 @@ COMMANDS = {
                 help="require the token that is this file's only line (or set "
                 "TEMPOPT_DASHBOARD_TOKEN); visitors add ?token=... to the address once",
             ),
+            _argument(
+                "--trusted-proxy",
+                metavar="ADDRESS",
+                help="IP address of a proxy with TLS whose X-Forwarded-For, -Host and -Proto are believed",
+            ),
         ),
     ),
     "logs": Command(

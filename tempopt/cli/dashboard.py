@@ -34,6 +34,7 @@ def dashboard(arguments: argparse.Namespace) -> int:
             host=arguments.host,
             port=arguments.port,
             access=access,
+            trusted_proxy=arguments.trusted_proxy,
             first=arguments.name,
             note=_warn,
         ) as served:

@@ -34,7 +34,16 @@ FLAGS = {
     "show": STORE | JOBS | {"NAME", "--json", "--watch"},
     "report": STORE | {"NAME", "-o", "--output", "--plotlyjs"},
     "dashboard": STORE
-    | {"NAME", "--host", "--port", "--user", "--password-file", "--password", "--token-file"},
+    | {
+        "NAME",
+        "--host",
+        "--port",
+        "--user",
+        "--password-file",
+        "--password",
+        "--token-file",
+        "--trusted-proxy",
+    },
     "logs": STORE | {"NAME", "TICKET", "--attempt"},
     "export": STORE | {"NAME", "--format", "--winner", "-o", "--output"},
     "pause": STORE | JOBS | {"NAME"},

@@ -26,7 +26,7 @@ from tempopt.store.store import Store
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World
 
-SECRET = "zqx-long-enough"
+SECRET = "zqx-that-is-long-enough"
 
 
 @pytest.fixture(scope="module")

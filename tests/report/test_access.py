@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.report.dashboard.access import Access, guarded, is_loopback, require_secret
+from tempopt.report.dashboard import access as access_room
+from tempopt.report.dashboard.access import Access, guarded, is_loopback, may_send, require_secret
+from tempopt.report.dashboard.throttle import FREE, LONGEST_PAUSE, Throttle
 
-PASSWORD, TOKEN = "long enough ü", "s3cret-token-of-length"
+PASSWORD, TOKEN = "long enough, with ü", "s3cret-token-of-length"
 USER = Access(user="me", password=PASSWORD)
 BEARER = Access(token=TOKEN)
 
@@ -36,8 +39,14 @@ def ask() -> Callable[..., Answer]:
         start("200 OK", [("Content-Type", "text/plain"), ("Access-Control-Allow-Origin", "*")])
         return [b"in"]
 
-    def request(access: Access, method: str = "GET", path: str = "/api/studies", **environ: str) -> Answer:
-        return Answer(guarded(behind, access), method, path, **environ)
+    def request(
+        access: Access,
+        method: str = "GET",
+        path: str = "/api/studies",
+        throttle: Throttle | None = None,
+        **environ: str,
+    ) -> Answer:
+        return Answer(guarded(behind, access, throttle or Throttle(print)), method, path, **environ)
 
     return request
 
@@ -90,8 +99,9 @@ def test_user_and_password_are_asked_for(ask: Any, given: str, status: int) -> N
         ({"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}, 200),
         ({"QUERY_STRING": "token=wrong"}, 401),
         ({"QUERY_STRING": "token="}, 401),
-        ({"HTTP_COOKIE": f"tempopt-dashboard-8080={TOKEN}"}, 401),
-        ({"HTTP_COOKIE": "tempopt-dashboard-8080="}, 401),
+        ({"HTTP_COOKIE": f"{access_room._cookie_name(TOKEN)}={TOKEN}"}, 401),
+        ({"HTTP_COOKIE": f"{access_room._cookie_name(TOKEN)}="}, 401),
+        ({"HTTP_COOKIE": f"{access_room._cookie_name(TOKEN)}=9999999999.{TOKEN}"}, 401),
         ({"HTTP_COOKIE": "\x00=;;"}, 401),
     ],
 )
@@ -107,8 +117,93 @@ def test_a_token_in_the_address_becomes_a_cookie_once(ask: Any) -> None:
     assert "HttpOnly" in first.headers["Set-Cookie"] and "SameSite=Strict" in first.headers["Set-Cookie"]
     cookie = first.headers["Set-Cookie"].partition(";")[0]
     assert ask(BEARER, HTTP_COOKIE=f"other=1; {cookie}").body == "in"
-    assert ask(BEARER, HTTP_COOKIE=cookie, SERVER_PORT="8081").status == 401
-    assert ask(Access(token="another token"), HTTP_COOKIE=cookie).status == 401
+    name, _, value = cookie.partition("=")
+    ends, _, signature = value.partition(".")
+    assert ask(BEARER, HTTP_COOKIE=f"{name}={int(ends) + 1}.{signature}").status == 401
+    assert ask(Access(token="another token of length"), HTTP_COOKIE=cookie).status == 401
+
+
+def test_a_cookie_ends_after_a_day_and_is_secure_behind_tls(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"path": "/dashboard", "QUERY_STRING": f"token={TOKEN}"}
+    plain = ask(BEARER, **given).headers["Set-Cookie"]
+    secure = ask(BEARER, **given, **{"wsgi.url_scheme": "https"}).headers["Set-Cookie"]
+    assert "Secure" not in plain and secure.endswith("; Secure")
+    assert re.search(r"Max-Age=86400;", plain)
+    cookie, now = plain.partition(";")[0], access_room.time.time()
+    for later, status in ((86_390, 200), (86_410, 401)):
+        monkeypatch.setattr(access_room.time, "time", lambda later=later: now + later)
+        assert ask(BEARER, HTTP_COOKIE=cookie).status == status
+
+
+@pytest.mark.parametrize(
+    ("access", "wrong", "right"),
+    [
+        (USER, {"HTTP_AUTHORIZATION": _basic("me", "wrong")}, {"HTTP_AUTHORIZATION": _basic("me", PASSWORD)}),
+        (BEARER, {"HTTP_AUTHORIZATION": "Bearer x"}, {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}),
+        (BEARER, {"QUERY_STRING": "token=x"}, {"QUERY_STRING": f"token={TOKEN}"}),
+    ],
+    ids=["password", "bearer", "query"],
+)
+def test_who_guesses_has_to_wait(
+    ask: Any, access: Access, wrong: dict[str, str], right: dict[str, str]
+) -> None:
+    now, notes = 0.0, list[str]()
+    throttle = Throttle(notes.append, clock=lambda: now)
+    here = {"throttle": throttle, "REMOTE_ADDR": "192.0.2.1"}
+    for _ in range(FREE):
+        assert ask(access, **wrong, **here).status == 401
+    assert notes == [f"{FREE} wrong secrets came from 192.0.2.1. Its further tries have to wait."]
+    refused = ask(access, **right, **here)
+    assert refused.status == 429 and refused.headers["Retry-After"] == "1"
+    assert ask(access, **here).status == 401, "without a secret nothing was tried"
+    assert ask(access, **right, **here | {"REMOTE_ADDR": "192.0.2.2"}).status == 200
+    now += 1.5
+    assert ask(access, **wrong, **here).status == 401
+    now += 1.5
+    assert ask(access, **right, **here).status == 429, "the pause doubles"
+    now += LONGEST_PAUSE
+    assert ask(access, **right, **here).status == 200
+    assert ask(access, **wrong, **here).status == 401 and throttle.seconds_left("192.0.2.1") == 0
+
+
+def test_who_has_a_cookie_does_not_wait_for_others_at_the_same_address(ask: Any) -> None:
+    throttle = Throttle(print)
+    cookie = ask(BEARER, QUERY_STRING=f"token={TOKEN}").headers["Set-Cookie"].partition(";")[0]
+    for _ in range(FREE):
+        ask(BEARER, throttle=throttle, HTTP_AUTHORIZATION="Bearer x")
+    assert ask(BEARER, throttle=throttle, HTTP_AUTHORIZATION=f"Bearer {TOKEN}").status == 429
+    assert ask(BEARER, throttle=throttle, HTTP_COOKIE=cookie).status == 200
+
+
+def test_a_network_of_ipv6_is_one_address_and_the_memory_is_bounded() -> None:
+    throttle = Throttle(lambda text: None, clock=lambda: 0.0)
+    for host in range(FREE):
+        throttle.failed(f"2001:db8::{host:x}")
+    assert throttle.seconds_left("2001:db8::ffff") == 1.0
+    assert throttle.seconds_left("2001:db8:1::1") == 0.0
+    for number in range(3000):
+        throttle.failed(f"10.0.{number // 256}.{number % 256}")
+    assert len(throttle._failures) == 1000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "access", "headers", "read"),
+    [
+        ("PUT", "/api/studies/1/note", Access(), {}, True),
+        ("PUT", "/api/studies/1/note", BEARER, {}, False),
+        ("PUT", "/api/studies/1/note", BEARER, {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}, True),
+        ("PUT", "/api/studies/1/note", USER, {"HTTP_AUTHORIZATION": _basic("me", PASSWORD)}, True),
+        ("PUT", "/api/studies/1/note", USER, {"HTTP_AUTHORIZATION": _basic("me", "wrong")}, False),
+        ("POST", "/api/studies", Access(), {}, False),
+        ("PUT", "/api/artifacts/1/3", Access(), {}, False),
+    ],
+)
+def test_only_a_note_of_somebody_who_may_write_one_is_read(
+    method: str, path: str, access: Access, headers: dict[str, str], read: bool
+) -> None:
+    assert may_send({"REQUEST_METHOD": method, "PATH_INFO": path, **headers}, access) is read
 
 
 def test_a_token_leads_to_no_other_site_and_writes_nothing(ask: Any) -> None:
@@ -125,6 +220,7 @@ def test_a_token_leads_to_no_other_site_and_writes_nothing(ask: Any) -> None:
         ({"HTTP_ORIGIN": "http://evil.example"}, 403),
         ({"HTTP_ORIGIN": "http://127.0.0.1:9999"}, 403),
         ({"HTTP_ORIGIN": "null"}, 403),
+        ({"HTTP_ORIGIN": "http://[::1"}, 400),
         ({"HTTP_SEC_FETCH_SITE": "cross-site"}, 403),
         ({"HTTP_SEC_FETCH_SITE": "same-site"}, 403),
     ],
@@ -182,11 +278,11 @@ def test_an_address_that_others_reach_needs_a_secret(host: str) -> None:
     ("given", "message"),
     [
         ({"user": "me"}, "was given no password"),
-        ({"password": "long enough"}, "was given no user"),
-        ({"user": "me", "password": "short"}, "password has 5 characters. Give at least 8"),
+        ({"password": "long enough to do"}, "was given no user"),
+        ({"user": "me", "password": "short"}, "password has 5 characters. Give at least 16"),
         ({"token": ""}, "token has 0 characters"),
-        ({"user": "m:e", "password": "long enough"}, 'has a ":" in it'),
-        ({"user": "me", "password": "long enough", "token": "long enough"}, "both given"),
+        ({"user": "m:e", "password": "long enough to do"}, 'has a ":" in it'),
+        ({"user": "me", "password": "long enough to do", "token": "long enough to do"}, "both given"),
     ],
 )
 def test_secrets_that_protect_nothing_are_refused(given: dict[str, str], message: str) -> None:

@@ -12,7 +12,9 @@ import hmac
 import html
 import ipaddress
 import json
+import math
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -20,12 +22,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from tempopt.errors import UsageError
+from tempopt.report.dashboard.throttle import Throttle
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-SHORTEST_SECRET = 8
+SHORTEST_SECRET = 16
 """Characters that a password or a token has at the least."""
+
+COOKIE_SECONDS = 24 * 3600
+"""Seconds after which a visitor has to give the token anew."""
 
 _COOKIE = "tempopt-dashboard"
 _READING = ("GET", "HEAD")
@@ -104,7 +110,7 @@ def require_secret(host: str, access: Access) -> None:
         )
 
 
-def guarded(app: WSGIApplication, access: Access) -> WSGIApplication:
+def guarded(app: WSGIApplication, access: Access, throttle: Throttle) -> WSGIApplication:
     """Return an application that lets in whom it should, for looking and for writing notes.
 
     Reading is what a dashboard is for, and a note is a person's own. All else that Optuna's dashboard can do
@@ -114,6 +120,9 @@ def guarded(app: WSGIApplication, access: Access) -> WSGIApplication:
 
     Without a secret, only requests whose Host is this machine's own name for itself are answered: a foreign
     site that has its name point here (DNS rebinding) is not. What a foreign page sends is refused always.
+
+    Args:
+        throttle: Counts wrong secrets; an address that sends too many gets 429 until it has waited.
     """
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -127,7 +136,7 @@ def guarded(app: WSGIApplication, access: Access) -> WSGIApplication:
             kept += [(n, v) for n, v in added.items() if n.lower() not in there]
             return start_response(status, kept, exc_info)
 
-        refusal = _refused(environ, access)
+        refusal = _refused(environ, access, throttle)
         if refusal is not None:
             return refusal(environ, start)
         return app(environ, start)
@@ -135,7 +144,17 @@ def guarded(app: WSGIApplication, access: Access) -> WSGIApplication:
     return answer
 
 
-def _refused(environ: WSGIEnvironment, access: Access) -> WSGIApplication | None:
+def may_send(environ: WSGIEnvironment, access: Access) -> bool:
+    """Return whether the body of a request is worth reading: a note, from somebody who may write one.
+
+    Args:
+        environ: Method, path, query and headers; nothing of a body is needed.
+    """
+    is_note = environ["REQUEST_METHOD"] == "PUT" and _NOTE.fullmatch(environ.get("PATH_INFO", ""))
+    return bool(is_note) and (access.open or _is_known(environ, access))
+
+
+def _refused(environ: WSGIEnvironment, access: Access, throttle: Throttle) -> WSGIApplication | None:
     """Return what answers instead of the dashboard, None if nothing does."""
     host = environ.get("HTTP_HOST", "")
     if access.open and not is_loopback(_name(host)):
@@ -144,12 +163,16 @@ def _refused(environ: WSGIEnvironment, access: Access) -> WSGIApplication | None
             f'This dashboard answers to 127.0.0.1 and localhost, not to "{host}". Give it a password or a '
             "token to have it answer to other names.",
         )
-    if not access.open and (challenge := _challenge(environ, access)) is not None:
+    if not access.open and (challenge := _challenge(environ, access, throttle)) is not None:
         return challenge
     method = environ["REQUEST_METHOD"]
     if method in _READING:
         return None
-    if _foreign(environ):
+    try:
+        foreign = _foreign(environ)
+    except ValueError:
+        return _page("400 Bad Request", "The Origin of this request is not an address.")
+    if foreign:
         return _page("403 Forbidden", "This was sent by a page of another site.")
     if method == "PUT" and _NOTE.fullmatch(environ.get("PATH_INFO", "")):
         return None
@@ -175,30 +198,48 @@ def _foreign(environ: WSGIEnvironment) -> bool:
 # ---- secrets
 
 
-def _challenge(environ: WSGIEnvironment, access: Access) -> WSGIApplication | None:
+def _challenge(environ: WSGIEnvironment, access: Access, throttle: Throttle) -> WSGIApplication | None:
     """Return what asks a visitor for the secret, or takes it in; None if they are known."""
-    scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
-    if access.password is not None:
-        user, password = _basic(given) if scheme.lower() == "basic" else ("", "")
-        # both are compared, whatever the first comes to
-        if _same(user, access.user or "") & _same(password, access.password):
-            return None
-        ask = ("WWW-Authenticate", 'Basic realm="tempopt", charset="UTF-8"')
-        return _page("401 Unauthorized", "This dashboard asks for a user and a password.", ask)
-    token = access.token or ""
-    if scheme.lower() == "bearer" and _same(given.strip(), token):
-        return None
-    if _same(_cookie(environ), _ticket(token)):
+    if access.token is not None and _is_ticket(_cookie(environ, access.token), access.token):
+        # nobody guesses a ticket: whoever has one need not wait for what others at this address do
         return None
     query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-    if environ["REQUEST_METHOD"] == "GET" and _same(query.pop("token", [""])[0], token):
-        return _welcome(environ, query, token)
+    asked = query.pop("token", [""])[0] if environ["REQUEST_METHOD"] == "GET" else ""
+    address = environ.get("REMOTE_ADDR", "")
+    if environ.get("HTTP_AUTHORIZATION") or asked:
+        left = throttle.seconds_left(address)
+        if left:
+            pause = ("Retry-After", str(math.ceil(left)))
+            return _page("429 Too Many Requests", "Too many wrong secrets came from this address.", pause)
+        if _is_known(environ, access):
+            throttle.passed(address)
+            return None
+        if access.token is not None and _same(asked, access.token):
+            throttle.passed(address)
+            return _welcome(environ, query, access.token)
+        throttle.failed(address)
+    if access.token is None:
+        ask = ("WWW-Authenticate", 'Basic realm="tempopt", charset="UTF-8"')
+        return _page("401 Unauthorized", "This dashboard asks for a user and a password.", ask)
     return _page(
         "401 Unauthorized",
         "This dashboard asks for a token. Add ?token=... to its address once, or send it as "
         "Authorization: Bearer.",
         ("WWW-Authenticate", 'Bearer realm="tempopt"'),
     )
+
+
+def _is_known(environ: WSGIEnvironment, access: Access) -> bool:
+    """Return whether the headers of a request hold the secret."""
+    scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+    if access.password is not None:
+        user, password = _basic(given) if scheme.lower() == "basic" else ("", "")
+        # both are compared, whatever the first comes to
+        return _same(user, access.user or "") & _same(password, access.password)
+    token = access.token or ""
+    if scheme.lower() == "bearer" and _same(given.strip(), token):
+        return True
+    return _is_ticket(_cookie(environ, token), token)
 
 
 def _basic(given: str) -> tuple[str, str]:
@@ -217,19 +258,29 @@ def _same(given: str, secret: str) -> bool:
     return hmac.compare_digest(one, other)
 
 
+def _sign(token: str, text: str) -> str:
+    return hmac.new(token.encode(), f"{_COOKIE} {text}".encode(), hashlib.sha256).hexdigest()
+
+
 def _ticket(token: str) -> str:
-    """Return what the cookie holds: it follows from the token, and does not tell it."""
-    return hmac.new(token.encode(), _COOKIE.encode(), hashlib.sha256).hexdigest()
+    """Return what the cookie holds: when it ends, signed with the token, which it does not tell."""
+    ends = str(int(time.time()) + COOKIE_SECONDS)
+    return f"{ends}.{_sign(token, ends)}"
 
 
-def _cookie_name(environ: WSGIEnvironment) -> str:
-    # browsers tell no ports apart, and there may be a dashboard at each of several
-    return f"{_COOKIE}-{environ.get('SERVER_PORT', '')}"
+def _is_ticket(held: str, token: str) -> bool:
+    ends, _, signature = held.partition(".")
+    return _same(signature, _sign(token, ends)) and time.time() < int(ends)
 
 
-def _cookie(environ: WSGIEnvironment) -> str:
+def _cookie_name(token: str) -> str:
+    # browsers tell no ports apart, and there may be a dashboard with another token at each of several
+    return f"{_COOKIE}-{_sign(token, 'name')[:8]}"
+
+
+def _cookie(environ: WSGIEnvironment, token: str) -> str:
     try:
-        held = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(_cookie_name(environ))
+        held = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(_cookie_name(token))
     except CookieError:
         return ""
     return "" if held is None else held.value
@@ -249,7 +300,11 @@ def _welcome(environ: WSGIEnvironment, query: dict[str, list[str]], token: str) 
         f'<meta http-equiv="refresh" content="0; url={where}">'
         f'<p><a href="{where}">To the dashboard</a></p></html>'
     )
-    held = f"{_cookie_name(environ)}={_ticket(token)}; Path=/; HttpOnly; SameSite=Strict"
+    held = (
+        f"{_cookie_name(token)}={_ticket(token)}; Path=/; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict"
+    )
+    if environ.get("wsgi.url_scheme") == "https":
+        held += "; Secure"
     return _page("200 OK", body, ("Set-Cookie", held), ("Cache-Control", "no-store"), kind="text/html")
 
 

@@ -6,6 +6,7 @@ Owns what is put together; the door is in ``access``, the server in ``serve``, t
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -16,10 +17,11 @@ from optuna.storages import BaseStorage, RDBStorage, get_storage
 from optuna_dashboard import wsgi
 
 from tempopt.errors import StorageError
-from tempopt.report.dashboard.access import Access, guarded, require_secret
+from tempopt.report.dashboard.access import Access, guarded, may_send, require_secret
 from tempopt.report.dashboard.artifacts import Curves
 from tempopt.report.dashboard.refresh import Refresher
-from tempopt.report.dashboard.server import Server, address, listen
+from tempopt.report.dashboard.server import Server, address, listen, require_proxy
+from tempopt.report.dashboard.throttle import Throttle
 from tempopt.store import urls
 from tempopt.store.store import Store
 
@@ -48,6 +50,7 @@ class Dashboard:
         host: Address to listen at.
         port: Port to listen at; 0 takes one that is free.
         access: What a visitor has to know.
+        trusted_proxy: IP address of a proxy with TLS whose X-Forwarded-For, -Host and -Proto are believed.
         first: Name of the study that matters most; None: the only one, if there is just one.
         note: Told what a person should read.
 
@@ -64,11 +67,13 @@ class Dashboard:
         host: str = HOST,
         port: int = PORT,
         access: Access | None = None,
+        trusted_proxy: str | None = None,
         first: str | None = None,
         note: Callable[[str], None] = _quiet,
     ) -> None:
         access = access or Access()
         require_secret(host, access)
+        proxy = None if trusted_proxy is None else require_proxy(trusted_proxy)
         with contextlib.ExitStack() as opened:
             store = opened.enter_context(Store.open(url, create=False))
             if first is not None:
@@ -86,7 +91,9 @@ class Dashboard:
             app = _settled(wsgi(storage, artifact_store=Curves(store)), storage)
             refresher = Refresher(store.url, first=first, note=note)
             opened.callback(refresher.close)
-            opened.callback(Server(guarded(app, access), bound).close)
+            door = guarded(app, access, Throttle(note))
+            reads = functools.partial(may_send, access=access)
+            opened.callback(Server(door, bound, may_send=reads, trusted_proxy=proxy).close)
             refresher.start()
             self._opened = opened.pop_all()
 
