@@ -176,9 +176,11 @@ class Attachment:
     def self_test(self, forward: Forward) -> None:
         """Prove on the model itself that the temperature of each layer acts, and acts as it should.
 
-        In eval mode, layer by layer: the output must move, and be that of the untouched model with the
-        temperature multiplied into its weights, or through the attention interface its scale divided by the
-        temperature, with gradients and without (which may take other ways through PyTorch). Then, all layers
+        In eval mode: what comes out of each attention, and of the modules around it, must be that of the
+        untouched model with the temperatures multiplied into its weights, or through the attention interface
+        its scales divided by them, with gradients and without (which may take other ways through PyTorch).
+        It must move with the temperature; the first, the middle and the last layer are tried one by one.
+        What ``forward`` returns may be a loss, in which the effect of one layer averages out. Then, all layers
         at once and with the weights of attention held: what goes into each softmax must be divided by the
         temperature but for masks and biases of positions, as the model's own scale would have it where it has
         one, and nothing else may move. Where logits cannot be seen (kernels of others), a doubled query must

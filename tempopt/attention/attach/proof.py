@@ -326,7 +326,7 @@ def _judged(layer: str, case: _Case, before: float | None, after: float | None) 
         AttachError: if something is not right.
     """
     if case.unmoved():
-        raise AttachError(unmoved(layer))
+        raise AttachError(unmoved(layer, _NORMALISED))
     if case.own_scale_left():
         raise AttachError(_in_part(layer, "its own scale still acts on a part of its logits"))
     if case.as_own_scale():
@@ -404,19 +404,37 @@ class _Case:
         )
 
 
-def unmoved(layer: str) -> str:
+NOT_RUN = "This forward does not use it."
+DISCARDED = "Nothing behind it depends on what it attends to."
+_ONE_KEY = "No query of this forward has more than one key to attend to: try a longer batch."
+_NORMALISED = (
+    "Its query may be normalised after the projection, which undoes any scale (QK-norm), or be copied before "
+    "it is read."
+)
+
+
+def unmoved(layer: str, why: str) -> str:
     """Return what is said of a layer whose temperature does nothing."""
     return (
-        f'The temperature of layer "{layer}" did not move the output. Its query may be normalised after the '
-        "projection, which undoes any scale (QK-norm); it may have but one key to attend to, so try a longer "
-        "batch; or this forward does not use it. Leave the layer out (layers=[...] takes patterns), or "
-        f"{AS_TEMPERED_MODULE}."
+        f'The temperature of layer "{layer}" did not move the output. {why} Leave the layer out '
+        f"(layers=[...] takes patterns), or {AS_TEMPERED_MODULE}."
     )
+
+
+def why_unmoved(model: nn.Module, layers: Layers, outputs: Outputs, layer: int) -> str:
+    """Return why the temperature of a layer does nothing, as far as one more forward shows it."""
+    with frozen(model) as seen:
+        outputs()
+    names = {layers.names[layer], layers.attentions[layer]}
+    if "" not in names and not names & seen.ran:
+        return NOT_RUN
+    rows = [_Rows.of(each) for each in seen.softmaxes if _inside(each, layers.attentions[layer])]
+    return _ONE_KEY if rows and not any(each.tell for each in rows) else _NORMALISED
 
 
 def _unreached(layer: str, *, few: bool, seen: bool) -> str:
     if seen and few:
-        return unmoved(layer)
+        return unmoved(layer, _ONE_KEY)
     what = "reaches none of the softmaxes that ran" if seen else "reaches no softmax, for none ran"
     return (
         f'The temperature of layer "{layer}" {what} (torch.softmax, scaled_dot_product_attention). It may be '

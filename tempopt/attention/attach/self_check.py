@@ -5,22 +5,33 @@ Leaves the model as it was. What is tempered, and how, is not decided here.
 
 from __future__ import annotations
 
-import dataclasses
-import random
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.hf_interface import Interface
 from tempopt.attention.attach.hf_layers import InterfaceLayer
+from tempopt.attention.attach.outputs import Outputs, around, close, distance, few_numbers, tensors, watched
 from tempopt.attention.attach.projection import Factors, TemperedProjection, place_of, untempered
-from tempopt.attention.attach.proof import UNIFORM, Proof, UnfitError, halved, own_scales, prove, unmoved
+from tempopt.attention.attach.proof import (
+    DISCARDED,
+    NOT_RUN,
+    UNIFORM,
+    Proof,
+    UnfitError,
+    halved,
+    own_scales,
+    prove,
+    unmoved,
+    why_unmoved,
+)
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, QueryRows, is_packed, query_rows
+from tempopt.attention.attach.unchanged import copy_back, same_randomness, unchanged
 from tempopt.errors import AttachError
 from tempopt.temperature import EntropyParameters, NoLengthScaling, SoftmaxNormaliser
 
@@ -29,8 +40,6 @@ Forward = Callable[[], Any]
 # Part of the way to uniform attention that the probe must move the output. A normalisation behind the
 # projection (QK-norm) leaves its epsilon's share, a thousandth and less; attention goes several tenths.
 _LEAST_MOVE = 0.02
-# A parameter that is nowhere larger is as good as closed (zero initialisation, LayerScale).
-_CLOSED = 1e-4
 
 # What another order may make of the way that all layers together move an output. Rows that do not make the
 # query are off by most of it.
@@ -71,8 +80,8 @@ class Tempered(Protocol):
     def by_temperature_alone(self) -> AbstractContextManager[None]:
         """Leave out, for a while, whatever else is attached."""
 
-    def by_hand(self, layer: int, temperature: float) -> AbstractContextManager[None]:
-        """Have the model without temperatures attached, but one of a layer put in by other means."""
+    def by_hand(self, temperatures: Mapping[int, float]) -> AbstractContextManager[None]:
+        """Have the model without temperatures attached, but those of some layers put in by other means."""
 
     def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
         """Have the query doubled and the key halved, if it is to be shown which is which; None if not."""
@@ -88,8 +97,9 @@ def self_test(
         tempered: Its tempered layers; their temperatures are as before afterwards.
         forward: Runs the model on a fixed batch and returns tensors in any nesting.
         whole: Whether all attention of the model is meant to be tempered.
-        thorough: Whether to compare each layer with itself by other means, some seven forwards each, and to
-            refuse those that the forward does not use; if not, some ten forwards are all of it.
+        thorough: Whether to compare all layers with themselves by other means, to look at the first, the
+            middle and the last one each by itself, and to refuse those that the forward does not use: some
+            twenty forwards. If not, some ten forwards are all of it.
 
     Returns:
         Names of the layers that the forward did not use.
@@ -99,7 +109,7 @@ def self_test(
     """
     values = tempered.values
     try:
-        with _unchanged(model), tempered.by_temperature_alone():
+        with unchanged(model), tempered.by_temperature_alone():
             return _Test(model, tempered, forward, whole).run(thorough=thorough)
     finally:
         tempered.set_values(values)
@@ -154,9 +164,11 @@ class TemperedRows:
         return nullcontext()
 
     @contextmanager
-    def by_hand(self, layer: int, temperature: float) -> Iterator[None]:
-        """Give the projections their own classes, and one the temperature in its weights."""
-        with baked(self.rows[layer], 1.0 / temperature), ExitStack() as stack:
+    def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:
+        """Give the projections their own classes, and some the temperature in their weights."""
+        with ExitStack() as stack:
+            for layer, temperature in temperatures.items():
+                stack.enter_context(baked(self.rows[layer], 1.0 / temperature))
             for each in (each for layer in self.rows for each in layer.every):
                 assert isinstance(each.module, TemperedProjection)
                 stack.enter_context(untempered(each.module))
@@ -222,9 +234,11 @@ class TemperedInterface:
             interface.length_scaling, interface.normaliser, interface.entropy = kept
 
     @contextmanager
-    def by_hand(self, layer: int, temperature: float) -> Iterator[None]:
-        """Have the model ask for its own functions, and change the scale of one layer."""
-        with self.interface.own_implementation(), _scaled(self.layers[layer], 1.0 / temperature):
+    def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:
+        """Have the model ask for its own functions, and change the scale of some layers."""
+        with self.interface.own_implementation(), ExitStack() as stack:
+            for layer, temperature in temperatures.items():
+                stack.enter_context(_scaled(self.layers[layer], 1.0 / temperature))
             yield
 
     def cancelled(self, layer: int) -> AbstractContextManager[None] | None:
@@ -253,17 +267,17 @@ def same_by_hand(
     test, values = _Test(model, tempered, forward, False), tempered.values
     every = dict.fromkeys(range(len(tempered.names)), tempered.probe)
     try:
-        with _unchanged(model), tempered.by_temperature_alone():
+        with unchanged(model), tempered.by_temperature_alone():
             plain, wanted = test.outputs(), test.outputs(every)
             with tempered.interface.own_implementation(), by_hand(1.0 / tempered.probe):
                 found = test.outputs()
     finally:
         tempered.set_values(values)
-    moved = _distance(wanted, plain)
+    moved = distance(wanted, plain)
     types = {each.dtype for each in model.parameters() if each.is_floating_point()}
-    size = _distance(wanted, [torch.zeros_like(each) for each in wanted])
+    size = distance(wanted, [torch.zeros_like(each) for each in wanted])
     rounded = _ROUNDINGS * max(torch.finfo(each).eps for each in types) * size
-    if moved and _distance(wanted, found) <= max(_OFF_BY_HAND * moved, min(rounded, _MOST * moved)):
+    if moved and distance(wanted, found) <= max(_OFF_BY_HAND * moved, min(rounded, _MOST * moved)):
         return True
     return None if rounded >= _MOST * moved else False
 
@@ -284,52 +298,88 @@ class _Test:
     whole: bool
 
     def run(self, *, thorough: bool) -> list[str]:
-        base = self.outputs()
-        if not _close(base, self.outputs()):
+        base = self.observe()
+        if not base.close(self.observe()):
             raise UnfitError(
                 "The forward of the self-test gave different outputs for the same model and random state. "
                 "Draw the batch once, outside of it, as in self_test(lambda: model(batch))."
             )
         names = self.tempered.names
-        for index, name in enumerate(names if thorough else []):
-            self.check_equal(index, name)
-            self.check_moves(index, name, base)
+        alone = {0, len(names) // 2, len(names) - 1} if thorough else set()
+        if thorough:
+            self.check_equal(base)
+        for index in sorted(alone):
+            self.check_moves(index, base)
         proof = self.prove()
-        for index, name in enumerate(names):
-            if index in proof.proven or (index in proof.not_run and not thorough):
-                continue
-            if not thorough:
-                self.check_equal(index, name)
-                self.check_moves(index, name, base)
-            self.check_split(index, name, base)
+        if thorough and proof.not_run:
+            raise AttachError(unmoved(names[min(proof.not_run)], NOT_RUN))
+        left = [i for i in range(len(names)) if i not in proof.proven and i not in proof.not_run]
+        if left and not thorough:
+            self.check_equal(base)
+        for index in left:
+            if index not in alone:
+                self.check_moves(index, base)
+            self.check_split(index, names[index], base.result)
         return [names[index] for index in sorted(proof.not_run)]
 
     def prove(self) -> Proof:
         """Look at all logits at once."""
-        return prove(self.model, self.tempered, self.outputs, _close, whole=self.whole)
+        return prove(self.model, self.tempered, self.outputs, close, whole=self.whole)
 
-    def check_equal(self, index: int, name: str) -> None:
-        """Compare with the model's own attention and the temperature put in by other means."""
-        probe = self.tempered.probe
+    def check_equal(self, base: Outputs) -> None:
+        """Compare with the model's own attention and the temperatures put in by other means, all at once."""
+        probe, names = self.tempered.probe, self.tempered.names
+        # Neighbours differ, so that a layer that has the temperature of another is found.
+        every = {index: (probe, 1 / probe, probe**2)[index % 3] for index in range(len(names))}
         for grad in (False, True):
-            tempered = self.outputs({index: probe}, grad=grad)
-            with self.tempered.by_hand(index, probe):
-                by_hand = self.outputs(grad=grad)
-            if not _close(tempered, by_hand):
-                raise AttachError(
-                    f'The temperature of layer "{name}" does not act as it should: the output is not that of '
-                    f"{self.tempered.by_hand_is}. {_WITHOUT_IT}"
-                )
+            if (wrong := self.first_unequal(every, base, grad=grad)) is None:
+                continue
+            one = (i for i in every if self.first_unequal({i: probe}, base, grad=grad) is not None)
+            raise AttachError(
+                f'The temperature of layer "{names[next(one, wrong)]}" does not act as it should: the output '
+                f"is not that of {self.tempered.by_hand_is}. {_WITHOUT_IT}"
+            )
 
-    def check_moves(self, index: int, name: str, base: Sequence[Tensor]) -> None:
-        """Compare the way that the output goes with the whole way to uniform attention."""
-        # Both ways, since a loss may by chance be the same at one other temperature.
-        probe = self.tempered.probe
-        moved = max(_distance(self.outputs({index: each}), base) for each in (probe, 1 / probe))
-        whole = _distance(self.outputs({index: UNIFORM}), base)
-        # A power of two leaves a normalised query the same to the last bit, where the probe rounds it.
-        if whole == 0 or moved < _LEAST_MOVE * whole:
-            raise AttachError(unmoved(name))
+    def first_unequal(self, temperatures: Mapping[int, float], base: Outputs, *, grad: bool) -> int | None:
+        """Return the first layer of which something around it is not as by hand, None if all is."""
+        # Without gradients PyTorch takes its fast paths only where no module is watched.
+        tempered = self.observe(temperatures, grad=grad, watch=grad)
+        with self.tempered.by_hand(temperatures):
+            by_hand = self.observe(grad=grad, watch=grad)
+        if not _as_by_hand(tempered.result, by_hand.result, base.result):
+            found = 0
+        elif tempered.inside.keys() != by_hand.inside.keys():
+            return 0
+        else:
+            found = None
+        for index, attention in enumerate(self.tempered.attentions):
+            for name in around(attention, tempered.inside):
+                if not _as_by_hand(tempered.inside[name], by_hand.inside[name], base.inside.get(name, [])):
+                    return index
+        return found
+
+    def check_moves(self, index: int, base: Outputs) -> None:
+        """Compare the way that a layer's output goes with its whole way to uniform attention.
+
+        What comes out of the attention and of the module around it is looked at, not what the forward
+        returns, in which, as in a loss, the effect of one layer of many may average out.
+        """
+        probe, name = self.tempered.probe, self.tempered.names[index]
+        hot, last = self.observe({index: probe}), self.observe({index: UNIFORM})
+        inside = around(self.tempered.attentions[index], base.inside)
+        ways = {each: distance(last.inside.get(each, []), base.inside[each]) for each in inside}
+        shares = [distance(hot.inside.get(each, []), base.inside[each]) / w for each, w in ways.items() if w]
+        behind = [*list(ways.values())[1:], distance(last.result, base.result)]
+        if not shares:
+            # No module tells. Both ways, since a loss may by chance be the same at one other temperature.
+            whole = behind[-1]
+            others = (hot.result, self.outputs({index: 1 / probe}))
+            shares = [max(distance(each, base.result) for each in others) / whole] if whole else [0.0]
+        elif not any(behind) and (len(ways) > 1 or not few_numbers(base.result)):
+            raise AttachError(unmoved(name, DISCARDED))
+        # A module that returns queries shows no more than that they are scaled; what is around it does.
+        if min(shares[:2]) < _LEAST_MOVE:
+            raise AttachError(unmoved(name, why_unmoved(self.model, self.tempered, self.outputs, index)))
 
     def check_split(self, index: int, name: str, base: Sequence[Tensor]) -> None:
         """Double the query and halve the key: their product is then the same to the last bit."""
@@ -338,7 +388,7 @@ class _Test:
             return
         with cancelled:
             outputs = self.outputs()
-        if not _close(outputs, base):
+        if not close(outputs, base):
             raise AttachError(
                 f'Query, key and value of layer "{name}" are not the three equal blocks, in this '
                 "order, that they were taken for: a doubled query and a halved key do not cancel. Split the "
@@ -347,17 +397,35 @@ class _Test:
 
     def outputs(self, temperatures: Mapping[int, float] | None = None, *, grad: bool = False) -> list[Tensor]:
         """Return the tensors of a forward at temperature 1, or another in some layers."""
+        return self.observe(temperatures, grad=grad, watch=False).result
+
+    def observe(
+        self, temperatures: Mapping[int, float] | None = None, *, grad: bool = False, watch: bool = True
+    ) -> Outputs:
+        """Return the same, and, if watched, what comes out of the modules around the layers."""
         given = temperatures or {}
         self.tempered.set_values([1.0 / given.get(index, 1.0) for index in range(len(self.tempered.names))])
         devices = self.tempered.devices()
-        with torch.inference_mode(False), torch.set_grad_enabled(grad), _same_randomness(devices):
-            outputs = list(_tensors(self.forward()))
-        if not outputs:
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(grad),
+            same_randomness(devices),
+            watched(self.model, self.tempered.attentions if watch else []) as inside,
+        ):
+            result = list(tensors(self.forward()))
+        if not result:
             raise UnfitError(
                 "The forward of the self-test returned no tensor. Return the model's output, as in "
                 "self_test(lambda: model(batch))."
             )
-        return outputs
+        return Outputs(result, inside)
+
+
+def _as_by_hand(tempered: Sequence[Tensor], by_hand: Sequence[Tensor], base: Sequence[Tensor]) -> bool:
+    """Whether two outputs are the same but for what is little beside that which the temperature does."""
+    if close(tempered, by_hand):
+        return True
+    return 0 < distance(tempered, by_hand) <= _OFF_BY_HAND * distance(tempered, base) < math.inf
 
 
 @contextmanager
@@ -369,106 +437,10 @@ def baked(layer: QueryRows, factor: float, *, part: int = 0) -> Iterator[None]:
     try:
         yield
     finally:
-        _copy_back(kept)
+        copy_back(kept)
 
 
 @contextmanager
 def _doubled_and_halved(layer: QueryRows) -> Iterator[None]:
     with baked(layer, 2.0), baked(layer, 0.5, part=1):
         yield
-
-
-def _copy_back(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
-    with torch.no_grad():
-        for tensor, value in kept:
-            tensor.copy_(value)
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Put the model into eval mode with all its branches open, and leave it as it was."""
-    states = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
-    closed = [parameter for parameter in model.parameters() if _is_closed(parameter)]
-    # Metrics keep their states in plain attributes.
-    loose = [
-        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
-    ]
-    tensors = [*closed, *model.buffers(), *loose]
-    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
-    try:
-        for module, _, _ in states:
-            # Not by eval(): of some modules it does more, as merging weights.
-            module.training = False
-        _open(closed)
-        yield
-    finally:
-        for module, attributes, buffers in states:
-            _replace(vars(module), attributes)
-            _replace(module._buffers, buffers)
-        _copy_back(kept)
-
-
-def _replace(current: dict[str, Any], before: Mapping[str, Any]) -> None:
-    current.clear()
-    current.update(before)
-
-
-def _is_closed(parameter: Tensor) -> bool:
-    if not parameter.is_floating_point() or parameter.numel() == 0:
-        return False
-    return bool(parameter.detach().abs().max() < _CLOSED)
-
-
-def _open(parameters: Sequence[Tensor]) -> None:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-
-
-@contextmanager
-def _same_randomness(devices: set[torch.device]) -> Iterator[None]:
-    """Give back all random states afterwards, so that the next forward draws the same."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng([device.index for device in devices if device.type == "cuda"]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a nesting, without their graphs, on the CPU."""
-    if isinstance(output, Tensor):
-        yield output.detach().cpu()
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        for each in dataclasses.fields(output):
-            yield from _tensors(getattr(output, each.name))
-
-
-def _close(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether outputs are equal but for the order of sums, which some kernels do not keep."""
-    shapes = [tensor.shape for tensor in outputs]
-    return shapes == [tensor.shape for tensor in others] and all(map(_all_close, outputs, others))
-
-
-def _all_close(output: Tensor, other: Tensor) -> bool:
-    tolerance = 16 * torch.finfo(output.dtype).eps if output.is_floating_point() else 0.0
-    output, other = output.double(), other.double()
-    finite = output[output.isfinite()].abs()
-    largest = float(finite.max()) if finite.numel() else 0.0
-    return torch.allclose(output, other, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
-
-
-def _distance(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> float:
-    """Return the Euclidean distance over all elements that are finite in both."""
-    differences = [(a.double() - b.double()).flatten() for a, b in zip(outputs, others, strict=True)]
-    every = torch.cat(differences)
-    return float(every[every.isfinite()].norm())

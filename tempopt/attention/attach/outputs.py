@@ -1,0 +1,138 @@
+"""What comes out of a forward and of the modules around its attention, and how far apart two outputs are.
+
+What follows from that is decided in ``tempopt.attention.attach.self_check``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Numbers that are kept of one output of a module: enough to compare, few enough for a hundred layers.
+_KEPT = 2**16
+# In fewer numbers than these the effects of a temperature may cancel, as in a loss.
+_FEW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Outputs of one forward.
+
+    Args:
+        result: The tensors that it returned.
+        inside: By module name those that came out of the modules around each attention, in the order of
+            their calls; of a large one some evenly spread numbers.
+    """
+
+    result: list[Tensor]
+    inside: dict[str, list[Tensor]]
+
+    def close(self, other: Outputs) -> bool:
+        """Whether all of them are equal but for rounding."""
+        return (
+            close(self.result, other.result)
+            and self.inside.keys() == other.inside.keys()
+            and all(close(each, other.inside[name]) for name, each in self.inside.items())
+        )
+
+
+@contextmanager
+def watched(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[Tensor]]]:
+    """Keep for a while what comes out of some modules and of those around them.
+
+    Args:
+        model: What runs.
+        names: Names of the modules.
+
+    Returns:
+        Outputs by name of the module, of those that return more than a few numbers; filled as it runs.
+    """
+    inside: dict[str, list[Tensor]] = {}
+    every = dict.fromkeys(each for name in names for each in _around(name))
+    with ExitStack() as stack:
+        for name in every:
+            module = model.get_submodule(name)
+            if not isinstance(module, torch.jit.ScriptModule):
+                stack.callback(module.register_forward_hook(_keeping(name, inside)).remove)
+        yield inside
+
+
+def _keeping(name: str, inside: dict[str, list[Tensor]]) -> Any:
+    def keep(_: nn.Module, args: Any, output: Any) -> None:
+        # What is compiled now would keep this hook.
+        if not torch.compiler.is_compiling() and not few_numbers(found := list(tensors(output, _KEPT))):
+            inside.setdefault(name, []).extend(found)
+
+    return keep
+
+
+def around(name: str, among: Mapping[str, object]) -> list[str]:
+    """Return which of some modules are a module or around it, innermost first."""
+    return [each for each in _around(name) if each in among]
+
+
+def _around(name: str) -> list[str]:
+    parts = name.split(".") if name else []
+    return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
+
+
+def few_numbers(outputs: Sequence[Tensor]) -> bool:
+    """Whether effects may cancel in them, as in a loss."""
+    return sum(each.numel() for each in outputs) < _FEW
+
+
+def tensors(output: Any, most: int | None = None) -> Iterator[Tensor]:
+    """Yield the tensors in a nesting, without their graphs, on the CPU.
+
+    Args:
+        output: Tensors in sequences, mappings and dataclasses.
+        most: Of larger tensors so many numbers are copied at most; None: all, and nothing has to be.
+    """
+    if isinstance(output, Tensor):
+        whole = output.detach()
+        if most is None:
+            yield whole.cpu()
+        elif whole.layout == torch.strided and not whole.is_nested:
+            yield whole.flatten()[:: math.ceil(max(whole.numel(), 1) / most)].clone().cpu()
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from tensors(value, most)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from tensors(value, most)
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        for each in dataclasses.fields(output):
+            yield from tensors(getattr(output, each.name), most)
+
+
+def close(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether outputs are equal but for the order of sums, which some kernels do not keep."""
+    return _alike(outputs, others) and all(map(_all_close, outputs, others))
+
+
+def _alike(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return [each.shape for each in outputs] == [each.shape for each in others]
+
+
+def _all_close(output: Tensor, other: Tensor) -> bool:
+    tolerance = 16 * torch.finfo(output.dtype).eps if output.is_floating_point() else 0.0
+    output, other = output.double(), other.double()
+    finite = output[output.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(output, other, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
+
+
+def distance(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """Return the Euclidean distance over all elements that are finite in both; infinite between shapes."""
+    if not _alike(outputs, others):
+        return math.inf
+    differences = [(a.double() - b.double()).flatten() for a, b in zip(outputs, others, strict=True)]
+    every = torch.cat(differences)
+    return float(every[every.isfinite()].norm())

@@ -1,0 +1,76 @@
+"""Leaves a model and the random generators as they were, whatever a self-test does with them meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# A parameter that is nowhere larger is as good as closed (zero initialisation, LayerScale).
+_CLOSED = 1e-4
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Have a model in eval mode with all its branches open for a while, and leave it as it was."""
+    states = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    closed = [parameter for parameter in model.parameters() if _is_closed(parameter)]
+    # Metrics keep their states in plain attributes.
+    loose = [
+        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
+    ]
+    tensors = [*closed, *model.buffers(), *loose]
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        for module, _, _ in states:
+            # Not by eval(): of some modules it does more, as merging weights.
+            module.training = False
+        _open(closed)
+        yield
+    finally:
+        for module, attributes, buffers in states:
+            _replace(vars(module), attributes)
+            _replace(module._buffers, buffers)
+        copy_back(kept)
+
+
+def _replace(current: dict[str, Any], before: Mapping[str, Any]) -> None:
+    current.clear()
+    current.update(before)
+
+
+def _is_closed(parameter: Tensor) -> bool:
+    if not parameter.is_floating_point() or parameter.numel() == 0:
+        return False
+    return bool(parameter.detach().abs().max() < _CLOSED)
+
+
+def _open(parameters: Sequence[Tensor]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+
+@contextmanager
+def same_randomness(devices: set[torch.device]) -> Iterator[None]:
+    """Give back all random states afterwards, so that the next forward draws the same."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device.index for device in devices if device.type == "cuda"]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def copy_back(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Write values back into the tensors that had them."""
+    with torch.no_grad():
+        for tensor, value in kept:
+            tensor.copy_(value)

@@ -1,0 +1,183 @@
+"""A self-test looks at what comes out of attention, for in a loss the effect of a temperature averages out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tempopt.attention.attach.attachment import attach
+from tempopt.errors import AttachError
+
+WIDTH, HEADS, HOT = 16, 4, {"temperature_init": 2.0}
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def query(self, x: Tensor) -> Tensor:
+        return self.q_proj(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            each.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for each in (self.query(x), self.k_proj(x), self.v_proj(x))
+        )
+        return x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class Ignoring(Attention):
+    """Its query is made of the parameter, past the temperature."""
+
+    def query(self, x: Tensor) -> Tensor:
+        return F.linear(x, dict(self.q_proj.named_parameters())["weight"])
+
+
+class Inverse(Attention):
+    """Divides by what it should multiply by."""
+
+    def query(self, x: Tensor) -> Tensor:
+        plain = dict(self.q_proj.named_parameters())["weight"]
+        return F.linear(x, plain * plain / self.q_proj.weight)
+
+
+class Normed(Attention):
+    """QK-norm."""
+
+    def query(self, x: Tensor) -> Tensor:
+        return F.rms_norm(self.q_proj(x), (WIDTH,), eps=1e-6)
+
+
+class Twice(Attention):
+    """Attends once more, with a query of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ask = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        once = super().forward(x)
+        q, k, v = (each(x) for each in (self.ask, self.k_proj, self.v_proj))
+        return once + F.scaled_dot_product_attention(q, k, v)
+
+
+class Block(nn.Module):
+    def __init__(self, attention: nn.Module, used: bool = True) -> None:
+        super().__init__()
+        self.attention, self.used = attention, used
+
+    def forward(self, x: Tensor) -> Tensor:
+        attended = self.attention(x)
+        return attended if self.used else x
+
+
+class WithLoss(L.LightningModule):
+    """Returns what a training step does: one number."""
+
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*blocks)
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return self.body(batch).square().mean()
+
+
+def prove(*blocks: nn.Module, tokens: int = 7) -> None:
+    torch.manual_seed(0)
+    model = WithLoss(*blocks)
+    batch = torch.randn(3, tokens, WIDTH)
+    attach(model, HOT, example=None).self_test(lambda: model.training_step(batch, 0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (Ignoring, r"attention.q_proj\" does not act as it should: the output is not that of"),
+        (Inverse, r"attention.q_proj\" does not act as it should: the output is not that of"),
+        (Normed, r"attention.q_proj\" did not move the output. Its query may be normalised.*\(QK-norm\)"),
+        (Twice, r"acts in only a part of \"body.*attention\""),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_a_fault_is_found_behind_a_loss_wherever_it_is(wrong: Any, reason: str, place: int) -> None:
+    blocks = [Block(Attention()) for _ in range(5)]
+    prove(*blocks)
+    blocks[place] = Block(wrong())
+    with pytest.raises(AttachError, match=reason) as refused:
+        prove(*blocks)
+    assert f'"body.{place}.' in str(refused.value)
+
+
+def test_attention_whose_output_goes_nowhere_is_refused_with_that_reason() -> None:
+    with pytest.raises(
+        AttachError, match=r'"body.1.*Nothing behind it depends on what it attends to\. Leave'
+    ):
+        prove(Block(Attention()), Block(Attention(), used=False))
+
+
+def test_a_single_key_is_named_as_the_reason() -> None:
+    with pytest.raises(
+        AttachError, match=r"No query of this forward has more than one key.*try a longer batch"
+    ):
+        prove(Block(Attention()), tokens=1)
+
+
+class Language(L.LightningModule):
+    """A model of transformers as it is initialised, and its loss."""
+
+    def __init__(self, family: str, **sizes: Any) -> None:
+        super().__init__()
+        transformers = pytest.importorskip(
+            "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
+        )
+        tokens = {f"{each}_token_id": None for each in ("bos", "eos", "cls", "sep")}
+        if family == "ModernBert":
+            config = transformers.ModernBertConfig(**sizes, pad_token_id=0, **tokens)
+            self.model: Any = transformers.ModernBertForMaskedLM(config)
+        else:
+            self.model = transformers.GPT2LMHeadModel(
+                transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
+            )
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        logits = self.model(input_ids=batch).logits
+        return F.cross_entropy(logits.flatten(0, 1), batch.flatten())
+
+
+MODERN = dict(
+    vocab_size=256, num_hidden_layers=2, hidden_size=64, num_attention_heads=2, intermediate_size=128
+)
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ModernBert": ("ModernBert", MODERN),
+    "GPT-2": ("GPT2", dict(vocab_size=5000, n_embd=64, n_layer=2, n_head=4)),
+}
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "ModernBert base": ("ModernBert", {}),
+    "GPT-2 small": ("GPT2", {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        *(pytest.param(*each, id=name) for name, each in SHAPES.items()),
+        *(pytest.param(*each, id=name, marks=pytest.mark.long) for name, each in WHOLE.items()),
+    ],
+)
+@pytest.mark.parametrize("way", ["query_rows", "attention_interface"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_language_model_at_its_own_initialisation_passes_by_its_loss(
+    way: Any, family: str, sizes: dict[str, Any], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model = Language(family, **sizes)
+    batch = torch.randint(3, 256, (2, 32))
+    attachment = attach(model, HOT, way=way, example=None)
+    attachment.self_test(lambda: model.training_step(batch, 0))
+    assert attachment.tested
