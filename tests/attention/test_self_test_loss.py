@@ -1,4 +1,4 @@
-"""A self-test looks at what comes out of attention, for in a loss the effect of a temperature averages out."""
+"""A self-test looks at what comes out of attention, for in a loss the effects of temperature average out."""
 
 from __future__ import annotations
 
@@ -106,11 +106,9 @@ def prove(*blocks: nn.Module, tokens: int = 7) -> None:
 )
 @pytest.mark.parametrize("place", [0, 1, 4])
 def test_a_fault_is_found_behind_a_loss_wherever_it_is(wrong: Any, reason: str, place: int) -> None:
-    blocks = [Block(Attention()) for _ in range(5)]
-    prove(*blocks)
-    blocks[place] = Block(wrong())
+    prove(*(Block(Attention()) for _ in range(5)))
     with pytest.raises(AttachError, match=reason) as refused:
-        prove(*blocks)
+        prove(*(Block(wrong() if each == place else Attention()) for each in range(5)))
     assert f'"body.{place}.' in str(refused.value)
 
 

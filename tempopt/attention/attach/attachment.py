@@ -180,8 +180,8 @@ class Attachment:
         untouched model with the temperatures multiplied into its weights, or through the attention interface
         its scales divided by them, with gradients and without (which may take other ways through PyTorch).
         It must move with the temperature; the first, the middle and the last layer are tried one by one.
-        What ``forward`` returns may be a loss, in which the effect of one layer averages out. Then, all layers
-        at once and with the weights of attention held: what goes into each softmax must be divided by the
+        What ``forward`` returns may be a loss, in which the effect of one layer averages out. Then, all at
+        once and with the weights of attention held: what goes into each softmax must be divided by the
         temperature but for masks and biases of positions, as the model's own scale would have it where it has
         one, and nothing else may move. Where logits cannot be seen (kernels of others), a doubled query must
         cancel against a halved key in fused projections instead. Branches that are closed at
