@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from tempopt.confirmation.evaluations import evaluations
@@ -16,9 +16,21 @@ from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import TEMPERATURE_PARAMETERS
-from tempopt.workers.messages import Failed, Finished, RunRequest, Started, Times
+from tempopt.workers.messages import Failed, Finished, RunRequest, Stage, Started, Times
 from tempopt.workers.placement import Placement
 from tempopt.workers.process import WorkerProcess
+
+Told = Callable[[Stage], None]
+"""Hears of each part of a dry run that is over."""
+
+
+def stage_text(stage: Stage) -> str:
+    """Return one line on a part of a dry run, with the time that it took."""
+    return f"Dry run: {stage.what} ({stage.seconds:.1f} s)."
+
+
+def _unheard(stage: Stage) -> None:
+    """Do nothing."""
 
 
 @contextlib.contextmanager
@@ -31,14 +43,22 @@ def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
             worker.kill()
 
 
-def rehearse(spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"]) -> Started | None:
+def rehearse(
+    spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"], told: Told = _unheard
+) -> Started | None:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
+
+    Args:
+        spec: The spec.
+        worker: Who tries it.
+        task: Whether to train, or to check classes and arguments alone.
+        told: Called with each part of it, once that is over.
 
     Raises:
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    return _checked(spec, worker, task)[0]
+    return _checked(spec, worker, task, told)[0]
 
 
 def defaults(spec: StudySpec, worker: WorkerProcess) -> dict[str, Any]:
@@ -68,12 +88,12 @@ def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
 
 
 def _checked(
-    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"]
+    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"], told: Told = _unheard
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        return _tried(spec, worker, task=task, space=space, sampled=sampled)
+        return _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
     names = dict.fromkeys(name for each in spec.compare for name in each.parameters)
     space = {
         name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
@@ -81,7 +101,7 @@ def _checked(
     found = _tried(spec, worker, task="check", space=space, sampled=spec.compare[0].parameters)
     for each in spec.compare if task == "rehearse" else ():
         try:
-            found = _tried(spec, worker, task=task, space={}, sampled=each.parameters)
+            found = _tried(spec, worker, task=task, space={}, sampled=each.parameters, told=told)
         except SpecError as error:
             raise SpecError(f"Parameter set {each.name}: {error}") from error
     return found
@@ -94,6 +114,7 @@ def _tried(
     task: Literal["rehearse", "check", "time"],
     space: dict[str, list[Any]],
     sampled: Mapping[str, Any],
+    told: Told = _unheard,
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
@@ -118,6 +139,8 @@ def _tried(
             raise SpecError(_explained(message))
         if isinstance(message, Started):
             started = message
+        if isinstance(message, Stage):
+            told(message)
         if isinstance(message, Finished):
             return started, message
     raise StudyFailed(f"The dry run of two steps crashed: {worker.obituary()}.")

@@ -8,10 +8,11 @@ from __future__ import annotations
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Literal
 
 from tempopt.agent.agent import Agent
 from tempopt.agent.continuation import find, go_on_with
-from tempopt.agent.dry_run import rehearse, workers_of
+from tempopt.agent.dry_run import rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.signals import terminable
@@ -34,9 +35,12 @@ from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed
 from tempopt.workers.machine import Machine, this_machine
-from tempopt.workers.messages import Program
+from tempopt.workers.messages import Program, Stage
 from tempopt.workers.placement import Placement, count_workers, deal
 from tempopt.workers.process import WorkerProcess
+
+# A search says of the parts of its dry run only those for which a person has waited.
+_LONG = 5.0
 
 
 class StudyRunner:
@@ -86,7 +90,8 @@ class StudyRunner:
             if self._study is not None and state != "running":
                 store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
-            rehearse(spec, workers[0], task="rehearse" if self._study is None else "check")
+            task: Literal["rehearse", "check"] = "rehearse" if self._study is None else "check"
+            rehearse(spec, workers[0], task=task, told=self._rehearsed)
             self._register()
             study = self._study or self._begin()
             # every time, since whoever began the study may have died before it had its tickets
@@ -140,6 +145,10 @@ class StudyRunner:
             return deal(need, count, free, threads=threads)
 
         return claimed(machine, dealt)
+
+    def _rehearsed(self, stage: Stage) -> None:
+        if stage.seconds >= _LONG:
+            self._observer.note(stage_text(stage))
 
     def _register(self) -> None:
         """Have Optuna's study made, if it is not there: somebody may have deleted it in a dashboard."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
 import sys
@@ -20,8 +21,9 @@ from tempopt.study.template import ModuleInfo, inspect_module, render
 def check(arguments: argparse.Namespace) -> int:
     """Check a spec and print what was found, after training two steps of it if asked to."""
     spec = load_spec(arguments.spec, arguments.set)
-    for line in api.check(spec, dry_run=arguments.dry_run):
-        print(line)
+    told = functools.partial(print, flush=True)
+    for line in api.check(spec, dry_run=arguments.dry_run, told=told):
+        told(line)
     return DONE
 
 

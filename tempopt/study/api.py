@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tempopt.agent.continuation import find, same_question
-from tempopt.agent.dry_run import rehearse, workers_of
+from tempopt.agent.dry_run import rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
 from tempopt.confirmation.compare import check_comparison
@@ -219,12 +219,18 @@ def load_study(storage: str, name: str) -> StudyResult:
         return load(store, name, whole=True)
 
 
-def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = False) -> list[str]:
+def check(
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    dry_run: bool = False,
+    told: Callable[[str], None] | None = None,
+) -> list[str]:
     """Validate a spec against the classes it names, in a worker; return what to tell a person.
 
     Args:
         spec: As for :func:`search`.
         dry_run: Whether to train two steps and validate once too.
+        told: Called with a line on each part of the dry run, once that is over; None: nobody is told.
 
     Raises:
         SpecError: The spec cannot be carried out.
@@ -235,7 +241,12 @@ def check(spec: StudySpec | Mapping[str, Any] | str | Path, *, dry_run: bool = F
         check_comparison(spec)
     optimizers(spec)
     with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
-        started = rehearse(spec, workers[0], task="rehearse" if dry_run else "check")
+        started = rehearse(
+            spec,
+            workers[0],
+            task="rehearse" if dry_run else "check",
+            told=lambda stage: told(stage_text(stage)) if told is not None else None,
+        )
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if started is not None:
         lines += [

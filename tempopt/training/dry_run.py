@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
 from tempopt.training.steps import step_of
-from tempopt.workers.messages import Finished, Message, RunRequest, Stop
+from tempopt.workers.messages import Finished, Message, RunRequest, Stage, Stop
 
 # Where the errors of torch's compiler come from.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
@@ -65,6 +66,21 @@ class _OneStep:
         return Stop(ticket=request.ticket, attempt=request.attempt)
 
 
+class _Stages:
+    """Says of each part of a dry run how long it took."""
+
+    def __init__(self, request: RunRequest, channel: Channel) -> None:
+        self._request, self._channel = request, channel
+        self._since = time.monotonic()
+
+    def over(self, what: str) -> None:
+        """Say that this was done since the last time that something was."""
+        now = time.monotonic()
+        took, self._since = now - self._since, now
+        request = self._request
+        self._channel.send(Stage(ticket=request.ticket, attempt=request.attempt, what=what, seconds=took))
+
+
 def check(request: RunRequest) -> Finished:
     """Build what the program names, and check each searched name at the values that stand for all.
 
@@ -92,17 +108,23 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         SpecError: The metric is never logged, there are no test data, no weights to bake into, ...
         AttachError: A layer has no temperature, or does not follow it.
     """
+    stages = _Stages(request, channel)
     check(request)
+    stages.over("checked classes and arguments")
     baked, request = request, dataclasses.replace(request, bake=None)
     mode = request.program.compile
     if request.program.weights is not None:
         with _compilable(mode):
-            return Run(request, channel, ranks, limit_val_batches=1).execute()
+            evaluated = Run(request, channel, ranks, limit_val_batches=1).execute()
+        stages.over("evaluated the trained model")
+        return evaluated
     # what is looked into is no function that could be compiled
     eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = Run(eager, _Unheard(), ranks, **_SHORT)
+    stages.over("made model and data")
     attended = _attended(run.module)
     run.fit()
+    stages.over("trained two steps and validated")
     _require_stable(run)
     if not run.logged:
         raise SpecError(
@@ -113,20 +135,26 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         _require_attention(run.module, attended)
     elif isinstance(run.tempered, Attachment):
         _self_test(run)
+        stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
     for evaluation in request.evaluations:
         run.evaluate(evaluation)
+    if request.evaluations:
+        stages.over("evaluated as a confirming run")
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
     _let_go(run)
     if baked.bake is not None:
         # that a temperature can be attached is known by now
         _require_bakeable(baked, ranks)
+        stages.over("baked a temperature into initial weights")
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     second = Run(eager, _OneStep(channel), ranks)
     second.fit()
     _let_go(second)
+    stages.over("trained a step with the Trainer of the spec")
     if mode is not None:
         with _compilable(mode):
             Run(request, _Unheard(), ranks, **_SHORT).fit()
+        stages.over("compiled the steps")
     return finished
 
 

@@ -225,6 +225,21 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of a dry run is over.
+
+    Args:
+        what: What was done, for a person.
+        seconds: How long it took.
+    """
+
+    ticket: int
+    attempt: int
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Optimizer steps done so far; sent as batches (of validation too) are done, never by a clock."""
 
@@ -343,8 +358,11 @@ class Stop:
     keep: bool = False
 
 
-Message = RunRequest | Ready | Started | Progress | Report | Kept | Finished | Failed | Stop
-_TYPES = {t.__name__: t for t in (RunRequest, Ready, Started, Progress, Report, Kept, Finished, Failed, Stop)}
+Message = RunRequest | Ready | Started | Stage | Progress | Report | Kept | Finished | Failed | Stop
+_TYPES = {
+    each.__name__: each
+    for each in (RunRequest, Ready, Started, Stage, Progress, Report, Kept, Finished, Failed, Stop)
+}
 
 
 def encode(message: Message) -> bytes:

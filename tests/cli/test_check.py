@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def test_check_prints_what_it_is_told(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def checked(spec: Any, *, dry_run: bool) -> list[str]:
+    def checked(spec: Any, *, dry_run: bool, told: Callable[[str], None]) -> list[str]:
+        told("a part of it")
         asked.update(trials=spec.study.trials, dry_run=dry_run)
         return ["one thing", "another"]
 
@@ -79,7 +81,7 @@ def test_check_prints_what_it_is_told(
     )
     assert cli.main(["check", "pairs.yaml", "--dry-run", "--set", "study.trials=7"]) == 0
     assert asked == {"trials": 7, "dry_run": True}
-    assert capsys.readouterr().out == "one thing\nanother\n"
+    assert capsys.readouterr().out == "a part of it\none thing\nanother\n"
 
 
 def test_a_spec_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:

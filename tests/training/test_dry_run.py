@@ -8,7 +8,7 @@ import pytest
 
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.dry_run import check, rehearse
-from tempopt.workers.messages import Evaluation, Started
+from tempopt.workers.messages import Evaluation, Stage, Started
 
 TEST = [Evaluation(name="test", on="test")]
 
@@ -23,6 +23,25 @@ def test_a_rehearsal_trains_two_steps_and_names_the_layers(request_for: Any, lis
     assert (finished.state, finished.step) == ("complete", 2)
     (started,) = channel.of(Started)
     assert started.layers == ["layer 0"]
+
+
+@pytest.mark.parametrize("module", ["Toy", "Stock"])
+def test_each_part_of_a_rehearsal_is_told(request_for: Any, listener: Any, module: str) -> None:
+    channel = listener()
+    attach = {"layers": "auto"} if module == "Stock" else None
+    rehearse(rehearsal(request_for, module, attach=attach, bake={"temperature_init": 4.0}), channel)
+    told = [stage.what for stage in channel.of(Stage)]
+    tested = ["tested the temperatures of 2 layers"] if attach else []
+    assert told == [
+        "checked classes and arguments",
+        "made model and data",
+        "trained two steps and validated",
+        *tested,
+        "evaluated as a confirming run",
+        "baked a temperature into initial weights",
+        "trained a step with the Trainer of the spec",
+    ]
+    assert all(stage.seconds >= 0 for stage in channel.of(Stage))
 
 
 @pytest.mark.parametrize("trainer", [{}, {"max_steps": -1, "max_epochs": 2}], ids=["steps", "epochs"])

@@ -1,0 +1,81 @@
+"""Who asks for a dry run hears of its parts while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tempopt.agent.dry_run import rehearse, stage_text
+from tempopt.agent.runner import StudyRunner
+from tempopt.spec.study_spec import StudySpec
+from tempopt.workers.messages import Finished, Message, RunRequest, Stage
+
+STAGES = [
+    Stage(ticket=0, attempt=1, what="made model and data", seconds=0.04),
+    Stage(ticket=0, attempt=1, what="tested the temperatures of 12 layers", seconds=41.26),
+]
+
+
+class Trying:
+    """A worker that says what the parts of a dry run took."""
+
+    def __init__(self) -> None:
+        self.asked: list[Message] = []
+        self._said: Iterator[Message] = iter(
+            [
+                *STAGES,
+                Finished(
+                    ticket=0,
+                    attempt=1,
+                    state="complete",
+                    step=2,
+                    measurements={},
+                    metrics={},
+                    seconds=0.0,
+                    reports=[],
+                ),
+            ]
+        )
+
+    def send(self, message: RunRequest) -> None:
+        self.asked.append(message)
+
+    def receive(self) -> Message:
+        return next(self._said)
+
+
+def spec() -> StudySpec:
+    return StudySpec.parse(
+        {
+            "study": {"name": "s", "metric": "val_loss", "direction": "minimize"},
+            "model": {"class_path": "m.Model"},
+            "trainer": {"max_steps": 2},
+            "search": {"temperature_init": {"low": 0.5, "high": 2}},
+        },
+        source="test",
+    )
+
+
+def test_parts_are_told_as_they_end() -> None:
+    told: list[str] = []
+    worker: Any = Trying()
+    rehearse(spec(), worker, task="rehearse", told=lambda stage: told.append(stage_text(stage)))
+    assert told == [
+        "Dry run: made model and data (0.0 s).",
+        "Dry run: tested the temperatures of 12 layers (41.3 s).",
+    ]
+
+
+def test_a_search_says_for_what_a_person_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+
+    class Noting:
+        note = staticmethod(notes.append)
+
+    runner = object.__new__(StudyRunner)
+    runner._observer = Noting()  # type: ignore[assignment]
+    for stage in STAGES:
+        runner._rehearsed(stage)
+    assert notes == ["Dry run: tested the temperatures of 12 layers (41.3 s)."]
