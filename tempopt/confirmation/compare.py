@@ -337,6 +337,7 @@ def _as_given(spec: StudySpec) -> dict[str, Any]:
     """Return what the spec itself gives for each name that a set has, temperature parameters apart."""
     assert spec.compare is not None
     sections: dict[str, Mapping[str, Any]] = {
+        "model": spec.model["init_args"],
         "data": (spec.data or {}).get("init_args", {}),
         "trainer": spec.trainer,
     }

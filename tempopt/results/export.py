@@ -34,6 +34,8 @@ _WIDTH = 72
 _TRAINED = "trained.ckpt"
 _DEPLOYED = "deployed.ckpt"
 _CALLBACK = "tempopt.AttachCallback"
+# It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
+_ARGUMENTS = "tempopt.training.arguments.Arguments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     config, plan = _merged(result, wanted.parameters)
     attaching = _attaching(result, plan, wanted.at_inference)
     code = _Code()
-    body = [f"model = {code.expression(config['model'])}"]
+    body = [f"model = {code.made('model', config['model'])}"]
     if wanted.weights is not None:
         body.append(f"{code.name('tempopt.load_checkpoint')}(model, {wanted.weights!r})")
     trainer = dict(config.get("trainer", {}))
@@ -121,7 +123,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     data = config.get("data")
     if data is not None:
-        body.append(f"data = {code.expression(data)}")
+        body.append(f"data = {code.made('data', data)}")
     given = f"model{', datamodule=data' if data is not None else ''}"
     body.append(f"trainer.{'fit' if wanted.weights is None else 'validate'}({given})")
     if wanted.at_inference is not None:
@@ -248,7 +250,9 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
     attached = ParameterNames((*PLAN_PARAMETERS, *(ENTROPY_PARAMETERS if by_interface else ())))
     for name, value in parameters.items():
         section, dot, rest = name.partition(".")
-        if dot and section in ("data", "trainer"):
+        if "." in rest and section == "model":
+            _put(config["model"]["init_args"], rest, value)
+        elif dot and section in ("data", "trainer"):
             target = config["trainer"] if section == "trainer" else config["data"]["init_args"]
             _put(target, rest, value)
         elif spec.attach is not None and name in attached:
@@ -256,7 +260,7 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
         elif name in TEMPERATURE_PARAMETERS:
             _put(config["model"]["init_args"], name, value)
         else:
-            config["model"]["init_args"][name] = value
+            _put(config["model"]["init_args"], name, value)
     # what changes nothing need not be attached
     return config, {} if same_training(plan, {}) else plan
 
@@ -265,6 +269,8 @@ def _put(target: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     for parent in parents:
         target = target.setdefault(parent, {})
+        if "class_path" in target:
+            target = target.setdefault("init_args", {})
     target[last] = value
 
 
@@ -316,6 +322,19 @@ class _Code:
             return f"{callee}({', '.join(given)})"
         lines = "".join(f"{argument},\n" for argument in given)
         return f"{callee}(\n{textwrap.indent(lines, '    ')})"
+
+    def made(self, section: str, config: Mapping[str, Any]) -> str:
+        """Return the expression of a section's object; of mappings in it, the class says what they are."""
+        given = config.get("init_args") or {}
+        plain = [
+            name
+            for name, value in given.items()
+            if isinstance(value, Mapping) and "class_path" not in value and name != "schedule_args"
+        ]
+        if not plain:
+            return self.expression(config)
+        callee, arguments = self.name(config["class_path"]), self.name(_ARGUMENTS)
+        return f"{callee}(**{arguments}({section!r}, {callee}, {given!r}).values({{}}))"
 
     def expression(self, value: Any) -> str:
         """Return the expression of plain data; ``{class_path, ...}`` becomes the call it stands for."""

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 
 from tempopt.errors import SpecError
 from tempopt.spec.lightning_sections import parse_trainer
-from tempopt.spec.search_space import name_problem
+from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.sections import Pairs, Section, StudySection
 from tempopt.spec.yaml_source import FaultsError, parse_mapping, read_mapping, unresolved
 from tempopt.statistics.alpha_ledger import level

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
-from tempopt.spec.lightning_sections import UNSEARCHED
+from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
 from tempopt.temperature.plan import is_own_number
@@ -30,7 +30,6 @@ Arm = Literal["baseline", "constant", "search"]
 _SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
 _STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser", "entropy_schedule")
 _CONSTANTS = (0.25, 4.0)
-_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _KEYS = ("low", "high", "log", "step", "choices", "baseline")
 
 UNSET = "<unset>"
@@ -117,7 +116,10 @@ def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, D
     domains: dict[str, Domain] = {}
     for name, domain in given.items():
         path = f"search.{name}"
-        if problem := name_problem(name, model_args):
+        problem = name_problem(name, model_args)
+        if problem is None and f"model.{name}" in given:
+            problem = f'"{name}" and "model.{name}" are the same. Take one of them out.'
+        if problem:
             lines.append((path, problem))
             continue
         try:
@@ -127,39 +129,6 @@ def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, D
     if lines:
         raise FaultsError(lines)
     return domains
-
-
-def name_problem(name: str, model_args: Mapping[str, Any], *, does: str = "searched") -> str | None:
-    """Return what is wrong with the name of a parameter, or None.
-
-    Args:
-        name: As a person wrote it.
-        model_args: Init arguments that the ``model:`` section sets.
-        does: What is to be done with parameters of such names, for the message.
-    """
-    if not _NAME.fullmatch(name):
-        return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
-    prefix, dot, rest = name.partition(".")
-    if not dot or name in TEMPERATURE_PARAMETERS:
-        return None
-    if prefix == "model":
-        bare = rest.removeprefix("init_args.")
-        return f'init arguments of the model are {does} by their bare name: write "{bare}", not "{name}".'
-    if prefix not in ("data", "trainer"):
-        if isinstance(model_args.get(prefix), Mapping):
-            return None
-        remedy = "Init arguments of the model have none."
-        return unknown("prefix", f"{prefix}.", ("data.", "trainer."), remedy)
-    if prefix in model_args:
-        return (
-            f'"{name}" could mean the {prefix}: section, or the init argument "{prefix}" of the model. '
-            f"Rename the init argument."
-        )
-    if rest.startswith("init_args."):
-        return f'leave init_args out: write "{prefix}.{rest.removeprefix("init_args.")}".'
-    if prefix == "trainer" and rest in UNSEARCHED:
-        return f"{rest} cannot be {does}: {UNSEARCHED[rest]}"
-    return None
 
 
 def _domain(name: str, given: object) -> Domain:

@@ -57,7 +57,7 @@ class Arguments:
             SpecError: An override is unknown or of the wrong type.
         """
         if any("." in name for name in overrides):
-            given = _nest(self.given, overrides)
+            given = self._with(overrides)
             return self._make(self._parse(given), given)
         checked = {name: self.check(name, value) for name, value in overrides.items()}
         if not self._has_objects:
@@ -80,7 +80,7 @@ class Arguments:
         text = isinstance(value, Mapping | list)
         key = (name, type(value) if number else repr(value) if text else value)
         if key not in self._checked:
-            given = _nest(self.given, {name: value})
+            given = self._with({name: value})
             parsed = self._parse(given)[name.partition(".")[0]]
             if _holds_namespace(parsed) or "." in name:
                 return value
@@ -89,6 +89,43 @@ class Arguments:
         if not number:
             return known
         return known(value) if known in (int, float) else self._parse({**self.given, name: value})[name]
+
+    def _with(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is given with dotted overrides written into its objects, dataclasses and mappings."""
+        result = copy.deepcopy(self.given)
+        for name, value in overrides.items():
+            top, *below = name.split(".")
+            if not below:
+                result[top] = value
+                continue
+            default = self._parsed.get(top)
+            if top not in result and _holds_namespace(default):
+                result[top] = _plain(default)
+            self._put(result, _plain(default), name, value)
+        return result
+
+    def _put(self, result: dict[str, Any], known: Any, name: str, value: Any) -> None:
+        """Write a dotted override, below whose first name there is what ``known`` has."""
+        top, *above, last = name.split(".")
+        target, path = result.get(top), top
+        for segment in [*above, None]:
+            if not isinstance(target, dict):
+                raise SpecError(
+                    f'"{name}" goes below "{path}", but the spec gives {path} no class_path and no mapping. '
+                    f"Write its values under {self._place}, or search another name."
+                )
+            if "class_path" in target:
+                # what its class takes is for its own parser to say
+                target, known = target.setdefault("init_args", {}), None
+            elif isinstance(known, dict) and (segment or last) not in known:
+                raise SpecError(unknown(f"key of {self.section}.{path}", segment or last, known))
+            if segment is not None:
+                known = known.get(segment) if isinstance(known, dict) else None
+                if segment not in target and isinstance(known, dict):
+                    target[segment] = copy.deepcopy(known)
+                target, path = target.get(segment), f"{path}.{segment}"
+        assert isinstance(target, dict)
+        target[last] = value
 
     def _make(self, parsed: Namespace, given: Mapping[str, Any]) -> dict[str, Any]:
         made = self._parser.instantiate(_wrapped(parsed))[_KEY]
@@ -210,6 +247,13 @@ def _object_fault(value: object, path: str) -> str | None:
     return None
 
 
+def _plain(value: object) -> Any:
+    """Return what was parsed as plain data."""
+    from jsonargparse import Namespace
+
+    return value.as_dict() if isinstance(value, Namespace) else value
+
+
 def _holds_namespace(value: object) -> bool:
     from jsonargparse import Namespace
 
@@ -218,24 +262,6 @@ def _holds_namespace(value: object) -> bool:
     if isinstance(value, dict):
         return any(_holds_namespace(item) for item in value.values())
     return isinstance(value, Namespace)
-
-
-def _nest(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with dotted overrides written into the objects and mappings that it describes."""
-    result = copy.deepcopy(dict(given))
-    for name, value in overrides.items():
-        *above, last = name.split(".")
-        target = result
-        for segment in above:
-            below = target.get(segment)
-            if not isinstance(below, dict):
-                raise SpecError(
-                    f'"{name}" goes below "{segment}", but the spec gives {segment} no class_path and no '
-                    f"mapping. Give it one, or search another name."
-                )
-            target = below.setdefault("init_args", {}) if "class_path" in below else below
-        target[last] = value
-    return result
 
 
 def loaders(cls: type) -> set[str]:

@@ -209,6 +209,9 @@ class Prepared:
                 if self._data is None:
                     raise SpecError(f"{name} is given, but the spec has no data: section. Add one.")
                 parts.data[rest] = value
+            elif "." in rest and prefix == "model":
+                self._check_name(rest.partition(".")[0])
+                parts.model[rest] = value
             elif not self.tempered and name in TEMPERATURE_PARAMETERS:
                 self._place_outside(parts, name, value)
             else:

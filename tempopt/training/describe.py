@@ -7,8 +7,8 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
@@ -17,6 +17,7 @@ from tempopt.workers.class_paths import load_class
 from tempopt.workers.messages import Program
 
 _GOVERNED = ("validate_at",)
+_MISSING = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,17 @@ def defaults(program: Program, names: Iterable[str]) -> dict[str, Any]:
             cls = load_class(program.data["class_path"], base=object, where="data")
         elif not (dot and section in ("data", "trainer")):
             cls, rest = load_class(program.model["class_path"], base=object, where="model"), name
-        argument = None if name in TEMPERATURE_PARAMETERS else parameter(cls, rest)
-        if argument is not None and isinstance(argument.default, bool | int | float | str | None):
-            found[name] = argument.default
+        if dot and section == "model":
+            rest = name.removeprefix("model.")
+        top, *below = rest.split(".")
+        argument = None if name in TEMPERATURE_PARAMETERS else parameter(cls, top)
+        if argument is None:
+            continue
+        value: object = argument.default
+        for key in below:
+            value = value.get(key, _MISSING) if isinstance(value, Mapping) else getattr(value, key, _MISSING)
+        if isinstance(value, bool | int | float | str | None):
+            found[name] = value
     return found
 
 
@@ -138,6 +147,8 @@ def _described(cls: type) -> list[Argument]:
 
 
 def _plain(value: object) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     try:
         return json.loads(json.dumps(value))
     except TypeError:

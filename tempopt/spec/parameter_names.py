@@ -1,0 +1,57 @@
+"""The names of searched and compared parameters: which are allowed, and how they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tempopt.errors import unknown
+from tempopt.spec.lightning_sections import UNSEARCHED
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def name_problem(name: str, model_args: Mapping[str, Any], *, does: str = "searched") -> str | None:
+    """Return what is wrong with the name of a parameter, or None.
+
+    Args:
+        name: As a person wrote it.
+        model_args: Init arguments that the ``model:`` section sets.
+        does: What is to be done with parameters of such names, for the message.
+    """
+    if not _NAME.fullmatch(name):
+        return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
+    prefix, dot, rest = name.partition(".")
+    if not dot or name in TEMPERATURE_PARAMETERS:
+        return None
+    if prefix == "model":
+        bare = rest.removeprefix("init_args.")
+        if "." not in bare or bare in TEMPERATURE_PARAMETERS:
+            return f'init arguments of the model are {does} by their bare name: write "{bare}", not "{name}".'
+        return f'leave init_args out: write "model.{bare}".' if bare != rest else _ambiguous(name, model_args)
+    if prefix not in ("data", "trainer"):
+        if isinstance(model_args.get(prefix), Mapping):
+            return None
+        remedy = (
+            f"What is inside of an init argument of the model is written model.ARGUMENT.KEY: model.{name}."
+        )
+        return unknown("prefix", f"{prefix}.", ("data.", "trainer."), remedy)
+    if problem := _ambiguous(name, model_args):
+        return problem
+    if rest.startswith("init_args."):
+        return f'leave init_args out: write "{prefix}.{rest.removeprefix("init_args.")}".'
+    if prefix == "trainer" and rest in UNSEARCHED:
+        return f"{rest} cannot be {does}: {UNSEARCHED[rest]}"
+    return None
+
+
+def _ambiguous(name: str, model_args: Mapping[str, Any]) -> str | None:
+    prefix = name.partition(".")[0]
+    if prefix not in model_args:
+        return None
+    return (
+        f'"{name}" could mean the {prefix}: section, or the init argument "{prefix}" of the model. '
+        f"Rename the init argument."
+    )
