@@ -25,6 +25,7 @@ from tempopt.confirmation.selection import (
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import current_round, next_number
 from tempopt.seeds import derive
+from tempopt.spec.conditions import counted
 from tempopt.temperature import (
     at_constant,
     constant_levels,
@@ -69,7 +70,8 @@ def winner(
 
 def exchanged(spec: StudySpec, found: Parameters, baseline: Parameters) -> Parameters:
     """Return the winner with the other parameters of the baseline."""
-    return {**found, **{name: baseline[name] for name in spec.other_names if name in baseline}}
+    own = {name: baseline[name] for name in spec.other_names if name in baseline}
+    return counted(spec.search, {**found, **own})
 
 
 def baseline_of(
@@ -114,7 +116,7 @@ def rematch_tickets(tickets: Sequence[TicketRow], spec: StudySpec, found: Parame
             number=number,
             seed=derive(spec.study.seed, "rematch", number),
             round=current_round(tickets),
-            sampled={name: found[name] for name in names} if number == first else None,
+            sampled={name: found[name] for name in names if name in found} if number == first else None,
         )
         for number in range(first, first + rematch_runs(tickets, spec))
     ]

@@ -28,6 +28,7 @@ from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import trial_params
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.amendments import as_now
+from tempopt.spec.conditions import counted
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
@@ -174,6 +175,10 @@ class Arms:
         return self._sampled(arm, own)
 
     def _sampled(self, arm: Arm, number: int) -> dict[str, Any]:
+        # what does not count under the other values is no part of what was tried
+        return counted(self._spec.search, self._drawn(arm, number))
+
+    def _drawn(self, arm: Arm, number: int) -> dict[str, Any]:
         fixed = dict(self._wanted.get((arm, number)) or {})
         if arm == "constant" and "temperature_init" not in fixed:
             fixed["temperature_init"] = self._constants[number]

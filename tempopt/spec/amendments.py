@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import SpecError
 from tempopt.records.rows import Parameters, TicketRow
+from tempopt.spec.conditions import counted
 from tempopt.spec.search_space import Arm, Choices, Domain, Range, as_written
 from tempopt.temperature.alike import same_training
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
@@ -114,18 +115,21 @@ def as_now(ticket: TicketRow, spec: StudySpec) -> TicketRow | None:
     if (
         not (missing or fixed or _NOTHING in held.values())
         and domains.keys() >= (ticket.sampled or {}).keys()
+        and counted(spec.search, held).keys() == held.keys()
     ):
         return dataclasses.replace(ticket, sampled=held)
     # what a plan does not read may lie anywhere
     found = {n: _nearest(domains[n], values[n]) if each is _NOTHING else each for n, each in held.items()}
     now = spec.parameters(arm, found)
     try:
-        if not _same(ticket.parameters, now, missing, fixed):
+        own = {name: value for name, value in missing.items() if name not in TEMPERATURE_PARAMETERS}
+        then = counted(spec.search, {**own, **ticket.parameters})
+        if not _same(then, now, missing, fixed):
             return None
     except SpecError:
         # a schedule of a person's own that is searched no more
         return None
-    return dataclasses.replace(ticket, parameters=now, sampled=found)
+    return dataclasses.replace(ticket, parameters=now, sampled=counted(spec.search, found))
 
 
 def whole(ticket: TicketRow, spec: StudySpec) -> TicketRow:

@@ -10,11 +10,30 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
+from tempopt.spec.conditions import counted, excluded_by, parse_when, when_problems
+from tempopt.spec.domains import (
+    UNSET as UNSET,
+)
+from tempopt.spec.domains import (
+    Choices as Choices,
+)
+from tempopt.spec.domains import (
+    Domain as Domain,
+)
+from tempopt.spec.domains import (
+    Range as Range,
+)
+from tempopt.spec.domains import (
+    as_written as as_written,
+)
+from tempopt.spec.domains import (
+    held_by,
+)
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
@@ -30,73 +49,11 @@ Arm = Literal["baseline", "constant", "search"]
 _SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
 _STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser", "entropy_schedule")
 _CONSTANTS = (0.25, 4.0)
-_KEYS = ("low", "high", "log", "step", "choices", "baseline")
-
-UNSET = "<unset>"
-"""In place of a baseline value where a domain has none, which may itself be null."""
+_KEYS = ("low", "high", "log", "step", "choices", "baseline", "when")
 
 _OWN_TEMPERATURE = re.compile(r"(^|[._])(temperature|temperatures|tau)([._]|$)")
 _LABEL_SMOOTHING = re.compile(r"(^|[._])label_smoothing$")
 _NO_EFFECT = (None, "none", False, "off", 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """Numbers from ``low`` to ``high``, both included; whole numbers if ``low`` and ``high`` are.
-
-    Args:
-        log: Whether equal ratios, rather than equal differences, count as equally far.
-        step: Distance of neighbouring values, or None for any number between.
-        baseline: Value that runs at τ = 1 and at constant τ train with instead of one of the range; UNSET:
-            these runs tune it like all others.
-    """
-
-    low: int | float
-    high: int | float
-    log: bool = False
-    step: int | float | None = None
-    baseline: Any = UNSET
-
-    @property
-    def probes(self) -> tuple[Any, ...]:
-        """Values that stand for all: both ends, and one that lies between."""
-        if self.step is not None:
-            between = self.low + self.step
-        elif isinstance(self.low, int):
-            between = (self.low + self.high) // 2
-        else:
-            between = self.low + 0.381966 * (self.high - self.low)
-        return (self.low, self.high, between)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """One of several values, between which there is no order.
-
-    Args:
-        baseline: As for :class:`Range`.
-    """
-
-    choices: tuple[Any, ...]
-    baseline: Any = UNSET
-
-    @property
-    def probes(self) -> tuple[Any, ...]:
-        """All of them."""
-        return self.choices
-
-
-Domain = Range | Choices
-
-
-def as_written(domain: Domain) -> dict[str, Any]:
-    """Return a domain as plain data."""
-    written = {key: value for key, value in asdict(domain).items() if value is not None}
-    if domain.baseline == UNSET:
-        del written["baseline"]
-    else:
-        written["baseline"] = domain.baseline
-    return written
 
 
 def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, Domain]:
@@ -126,6 +83,8 @@ def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, D
             domains[name] = _domain(name, domain)
         except SpecError as error:
             lines.append((path, str(error)))
+    for name, problem in when_problems(domains).items() if not lines else ():
+        lines.append((f"search.{name}.when", problem))
     if lines:
         raise FaultsError(lines)
     return domains
@@ -145,6 +104,8 @@ def _domain(name: str, given: object) -> Domain:
         if key not in _KEYS:
             raise SpecError(unknown("key", key, _KEYS))
     domain = _choices(given) if "choices" in given else _range(name, given)
+    if "when" in given:
+        domain = replace(domain, when=parse_when(given["when"]))
     if name in TEMPERATURE_PARAMETERS:
         if "baseline" in given and is_own_number(name):
             raise SpecError("given a baseline, but the runs at τ = 1 do not read it. Take it out.")
@@ -187,8 +148,7 @@ def _baseline(name: str, domain: Domain, given: Mapping[str, Any]) -> Any:
 
 def _choices(given: Mapping[str, Any]) -> Choices:
     choices = given["choices"]
-    if given.keys() - {"choices", "baseline"}:
-        others = ", ".join(key for key in given if key not in ("choices", "baseline"))
+    if others := ", ".join(key for key in given if key not in ("choices", "baseline", "when")):
         raise SpecError(f"given choices together with {others}. Give either choices or a range.")
     if not isinstance(choices, list | tuple) or not choices:
         raise SpecError(f"given choices {choices!r}. Give a list with at least one value.")
@@ -276,7 +236,8 @@ def parse_sets(
         path: Where the sets are written, for messages.
 
     Raises:
-        FaultsError: A name is not searched, or a value is not in its domain; all of them are in it.
+        FaultsError: A name is not searched or does not count in its set, or a value is not in its domain; all
+            of them are in it.
     """
     lines: list[tuple[str, str]] = []
     sets: list[dict[str, Any]] = []
@@ -289,35 +250,16 @@ def parse_sets(
             try:
                 if name not in search:
                     raise SpecError(unknown("searched name", name, search))
-                held[name] = _held(search[name], value)
+                held[name] = held_by(search[name], value)
             except SpecError as error:
                 lines.append((f"{path}.{index}.{name}", str(error)))
+        for name in held:
+            if problem := excluded_by(search, held, name):
+                lines.append((f"{path}.{index}.{name}", problem))
         sets.append(held)
     if lines:
         raise FaultsError(lines)
     return sets
-
-
-def _held(domain: Domain, value: object) -> Any:
-    """Return a value as its domain holds it; SpecError, saying what is allowed, if it does not."""
-    if isinstance(domain, Choices):
-        for choice in domain.choices:
-            # true is not 1, though Python has them equal
-            if choice == value and isinstance(choice, bool) is isinstance(value, bool):
-                return choice
-        raise SpecError(f"given {value!r}. Give one of {', '.join(map(json.dumps, domain.choices))}.")
-    whole = isinstance(domain.low, int) and isinstance(domain.high, int)
-    allowed = f"{'a whole number' if whole else 'a number'} from {domain.low} to {domain.high}"
-    if domain.step is not None:
-        allowed += f" in steps of {domain.step}"
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int if whole else int | float)
-        or not domain.low <= value <= domain.high
-        or (domain.step and (Decimal(str(value)) - Decimal(str(domain.low))) % Decimal(str(domain.step)))
-    ):
-        raise SpecError(f"given {value!r}. Give {allowed}.")
-    return value if whole else float(value)
 
 
 def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
@@ -449,11 +391,11 @@ def arm_parameters(
         Name to value, without what has no effect.
     """
     if arm == "search":
-        return effective({**fixed, **sampled})
+        return counted(searched, effective({**fixed, **sampled}))
     touched = {*searched, *fixed} & set(TEMPERATURE_PARAMETERS)
     neutral = {name: NEUTRAL[name] for name in TEMPERATURE_PARAMETERS if name in touched}
     held = {name: domain.baseline for name, domain in searched.items() if domain.baseline != UNSET}
-    return effective({**neutral, **held, **sampled})
+    return counted(searched, effective({**neutral, **held, **sampled}))
 
 
 def distinct(parameters: Mapping[str, Any]) -> str:

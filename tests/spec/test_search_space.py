@@ -337,7 +337,8 @@ def test_what_is_a_method_and_no_setting_has_a_baseline(name: str, domain: Any, 
 
 def test_the_search_arm_keeps_what_the_model_fixes() -> None:
     sampled = {"temperature_init": 4.0, "temperature_final": 1.0}
-    parameters = arm_parameters("search", sampled, searched=sampled, fixed={"schedule": "cosine"})
+    searched = parse_search({name: [0.5, value] for name, value in sampled.items()}, model_args={})
+    parameters = arm_parameters("search", sampled, searched=searched, fixed={"schedule": "cosine"})
     assert parameters == {**sampled, "schedule": "cosine"}
 
 

@@ -1,0 +1,124 @@
+"""Which searched names count under which values of others: ``when:`` in the section ``search:``.
+
+All names are sampled; what does not count is dropped before a parameter set is stored or trained, so that
+sets which differ in nothing else are one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from tempopt.errors import SpecError, unknown
+from tempopt.spec.domains import UNSET, Choices, Domain, held_by
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
+
+_EXAMPLE = "when: {optimizer: sgd}"
+
+
+def parse_when(given: object) -> dict[str, tuple[Any, ...]]:
+    """Return a condition as values by name.
+
+    Args:
+        given: Searched names, each with a value or a list of values.
+
+    Raises:
+        SpecError: It is no such mapping.
+    """
+    if not isinstance(given, Mapping) or not given or not all(isinstance(name, str) for name in given):
+        raise SpecError(
+            f"given when: {given!r}. Give names with values under which this one counts, as in {_EXAMPLE}."
+        )
+    found = {
+        name: tuple(value) if isinstance(value, list | tuple) else (value,) for name, value in given.items()
+    }
+    for name, values in found.items():
+        if not values:
+            raise SpecError(f"given when: no value of {name}. Give at least one, as in {_EXAMPLE}.")
+    return found
+
+
+def when_problems(search: Mapping[str, Domain]) -> dict[str, str]:
+    """Return what is wrong with conditions, by the name that has them."""
+    found: dict[str, str] = {}
+    for name, domain in search.items():
+        for other, values in (domain.when or {}).items():
+            problem = _problem(search, name, other, values)
+            if problem is not None:
+                found.setdefault(name, problem)
+    return found or _circles(search)
+
+
+def _problem(search: Mapping[str, Domain], name: str, other: str, values: tuple[Any, ...]) -> str | None:
+    if name in TEMPERATURE_PARAMETERS:
+        return (
+            "a temperature parameter takes no condition: the schedule, the layer_pattern and the like say "
+            "which of them count. Take it out."
+        )
+    if search[name].baseline != UNSET:
+        return "given beside a baseline, at which runs at τ = 1 hold it in any case. Take one of the two out."
+    if other == name:
+        return f"{name} cannot depend on itself. Name another one."
+    if other not in search:
+        return unknown("searched name", other, [each for each in search if each != name])
+    domain = search[other]
+    if other in TEMPERATURE_PARAMETERS or domain.baseline != UNSET:
+        return (
+            f"{other} is held at τ = 1, so what else differs from the baseline would follow from it. Name a "
+            "parameter that every arm tunes."
+        )
+    if not isinstance(domain, Choices) and domain.step is None and not isinstance(domain.low, int):
+        return f"{other} is any number of a range, which hardly ever has one value. Name one with choices."
+    for value in values:
+        try:
+            held_by(domain, value)
+        except SpecError as error:
+            return f"{other}: {error}"
+    return None
+
+
+def _circles(search: Mapping[str, Domain]) -> dict[str, str]:
+    needs = {name: set(domain.when or {}) for name, domain in search.items()}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1][::-1]
+        return {circle[0]: f"the conditions go in a circle, {' -> '.join(circle)}. Take one of them out."}
+    return {}
+
+
+def counted(search: Mapping[str, Domain], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values without those of names that do not count under the others.
+
+    A name does not count where one that it depends on does not count, or is not among the values.
+
+    Args:
+        search: The whole search space.
+        values: Parameters by name; those that are not searched are kept.
+    """
+    return {name: value for name, value in values.items() if _counts(search, values, name)}
+
+
+def _counts(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) -> bool:
+    if name not in search:
+        return True
+    return all(
+        other in values and _among(values[other], allowed) and _counts(search, values, other)
+        for other, allowed in (search[name].when or {}).items()
+    )
+
+
+def _among(value: object, allowed: tuple[Any, ...]) -> bool:
+    # true is not 1, though Python has them equal
+    return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in allowed)
+
+
+def excluded_by(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) -> str | None:
+    """Return what keeps a name from counting, of a set in which others may be left open; None: nothing."""
+    for other, allowed in (search[name].when or {}).items():
+        if other in values and not _among(values[other], allowed):
+            wanted = " or ".join(map(json.dumps, allowed))
+            return f"it counts only when {other} is {wanted}, and this set has {json.dumps(values[other])}."
+    return None

@@ -1,0 +1,99 @@
+"""What one searched name may be: a range of numbers, or choices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any
+
+from tempopt.errors import SpecError
+
+UNSET = "<unset>"
+"""In place of a baseline value where a domain has none, which may itself be null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included; whole numbers if ``low`` and ``high`` are.
+
+    Args:
+        log: Whether equal ratios, rather than equal differences, count as equally far.
+        step: Distance of neighbouring values, or None for any number between.
+        baseline: Value that runs at τ = 1 and at constant τ train with instead of one of the range; UNSET:
+            these runs tune it like all others.
+        when: Values of other searched names under which it counts, by name; None: it always does.
+    """
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    step: int | float | None = None
+    baseline: Any = UNSET
+    when: Mapping[str, tuple[Any, ...]] | None = None
+
+    @property
+    def probes(self) -> tuple[Any, ...]:
+        """Values that stand for all: both ends, and one that lies between."""
+        if self.step is not None:
+            between = self.low + self.step
+        elif isinstance(self.low, int):
+            between = (self.low + self.high) // 2
+        else:
+            between = self.low + 0.381966 * (self.high - self.low)
+        return (self.low, self.high, between)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """One of several values, between which there is no order.
+
+    Args:
+        baseline: As for :class:`Range`.
+        when: As for :class:`Range`.
+    """
+
+    choices: tuple[Any, ...]
+    baseline: Any = UNSET
+    when: Mapping[str, tuple[Any, ...]] | None = None
+
+    @property
+    def probes(self) -> tuple[Any, ...]:
+        """All of them."""
+        return self.choices
+
+
+Domain = Range | Choices
+
+
+def as_written(domain: Domain) -> dict[str, Any]:
+    """Return a domain as plain data."""
+    written = {key: value for key, value in asdict(domain).items() if value is not None}
+    if domain.baseline == UNSET:
+        del written["baseline"]
+    else:
+        written["baseline"] = domain.baseline
+    return written
+
+
+def held_by(domain: Domain, value: object) -> Any:
+    """Return a value as its domain holds it; SpecError, saying what is allowed, if it does not."""
+    if isinstance(domain, Choices):
+        for choice in domain.choices:
+            # true is not 1, though Python has them equal
+            if choice == value and isinstance(choice, bool) is isinstance(value, bool):
+                return choice
+        raise SpecError(f"given {value!r}. Give one of {', '.join(map(json.dumps, domain.choices))}.")
+    whole = isinstance(domain.low, int) and isinstance(domain.high, int)
+    allowed = f"{'a whole number' if whole else 'a number'} from {domain.low} to {domain.high}"
+    if domain.step is not None:
+        allowed += f" in steps of {domain.step}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int if whole else int | float)
+        or not domain.low <= value <= domain.high
+        or (domain.step and (Decimal(str(value)) - Decimal(str(domain.low))) % Decimal(str(domain.step)))
+    ):
+        raise SpecError(f"given {value!r}. Give {allowed}.")
+    return value if whole else float(value)

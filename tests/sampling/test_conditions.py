@@ -1,0 +1,75 @@
+"""Each sampler leaves out what does not count under the other values, and learns from what is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tempopt.confirmation.rematch import exchanged, rematch_tickets
+from tempopt.sampling.arms import Arms
+from tempopt.sampling.features import Features
+
+SEARCH: dict[str, Any] = {
+    "temperature_init": {"low": 0.25, "high": 4.0},
+    "optimizer": ["sgd", "adam"],
+    "momentum": {"low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
+}
+
+
+def value_of(parameters: dict[str, Any]) -> float:
+    return -abs(parameters["temperature_init"] - 2.0) - 2.0 * abs(parameters.get("momentum", 0.3) - 0.9)
+
+
+@pytest.mark.parametrize("sampler", ["knowledge_gradient", "tpe", "random", "gp"])
+def test_trials_hold_what_counts_alone(make_spec: Any, make_ticket: Any, sampler: str) -> None:
+    spec = make_spec({"search": SEARCH}, sampler=sampler, parallel=2)
+    arms = Arms(spec, [], [])
+    told = []
+    for number in range(16):
+        ticket = make_ticket("search", number, parameters=None, state="open")
+        sampled = arms.ask(ticket)
+        momentum = {"momentum"} if sampled["optimizer"] == "sgd" else set()
+        assert set(sampled) == {"temperature_init", "optimizer"} | momentum
+        assert {each.name for each in arms.trial(sampled)} == set(sampled)
+        parameters = spec.parameters("search", sampled)
+        done = make_ticket(
+            "search", number, value_of(parameters), parameters=parameters, sampled=sampled, state="done"
+        )
+        arms.asked(done)
+        arms.told(done, {})
+        told.append(done)
+    assert {each.parameters["optimizer"] for each in told} == {"sgd", "adam"}
+    # another agent, which has read what was stored, asks the same
+    after = make_ticket("search", 16, parameters=None, state="open")
+    assert Arms(spec, told, []).ask(after) == arms.ask(after)
+    for parameters in arms.recommend("search", 3):
+        assert ("momentum" in parameters) == (parameters["optimizer"] == "sgd")
+
+
+def test_what_does_not_count_is_nothing_to_the_surrogate(make_spec: Any) -> None:
+    spec = make_spec({"search": SEARCH})
+    features = Features(spec)
+    one, other = (
+        features(
+            spec.parameters("search", {"temperature_init": 1.0, "optimizer": "adam", "momentum": momentum})
+        )
+        for momentum in (0.1, 0.9)
+    )
+    assert (one == other).all()
+
+
+def test_a_rematch_begins_with_the_winners_own_where_one_does_not_count(
+    make_spec: Any, make_ticket: Any
+) -> None:
+    spec = make_spec({"search": SEARCH})
+    winner = {"temperature_init": 2.0, "optimizer": "adam"}
+    first, *_ = rematch_tickets([make_ticket("search", 0, 0.5)], spec, winner)
+    assert first.sampled == {"optimizer": "adam"}
+
+
+def test_the_winner_with_the_baselines_other_parameters_has_none_that_does_not_count(make_spec: Any) -> None:
+    spec = make_spec({"search": SEARCH})
+    winner = {"temperature_init": 2.0, "optimizer": "sgd", "momentum": 0.9}
+    assert exchanged(spec, winner, {"optimizer": "adam"}) == {"temperature_init": 2.0, "optimizer": "adam"}
+    assert exchanged(spec, {"temperature_init": 2.0, "optimizer": "adam"}, winner) == winner

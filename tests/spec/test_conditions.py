@@ -1,0 +1,107 @@
+"""A parameter with when: counts only under the given values of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.spec.amendments import Amendment, as_now, changes
+from tempopt.spec.conditions import counted
+from tempopt.spec.search_space import distinct
+from tempopt.spec.study_spec import StudySpec
+
+SEARCH: dict[str, Any] = {
+    "temperature_init": {"low": 0.25, "high": 4.0},
+    "optimizer": ["sgd", "adam", "lion"],
+    "momentum": {"low": 0.0, "high": 0.99, "when": {"optimizer": "sgd"}},
+    "nesterov": {"choices": [True, False], "when": {"warm": 1}},
+    "warm": {"low": 0, "high": 3, "when": {"optimizer": ["sgd", "lion"]}},
+}
+VALUES = {"temperature_init": 2.0, "optimizer": "sgd", "momentum": 0.9, "nesterov": True, "warm": 1}
+
+
+@pytest.fixture
+def spec(make_spec: Any) -> StudySpec:
+    return make_spec({"search": SEARCH})
+
+
+@pytest.mark.parametrize(
+    ("given", "dropped"),
+    [
+        ({}, set()),
+        ({"warm": 2}, {"nesterov"}),
+        ({"optimizer": "lion"}, {"momentum"}),
+        ({"optimizer": "adam"}, {"momentum", "warm", "nesterov"}),
+        ({"warm": True}, {"nesterov"}),
+    ],
+)
+def test_what_does_not_count_is_no_part_of_what_is_trained(
+    spec: StudySpec, given: dict[str, Any], dropped: set[str]
+) -> None:
+    sampled = {**VALUES, **given}
+    assert VALUES.keys() - counted(spec.search, sampled).keys() == dropped
+    assert VALUES.keys() - spec.parameters("search", sampled).keys() == dropped
+    others = {name: value for name, value in sampled.items() if name != "temperature_init"}
+    assert VALUES.keys() - spec.parameters("baseline", others).keys() == dropped
+
+
+def test_plans_that_differ_in_what_does_not_count_are_one(spec: StudySpec) -> None:
+    one, other, third = (
+        distinct(spec.parameters("search", {**VALUES, "optimizer": optimizer, "momentum": momentum}))
+        for optimizer, momentum in (("adam", 0.1), ("adam", 0.9), ("sgd", 0.9))
+    )
+    assert one == other != third
+
+
+def test_a_stored_spec_has_the_conditions(spec: StudySpec) -> None:
+    assert StudySpec.from_json(spec.to_json()).search == spec.search
+    plain = spec.with_overrides(["search.momentum={low: 0.0, high: 0.99}"])
+    assert spec.identity() != plain.identity()
+    assert changes(plain.search, spec.search) == ['momentum: when null -> {"optimizer": ["sgd"]}']
+
+
+WHEN: dict[str, Any] = {"optimizer": "sgd"}
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "message"),
+    [
+        ("x", {"choices": [1, 2], "when": "sgd"}, "search.x.*given when: 'sgd'. Give names with values"),
+        ("x", {"choices": [1, 2], "when": {"optimizer": []}}, "no value of optimizer. Give at least one"),
+        ("x", {"choices": [1, 2], "when": {"optimiser": "sgd"}}, 'Unknown .*"optimiser". Did you mean'),
+        ("x", {"choices": [1, 2], "when": {"optimizer": "sdg"}}, "optimizer: given 'sdg'. Give one of"),
+        ("x", {"choices": [1, 2], "when": {"x": 1}}, "x cannot depend on itself"),
+        ("x", {"choices": [1, 2], "when": {"momentum": 0.5}}, "any number of a range.*one with choices"),
+        ("x", {"choices": [1, 2], "wen": WHEN}, 'Unknown key "wen". Did you mean "when"'),
+        ("x", {"choices": [1, 2], "when": {"temperature_init": 1.0}}, "temperature_init is held at τ = 1"),
+        ("x", {"choices": [1, 2], "baseline": 1, "when": WHEN}, "given beside a baseline"),
+        ("temperature_final", {"low": 1.0, "high": 2.0, "when": WHEN}, "takes no condition"),
+        ("optimizer", {"choices": ["sgd", "lion"], "when": {"warm": 1}}, "in a circle, .*optimizer.* -> "),
+    ],
+)
+def test_a_condition_that_cannot_hold_is_refused(
+    name: str, domain: Any, message: str, make_spec: Any
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_spec({"search": {**SEARCH, name: domain}})
+
+
+def test_a_set_to_be_tried_first_has_nothing_that_does_not_count(make_spec: Any) -> None:
+    make_spec({"search": SEARCH}, enqueue=[{"optimizer": "sgd", "momentum": 0.5}, {"momentum": 0.5}])
+    with pytest.raises(SpecError, match=r'enqueue.0.momentum.*only when optimizer is "sgd".*has "adam"'):
+        make_spec({"search": SEARCH}, enqueue=[{"optimizer": "adam", "momentum": 0.5}])
+
+
+def test_runs_count_where_a_condition_is_added_that_leaves_them_as_they_are(
+    spec: StudySpec, make_ticket: Any
+) -> None:
+    search = {**SEARCH, "momentum": {"low": 0.0, "high": 0.99}}
+    before = StudySpec.parse({**spec.to_json(), "search": search}, source="the test")
+    now = spec.following([Amendment(spec=before, round=1, missing={}, fixed={})])
+    sampled = {"temperature_init": 2.0, "optimizer": "adam", "momentum": 0.9}
+    run = make_ticket("search", 0, 0.5, parameters=before.parameters("search", sampled), sampled=sampled)
+    found = as_now(run, now)
+    assert found is not None
+    assert found.parameters == found.sampled == {"temperature_init": 2.0, "optimizer": "adam"}
