@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tempopt.cli import DONE
+from tempopt.cli.output import shown
 from tempopt.study import admin
 from tempopt.study.admin import Printed
 
@@ -32,11 +33,13 @@ def logs(arguments: argparse.Namespace) -> int:
 
 def _show(printed: Printed) -> None:
     state = "running" if printed.running else "over"
-    print(f"==> {printed.ticket}, attempt {printed.attempt}, {state}, agent {printed.agent}")
+    print(shown(f"==> {printed.ticket}, attempt {printed.attempt}, {state}, agent {printed.agent}"))
     if printed.text is None:
-        print(f"It is running on {printed.agent.partition(':')[0]}; its log is there until it is over.")
+        host = printed.agent.partition(":")[0]
+        print(shown(f"It is running on {host}; its log is there until it is over."))
     else:
-        print(printed.text.rstrip("\n"))
+        # a progress bar returns to the start of its line: each state of it is a line here
+        print(shown(printed.text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")))
 
 
 def _overview(printed: list[Printed]) -> Table:
@@ -47,5 +50,5 @@ def _overview(printed: list[Printed]) -> Table:
     for each in printed:
         # what a run prints may hold anything, such as what moves the cursor
         last = "".join(sign if sign.isprintable() else " " for sign in each.text or "")
-        table.add_row(each.ticket, str(each.attempt), each.agent, str(each.lines), Text(last))
+        table.add_row(each.ticket, str(each.attempt), Text(shown(each.agent)), str(each.lines), Text(last))
     return table

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import unicodedata
 from pathlib import Path
 
 from tempopt.errors import UsageError
+
+# Control characters, invisible ones such as those that turn the direction of text, lone surrogates, and the
+# line ends of Unicode.
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def shown(text: str) -> str:
+    r"""Return a text with each character that could steer a terminal as an escape such as ``\x1b``.
+
+    Args:
+        text: Any text, for instance of the database; newlines and tabs stay.
+    """
+    return "".join(
+        sign.encode("unicode_escape").decode("ascii")
+        if sign not in "\n\t" and unicodedata.category(sign) in _UNSEEN
+        else sign
+        for sign in text
+    )
 
 
 def write(text: str, output: str | None, *, overwrite: bool) -> None:

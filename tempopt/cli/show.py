@@ -10,11 +10,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tempopt.agent.running import to_json
 from tempopt.cli import DONE
 from tempopt.cli.jobs import given
-from tempopt.cli.output import write
+from tempopt.cli.output import shown, write
 from tempopt.cli.progress import LABELS, number
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, standing
@@ -40,24 +41,24 @@ _NAMED = 8
 def list_studies(arguments: argparse.Namespace) -> int:
     """Print a line for every study in the store, oldest first."""
     with Store.open(arguments.url, create=False) as store:
-        shown = store.url_shown
+        url = store.url_shown
         summaries = store.list_studies()
     rows = [_summary(summary) for summary in summaries]
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return DONE
     if not rows:
-        print(f"No study in {shown} yet.")
+        print(f"No study in {url} yet.")
         return DONE
     table = _table("study", "state", "agents", "metric", "direction", "done", "begun (UTC)")
     for row in rows:
         tickets = row["tickets"]
         table.add_row(
-            row["study"],
+            Text(shown(row["study"])),
             row["state"],
             str(row["agents"]),
-            row["metric"],
-            row["direction"],
+            Text(shown(row["metric"])),
+            Text(shown(row["direction"])),
             f"{tickets['done']}/{tickets['requested']}",
             row["created"][:16].replace("T", " "),
         )
@@ -104,18 +105,18 @@ def show(arguments: argparse.Namespace) -> int:
         at_work = to_json(store, result.runs) if arguments.json else []
     jobs = standing(rows, asked)
     if arguments.json:
-        shown = {**result.to_json(), "jobs": [asdict(job) for job in jobs], "agents_at_work": at_work}
-        print(json.dumps(shown, indent=2, allow_nan=False))
+        told = {**result.to_json(), "jobs": [asdict(job) for job in jobs], "agents_at_work": at_work}
+        print(json.dumps(told, indent=2, allow_nan=False))
         return DONE
-    print(f"{result.name}: {result.direction} {result.metric}; {_state(result)}")
+    print(shown(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
     _print_jobs(jobs)
     print()
     _print(_tickets(result))
     print()
     if result.baseline is not None:
-        print(_baseline_line(result.baseline))
+        print(shown(_baseline_line(result.baseline)))
     for line in verdict_lines(result):
-        print(line)
+        print(shown(line))
     return DONE
 
 
@@ -123,9 +124,9 @@ def _show_waiting(arguments: argparse.Namespace, jobs: list[Standing]) -> int:
     """Print how the jobs of a study stand that none of them has begun yet."""
     if arguments.json:
         unknown = dict.fromkeys(_KEYS)
-        told = [asdict(job) for job in jobs]
-        shown = {"study": arguments.name, **unknown, "jobs": told, "agents_at_work": []}
-        print(json.dumps(shown, indent=2))
+        jobs_told = [asdict(job) for job in jobs]
+        told = {"study": arguments.name, **unknown, "jobs": jobs_told, "agents_at_work": []}
+        print(json.dumps(told, indent=2))
         return DONE
     print(f"{arguments.name}: not begun yet")
     _print_jobs(jobs)
@@ -141,9 +142,9 @@ def _print_jobs(jobs: list[Standing]) -> None:
             for state, count in sorted(counts.items(), key=lambda each: _ORDER.index(each[0]))
         )
         more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
-        print(f"jobs: {launcher} {told} ({', '.join(job.id for job in own[:_NAMED])}{more})")
+        print(shown(f"jobs: {launcher} {told} ({', '.join(job.id for job in own[:_NAMED])}{more})"))
         for message in dict.fromkeys(job.message for job in own if job.message):
-            print(f"  {message}")
+            print(shown(f"  {message}"))
 
 
 def export(arguments: argparse.Namespace) -> int:

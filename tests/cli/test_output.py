@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.cli.output import write
+from tempopt.cli.output import shown, write
 from tempopt.errors import UsageError
 
 
@@ -53,3 +53,8 @@ def test_what_is_half_written_goes(
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be written: No such file or directory\. Give -o"):
         write("a\n", str(tmp_path / "nowhere" / "a.yaml"), overwrite=True)
+
+
+def test_what_would_steer_a_terminal_is_shown_as_an_escape() -> None:
+    assert shown("a\x1b]0;b\x07\r\u202ec\udc80") == r"a\x1b]0;b\x07\r\u202ec\udc80"
+    assert shown("τ = 1\u00a0−\n\tüé") == "τ = 1\u00a0−\n\tüé"
