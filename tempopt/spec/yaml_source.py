@@ -30,6 +30,13 @@ _FLOAT = re.compile(
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$")
 _REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
 
+# Far more than a spec needs, and little enough to be read and checked at once.
+_VALUES = 100_000
+_LEVELS = 50
+_DIGITS = 100
+# So many characters of a --set are repeated in a message.
+_QUOTED = 200
+
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the numbers of YAML 1.2, and dates left as the text that they are."""
@@ -150,22 +157,66 @@ def parse(text: str, *, source: str) -> Document:
     return Document(source=source, data=data, lines=lines)
 
 
-def _loaded(text: str, source: str) -> tuple[Any, dict[str, int]]:
-    """Return what a text in YAML holds, and the line of each key by its dotted path."""
+def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, int]]:
+    """Return what a text in YAML holds, and the line of each key by its dotted path if keys are checked."""
     try:
         loader = _Loader(text)
     except yaml.YAMLError as error:
         raise SpecError(_yaml_message(error, source)) from error
     try:
         node = loader.get_single_node()
+        if node is None:
+            return None, {}
+        _extent(node, source, {}, 1)
         lines: dict[str, int] = {}
-        for key, line in _keys(node, source):
+        for key, line in _keys(node, source) if keys else ():
             lines.setdefault(key, line)
-        return None if node is None else loader.construct_document(node), lines
+        return loader.construct_document(node), lines
     except yaml.YAMLError as error:
         raise SpecError(_yaml_message(error, source)) from error
+    except SpecError:
+        raise
+    except RecursionError as error:
+        raise SpecError(_too_deep(source)) from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        # PyYAML's constructors take for granted that a value fits the tag that is written before it
+        raise SpecError(
+            f"{source}: a value does not fit the tag before it, such as !!int. Leave the tag out."
+        ) from error
     finally:
         loader.dispose()
+
+
+def _extent(node: yaml.Node, source: str, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
+    """Return how many values and levels a node has with its aliases written out, before any is built."""
+    where = f"{source}:{node.start_mark.line + 1}"
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _DIGITS:
+            raise SpecError(f"{where}: a number has {len(node.value)} digits. Give one of at most {_DIGITS}.")
+        return 1, 1
+    if id(node) in known:
+        return known[id(node)]
+    if depth > _LEVELS:
+        raise SpecError(_too_deep(where))
+    inside = (part for each in node.value for part in (each if isinstance(each, tuple) else (each,)))
+    extents = [_extent(part, source, known, depth + 1) for part in inside]
+    values = 1 + sum(each[0] for each in extents)
+    levels = 1 + max((each[1] for each in extents), default=0)
+    if levels > _LEVELS:
+        raise SpecError(_too_deep(where))
+    if values > _VALUES:
+        raise SpecError(
+            f"{where}: with its aliases written out, this holds more than {_VALUES} values. Give fewer."
+        )
+    known[id(node)] = values, levels
+    return values, levels
+
+
+def _too_deep(where: str) -> str:
+    return (
+        f"{where}: this is nested more than {_LEVELS} levels deep, or an alias is inside of its own "
+        "anchor. Give fewer levels."
+    )
 
 
 def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:
@@ -249,10 +300,9 @@ def parse_override(text: str) -> Override:
     segments = name.strip().split(".")
     if not equals or not all(segments):
         raise SpecError(f'--set was given "{text}". Give section.key=value, as in --set study.trials=20.')
-    try:
-        parsed = yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise SpecError(_yaml_message(error, f'--set "{text}"')) from error
+    parsed, _ = _loaded(
+        value, f'--set "{text if len(text) <= _QUOTED else text[:_QUOTED] + "…"}"', keys=False
+    )
     return Override(written=name.strip(), path=_expand(segments), value=parsed)
 
 

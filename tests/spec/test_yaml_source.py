@@ -138,3 +138,27 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("DATA_ROOT", raising=False)
     with pytest.raises(SpecError, match=r"data\.a is .*variable DATA_ROOT is not set.*--set"):
         resolve({"a": "${DATA_ROOT}"}, path="data")
+
+
+_BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("study: &s {name: *s}", "inside of its own"),
+        ("a: " + "[" * 3000 + "]" * 3000, "nested more than 50 levels"),
+        ("a: " + "[" * 400 + "]" * 400, "nested more than 50 levels"),
+        (_BOMB, "more than 100000 values"),
+        ("a: " + "9" * 401, "401 digits"),
+        *((f"a: !!{tag} abc", "does not fit the tag") for tag in ("int", "float", "bool", "timestamp")),
+    ],
+    ids=["itself", "3000", "400", "bomb", "digits", "int", "float", "bool", "timestamp"],
+)
+def test_yaml_that_cannot_be_built_is_one_short_error(text: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told) as caught:
+        parse(text, source="a.yaml")
+    assert len(str(caught.value)) < 2000
+    with pytest.raises(SpecError) as caught:
+        parse_override("study.x=" + "{" + text.replace("\n", ", ") + "}")
+    assert len(str(caught.value)) < 2000
