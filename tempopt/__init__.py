@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tempopt.errors import StudyNotFound as StudyNotFound
     from tempopt.errors import TempoptError as TempoptError
     from tempopt.errors import UsageError as UsageError
+    from tempopt.report.page.html import write_report as write_report
     from tempopt.results.study_result import StudyResult as StudyResult
     from tempopt.study.api import compare as compare
     from tempopt.study.api import load_study as load_study
@@ -60,6 +61,7 @@ _HOME = {
     "load_study": "tempopt.study.api",
     "plan": "tempopt.study.api",
     "search": "tempopt.study.api",
+    "write_report": "tempopt.report.page.html",
 }
 
 __all__ = list(_HOME)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import unicodedata
 from pathlib import Path
 
 from tempopt.errors import UsageError
+from tempopt.results.files import replace
 
 # Control characters, invisible ones such as those that turn the direction of text, lone surrogates, and the
 # line ends of Unicode.
@@ -46,21 +46,3 @@ def write(text: str, output: str | None, *, overwrite: bool) -> None:
         raise UsageError(f"{path} is there already and is left as it is. Remove it, or give -o another name.")
     replace(path, text)
     print(f"Written to {path}.")
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file that is whole or not there, in place of one that may be.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    temporary = path.with_name(path.name + ".writing")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}. Give -o another name.") from error
-    finally:
-        # there still if anything went wrong, Ctrl-C too
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -10,10 +10,11 @@ from itertools import count
 from pathlib import Path
 
 from tempopt.cli import DONE
-from tempopt.cli.output import replace, write
+from tempopt.cli.output import write
 from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, masked
 from tempopt.report.page.html import PlotlyJs, file_name, render
+from tempopt.results.files import replace
 from tempopt.results.study_result import load
 from tempopt.store.store import Store
 

@@ -150,8 +150,7 @@ def _print_jobs(jobs: list[Standing]) -> None:
 def export(arguments: argparse.Namespace) -> int:
     """Write what is recommended as YAML for LightningCLI or as a Python script."""
     result = _load(arguments)
-    write_as = exports.to_yaml if arguments.format == "yaml" else exports.to_python
-    text = write_as(result, winner=arguments.winner)
+    text = exports.to_text(result, arguments.format, winner=arguments.winner)
     write(text, arguments.output, overwrite=True)
     return DONE
 

@@ -9,11 +9,11 @@ import copy
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import yaml
 
-from tempopt.errors import StudyFailed
+from tempopt.errors import StudyFailed, UsageError
 from tempopt.results.comparison_text import export_header, exported
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
@@ -29,6 +29,9 @@ from tempopt.temperature import (
     effective,
     same_training,
 )
+
+Format = Literal["yaml", "python"]
+"""A config for LightningCLI, or a script."""
 
 _WIDTH = 72
 _TRAINED = "trained.ckpt"
@@ -53,6 +56,17 @@ class _Wanted:
     at_inference: dict[str, Any] | None
     weights: str | None
     header: list[str]
+
+
+def to_text(result: StudyResult, format: Format, *, winner: bool = False) -> str:
+    """Return :func:`to_yaml` or :func:`to_python` of a study; arguments and errors as there.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    if format not in get_args(Format):
+        raise UsageError(f"Unknown format {format!r}. Known: {', '.join(get_args(Format))}.")
+    return (to_yaml if format == "yaml" else to_python)(result, winner=winner)
 
 
 def to_yaml(result: StudyResult, *, winner: bool = False) -> str:

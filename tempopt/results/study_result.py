@@ -36,8 +36,11 @@ from tempopt.statistics.paired_tests import Direction
 from tempopt.workers.messages import TIME_RATIO
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pandas import DataFrame
 
+    from tempopt.results.export import Format
     from tempopt.store.store import Store
 
 Curve = tuple[tuple[int, float], ...]
@@ -199,6 +202,28 @@ class StudyResult:
             **rounds_json(self),
         }
 
+    def export(self, path: str | Path | None = None, *, winner: bool = False, format: Format = "yaml") -> str:
+        """Return what the verdict recommends as text, as ``tempopt export`` writes it.
+
+        Args:
+            path: File to write it to as well, in place of one that is there; None: no file.
+            winner: Whether to take the winner of the search, whatever is recommended.
+            format: ``yaml`` for LightningCLI, or ``python`` for a script.
+
+        Raises:
+            StudyFailed: No search trial is complete, so there is nothing to export.
+            UsageError: There is no such format, or the file cannot be written.
+        """
+        # both of them read a result
+        from pathlib import Path
+
+        from tempopt.results import export, files
+
+        text = export.to_text(self, format, winner=winner)
+        if path is not None:
+            files.replace(Path(path), text)
+        return text
+
     def runs_frame(self) -> DataFrame:
         """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
         from tempopt.results import frames as notebook
@@ -216,6 +241,13 @@ class StudyResult:
         from tempopt.results import frames as notebook
 
         return notebook.measurements_frame(self)
+
+    def __str__(self) -> str:
+        """Return the verdict in words, as ``tempopt show`` prints it."""
+        # it says in words what it takes a whole result to say
+        from tempopt.results.verdict_text import verdict_lines
+
+        return "\n".join(verdict_lines(self))
 
     def _repr_html_(self) -> str:
         from tempopt.results import frames as notebook

@@ -51,7 +51,7 @@ def test_what_is_half_written_goes(
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory\. Give -o"):
+    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory\. Give another path"):
         write("a\n", str(tmp_path / "nowhere" / "a.yaml"), overwrite=True)
 
 

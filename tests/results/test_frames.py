@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import tempopt
+from tempopt.errors import UsageError
 from tempopt.records.rows import KINDS
+from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult, load
+from tempopt.results.verdict_text import verdict_lines
 from tempopt.store.store import Store
 from tests.report.made_study import Made, World, make, write
 
@@ -60,6 +63,31 @@ def test_a_notebook_shows_the_verdict_and_escapes_what_people_wrote(result: Stud
     assert "<i>" not in shown and "$" not in shown
     assert "fresh seeds" in shown
     assert shown.count("<tr>") == 1 + len(KINDS)
+
+
+def test_a_result_prints_its_verdict(result: StudyResult) -> None:
+    assert str(result).splitlines() == verdict_lines(result)
+
+
+def test_a_result_is_exported_as_the_command_does(result: StudyResult, tmp_path: Path) -> None:
+    path = tmp_path / "winner.py"
+    assert result.export() == to_yaml(result)
+    text = result.export(path, winner=True, format="python")
+    assert path.read_text(encoding="utf-8") == text == to_python(result, winner=True)
+    with pytest.raises(UsageError, match="Unknown format 'json'. Known: yaml, python."):
+        result.export(format="json")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot be written: .* Give another path"):
+        result.export(tmp_path / "none" / "winner.yaml")
+
+
+def test_a_report_is_written_where_it_was_asked_for(
+    result: StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tempopt.write_report(result, plotlyjs="cdn") == Path("pairs.html")
+    path = tempopt.write_report(result, tmp_path / "mine.html", plotlyjs="cdn")
+    assert "<!doctype html>" in path.read_text(encoding="utf-8").lower()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine.html", "pairs.html"]
 
 
 def test_a_study_is_loaded_as_a_whole_only_where_that_is_asked_for(

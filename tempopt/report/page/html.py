@@ -13,6 +13,7 @@ import json
 import re
 from datetime import UTC, datetime
 from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,6 +22,7 @@ from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from tempopt.report.page import sections
 from tempopt.report.plots.style import DARK, number
+from tempopt.results.files import replace
 from tempopt.results.study_result import StudyResult
 
 PlotlyJs = Literal["inline", "cdn"]
@@ -67,6 +69,26 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
         )
     )
     return text
+
+
+def write_report(
+    result: StudyResult, path: str | Path | None = None, *, plotlyjs: PlotlyJs = "inline"
+) -> Path:
+    """Write a study as one HTML page, as ``tempopt report`` does, and return the path of the file.
+
+    Args:
+        result: The study, loaded as a whole (:func:`tempopt.load_study`); the curves of one that is not are
+            left out.
+        path: File to write, in place of one that is there; None: the study's name and ``.html`` in the
+            current folder.
+        plotlyjs: As for :func:`render`.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    target = Path(file_name(result.name) if path is None else path)
+    replace(target, render(result, plotlyjs=plotlyjs))
+    return target
 
 
 def file_name(name: str) -> str:
