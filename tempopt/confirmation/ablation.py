@@ -18,7 +18,7 @@ from tempopt.confirmation.selection import all_on_choosing_seeds
 from tempopt.confirmation.selection import means as means_of
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, joined, next_number, of_kind, rounds_behind
-from tempopt.spec.search_space import UNSET
+from tempopt.spec.domains import UNSET
 from tempopt.temperature import (
     NEUTRAL,
     NORMALISATION,

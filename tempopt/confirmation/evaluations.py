@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.records.rows import SAMPLED, Kind
-from tempopt.spec.search_space import Choices, Range
+from tempopt.spec.domains import Choices, Range
 from tempopt.temperature import CREDITED, GROUPS, NORMALISATION, effective, is_neutral
 from tempopt.workers.messages import TIME_RATIO, Evaluation
 

@@ -31,7 +31,7 @@ from tempopt.confirmation.evaluations import inference_plans
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.records.rows import Kind, Parameters
 from tempopt.records.tickets import ARMS, usable
-from tempopt.spec.search_space import Range
+from tempopt.spec.domains import Range
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import ALPHA, pairs_to_add
 from tempopt.temperature import CREDITED, GROUPS, active_groups, moves, training_key

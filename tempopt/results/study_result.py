@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -36,8 +37,6 @@ from tempopt.statistics.paired_tests import Direction
 from tempopt.workers.messages import TIME_RATIO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pandas import DataFrame
 
     from tempopt.results.export import Format
@@ -214,9 +213,7 @@ class StudyResult:
             StudyFailed: No search trial is complete, so there is nothing to export.
             UsageError: There is no such format, or the file cannot be written.
         """
-        # both of them read a result
-        from pathlib import Path
-
+        # the first of them reads a result
         from tempopt.results import export, files
 
         text = export.to_text(self, format, winner=winner)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from tempopt.errors import SpecError
 from tempopt.records.rows import Parameters, TicketRow
 from tempopt.spec.conditions import counted
-from tempopt.spec.search_space import Arm, Choices, Domain, Range, as_written
+from tempopt.spec.domains import Choices, Domain, Range, as_written, same_value
+from tempopt.spec.search_space import Arm
 from tempopt.temperature.alike import same_training
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.ranges import RANGES
@@ -177,7 +178,7 @@ def _ends(name: str, known: Mapping[str, Any]) -> Any:
 def _held(domain: Domain, value: Any) -> Any:
     """Return a value as its domain holds it, ``_NOTHING`` if it does not."""
     if isinstance(domain, Choices):
-        same = (each for each in domain.choices if _equal(each, value))
+        same = (each for each in domain.choices if same_value(each, value))
         return next(same, _NOTHING)
     whole = isinstance(domain.low, int) and isinstance(domain.high, int)
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
@@ -201,15 +202,10 @@ def _nearest(domain: Domain, value: Any) -> Any:
     return round(nearest) if isinstance(domain.low, int) and isinstance(domain.high, int) else float(nearest)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    # true is not 1, though Python has them equal
-    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
-
-
 def _same(then: Parameters, now: Parameters, missing: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
     """Return whether a run then and one now train the same."""
     others = [name for name in {**then, **now} if name not in TEMPERATURE_PARAMETERS]
-    if not all(_equal(then.get(n, missing.get(n)), now.get(n, fixed.get(n))) for n in others):
+    if not all(same_value(then.get(n, missing.get(n)), now.get(n, fixed.get(n))) for n in others):
         return False
     lacking = {n: v for n, v in missing.items() if n in TEMPERATURE_PARAMETERS and n not in then}
     return same_training(*(_temperatures(each) for each in ({**lacking, **then}, now)))

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
-from tempopt.spec.domains import UNSET, Choices, Domain, held_by
+from tempopt.spec.domains import UNSET, Choices, Domain, held_by, same_value
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 
 _EXAMPLE = "when: {optimizer: sgd}"
@@ -111,8 +111,7 @@ def _counts(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) 
 
 
 def _among(value: object, allowed: tuple[Any, ...]) -> bool:
-    # true is not 1, though Python has them equal
-    return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in allowed)
+    return any(same_value(value, each) for each in allowed)
 
 
 def excluded_by(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) -> str | None:

@@ -77,12 +77,16 @@ def as_written(domain: Domain) -> dict[str, Any]:
     return written
 
 
+def same_value(one: object, other: object) -> bool:
+    """Return whether two values of a parameter are the same: true is not 1, though Python has them equal."""
+    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
+
+
 def held_by(domain: Domain, value: object) -> Any:
     """Return a value as its domain holds it; SpecError, saying what is allowed, if it does not."""
     if isinstance(domain, Choices):
         for choice in domain.choices:
-            # true is not 1, though Python has them equal
-            if choice == value and isinstance(choice, bool) is isinstance(value, bool):
+            if same_value(choice, value):
                 return choice
         raise SpecError(f"given {value!r}. Give one of {', '.join(map(json.dumps, domain.choices))}.")
     whole = isinstance(domain.low, int) and isinstance(domain.high, int)

@@ -6,7 +6,7 @@ Called where a study is searched, never where it is read: importing runs the mod
 from __future__ import annotations
 
 from tempopt.errors import SpecError
-from tempopt.spec.search_space import Choices
+from tempopt.spec.domains import Choices
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature.own_schedules import check_own_numbers, check_promises, is_own, own_numbers
 from tempopt.temperature.plan import OWN_NUMBER, is_own_number

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tempopt.errors import SpecError
-from tempopt.spec.search_space import Choices, Domain, idle
+from tempopt.spec.domains import Choices, Domain
+from tempopt.spec.search_space import idle
 from tempopt.spec.sections import StudySection, direction_of
 from tempopt.spec.yaml_source import unresolved
 from tempopt.temperature.groups import CREDITED

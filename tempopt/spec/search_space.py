@@ -16,24 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.conditions import counted, excluded_by, parse_when, when_problems
-from tempopt.spec.domains import (
-    UNSET as UNSET,
-)
-from tempopt.spec.domains import (
-    Choices as Choices,
-)
-from tempopt.spec.domains import (
-    Domain as Domain,
-)
-from tempopt.spec.domains import (
-    Range as Range,
-)
-from tempopt.spec.domains import (
-    as_written as as_written,
-)
-from tempopt.spec.domains import (
-    held_by,
-)
+from tempopt.spec.domains import UNSET, Choices, Domain, Range, held_by, same_value
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
@@ -132,12 +115,7 @@ def _baseline(name: str, domain: Domain, given: Mapping[str, Any]) -> Any:
         return UNSET
     if isinstance(domain, Range):
         return 1.0
-    # true is not 1, though Python has them equal
-    found = [
-        choice
-        for choice in domain.choices
-        if any(choice == each and isinstance(choice, bool) is isinstance(each, bool) for each in _NO_EFFECT)
-    ]
+    found = [choice for choice in domain.choices if any(same_value(choice, each) for each in _NO_EFFECT)]
     if found:
         return found[0]
     raise SpecError(

@@ -36,17 +36,15 @@ from tempopt.spec.compared_sets import (
     of_comparison,
     with_sets,
 )
+from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import checkpoint_path, has_length, parse_class, parse_trainer
 from tempopt.spec.resources import Resources
 from tempopt.spec.search_checks import notes_on, temperature_problems
 from tempopt.spec.search_space import (
-    UNSET,
     Arm,
-    Domain,
     arm_parameters,
     arm_space,
-    as_written,
     constant_grid,
     distributions,
     parse_search,

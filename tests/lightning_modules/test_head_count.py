@@ -9,7 +9,7 @@ import torch
 
 from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
-from tempopt.spec.search_space import Choices
+from tempopt.spec.domains import Choices
 from tempopt.spec.study_spec import StudySpec, load_spec
 
 

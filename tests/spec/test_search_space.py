@@ -9,13 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from tempopt.spec.domains import UNSET, Choices, Range, as_written
 from tempopt.spec.search_space import (
-    UNSET,
-    Choices,
-    Range,
     arm_parameters,
     arm_space,
-    as_written,
     constant_grid,
     distinct,
     distributions,

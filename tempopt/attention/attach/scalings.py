@@ -23,6 +23,7 @@ from tempopt.attention.attach.projection import Binding, Factors, TemperedProjec
 from tempopt.attention.attach.query_names import FUSED_NAMES, INTERLEAVED_NAMES, leaf, query_norm
 from tempopt.attention.attach.query_rows import QueryRows, check_own, output_axes, query_rows
 from tempopt.attention.attach.self_check import Forward, TemperedInterface, same_by_hand
+from tempopt.attention.attach.unchanged import copy_back
 from tempopt.errors import AttachError
 from tempopt.temperature import NoLengthScaling, SoftmaxNormaliser
 
@@ -145,14 +146,12 @@ def write(changes: Sequence[Scaling]) -> None:
 
 @contextmanager
 def _written(changes: Sequence[Scaling]) -> Iterator[None]:
-    kept = [each.value.detach().clone() for each in changes]
+    kept = [(each.value, each.value.detach().clone()) for each in changes]
     write(changes)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for each, value in zip(changes, kept, strict=True):
-                each.value.copy_(value)
+        copy_back(kept)
 
 
 def _rows_along(value: Tensor, axis: int, rows: Tensor) -> Tensor:

@@ -150,8 +150,12 @@ def may_send(environ: WSGIEnvironment, access: Access) -> bool:
     Args:
         environ: Method, path, query and headers; nothing of a body is needed.
     """
-    is_note = environ["REQUEST_METHOD"] == "PUT" and _NOTE.fullmatch(environ.get("PATH_INFO", ""))
-    return bool(is_note) and (access.open or _is_known(environ, access))
+    return _is_note(environ) and (access.open or _is_known(environ, access))
+
+
+def _is_note(environ: WSGIEnvironment) -> bool:
+    path = environ.get("PATH_INFO", "")
+    return environ["REQUEST_METHOD"] == "PUT" and _NOTE.fullmatch(path) is not None
 
 
 def _refused(environ: WSGIEnvironment, access: Access, throttle: Throttle) -> WSGIApplication | None:
@@ -165,8 +169,7 @@ def _refused(environ: WSGIEnvironment, access: Access, throttle: Throttle) -> WS
         )
     if not access.open and (challenge := _challenge(environ, access, throttle)) is not None:
         return challenge
-    method = environ["REQUEST_METHOD"]
-    if method in _READING:
+    if environ["REQUEST_METHOD"] in _READING:
         return None
     try:
         foreign = _foreign(environ)
@@ -174,7 +177,7 @@ def _refused(environ: WSGIEnvironment, access: Access, throttle: Throttle) -> WS
         return _page("400 Bad Request", "The Origin of this request is not an address.")
     if foreign:
         return _page("403 Forbidden", "This was sent by a page of another site.")
-    if method == "PUT" and _NOTE.fullmatch(environ.get("PATH_INFO", "")):
+    if _is_note(environ):
         return None
     return _page("403 Forbidden", _READ_ONLY)
 

@@ -1,6 +1,6 @@
 """Optuna's dashboard over a store, with tempopt's plots, notes and curves inside it, behind a guarded door.
 
-Owns what is put together; the door is in ``access``, the server in ``serve``, the pages in ``study_page``.
+Owns what is put together; the door is in ``access``, the server in ``server``, the pages in ``study_page``.
 """
 
 from __future__ import annotations

@@ -109,9 +109,11 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]
 
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
+        if self.body_rcv is None:
+            return
         environ = {"REQUEST_METHOD": self.command, "PATH_INFO": self.path, "QUERY_STRING": self.query}
         environ |= {f"HTTP_{name}": value for name, value in self.headers.items()}
-        if self.body_rcv is not None and not type(self).may_send(environ):
+        if not type(self).may_send(environ):
             # what would follow is the body: the connection ends with the answer
             self.body_rcv, self.content_length, self.chunked = None, 0, False
             self.expect_continue = False
