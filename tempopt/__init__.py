@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tempopt.attention.attach.attachment import attach as attach
     from tempopt.attention.attach.bake import bake as bake
     from tempopt.attention.attach.checkpoints import load_checkpoint as load_checkpoint
+    from tempopt.attention.attach.values import ValueAttachment as ValueAttachment
+    from tempopt.attention.attach.values import attach_value as attach_value
     from tempopt.errors import AttachError as AttachError
     from tempopt.errors import SpecError as SpecError
     from tempopt.errors import StorageError as StorageError
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from tempopt.training.attach_callback import AttachCallback as AttachCallback
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
     from tempopt.training.module import TemperedModule as TemperedModule
+    from tempopt.training.value_callback import ValueCallback as ValueCallback
 
 _HOME = {
     "AttachCallback": "tempopt.training.attach_callback",
@@ -54,7 +57,10 @@ _HOME = {
     "TemperedModule": "tempopt.training.module",
     "TempoptError": "tempopt.errors",
     "UsageError": "tempopt.errors",
+    "ValueAttachment": "tempopt.attention.attach.values",
+    "ValueCallback": "tempopt.training.value_callback",
     "attach": "tempopt.attention.attach.attachment",
+    "attach_value": "tempopt.attention.attach.values",
     "bake": "tempopt.attention.attach.bake",
     "compare": "tempopt.study.api",
     "load_checkpoint": "tempopt.attention.attach.checkpoints",

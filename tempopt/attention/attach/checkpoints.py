@@ -6,6 +6,7 @@ decided in ``tempopt.training.attach_callback``.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,15 @@ from torch import Tensor, nn
 
 from tempopt.attention.attach.attachment import Attachment, attach
 from tempopt.attention.attach.marks import BESIDE, mark_state, marked_temperatures, unmark_state
+from tempopt.attention.attach.number_path import find_number
 from tempopt.attention.attach.query_rows import Layers
 from tempopt.attention.attach.scalings import Scaling
 from tempopt.errors import UsageError
 
 KEY = "tempopt"
 """Key of a checkpoint under which it says of its temperatures what its weights do not."""
+VALUES = "tempopt_values"
+"""Key of a checkpoint under which it holds numbers of the model by path that are not among its weights."""
 
 # What a plan says beside temperatures, without a schedule: a file must not say which code is imported.
 _BESIDE_TEMPERATURES = ("length_scaling", "n0", "length_power", "length_slope", "normaliser", "top_k")
@@ -103,9 +107,10 @@ def take_out(checkpoint: dict[str, Any]) -> set[float]:
 def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachment | None:
     """Load a checkpoint into a model, with the temperatures that it is to be evaluated with.
 
-    It reads what :class:`tempopt.AttachCallback` had written, and any other checkpoint of Lightning or state
-    dict. Where temperatures are beside the weights, they are attached to the model. Where they are in the
-    weights, or there are none, nothing is attached, and this is ``model.load_state_dict``.
+    It reads what :class:`tempopt.AttachCallback` and :class:`tempopt.ValueCallback` had written, and any
+    other checkpoint of Lightning or state dict. Where temperatures are beside the weights, they are attached
+    to the model, and numbers that are beside them are set. Where all of them are in the weights, or there are
+    none, this is ``model.load_state_dict``.
 
     Args:
         model: A model that was built as the one that was saved; changed.
@@ -116,23 +121,31 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
 
     Raises:
         UsageError: The file is missing, holds more than data, or holds no weights by name.
-        AttachError: The temperatures cannot be attached to this model.
+        AttachError: The temperatures cannot be attached to this model, or it has no such number.
         RuntimeError: Names or shapes of the weights are others than those of the model (from PyTorch).
     """
     content = _read(Path(path))
     told = content.get(KEY) if "state_dict" in content else None
     state = content.get("state_dict", content)
-    if not isinstance(told, Mapping) or BESIDE not in state:
-        model.load_state_dict(state)
-        return None
-    del state[BESIDE]
+    beside = isinstance(told, Mapping) and state.pop(BESIDE, None) is not None
     model.load_state_dict(state)
+    if "state_dict" in content:
+        _set_numbers(model, content.get(VALUES))
+    if not beside or told is None:
+        return None
     parameters = {
         name: told["parameters"][name] for name in _BESIDE_TEMPERATURES if name in told["parameters"]
     }
     attachment = attach(model, parameters, layers=told["layers"], way=told["way"], example=None)
     attachment.set_temperatures(told["temperatures"])
     return attachment
+
+
+def _set_numbers(model: nn.Module, values: object) -> None:
+    for path, number in values.items() if isinstance(values, Mapping) else ():
+        if not isinstance(number, float) or not math.isfinite(number):
+            raise UsageError(f'The checkpoint gives {number!r} for "{path}", which is no number. {_REMEDY}')
+        find_number(model, str(path)).write(number)
 
 
 def _read(path: Path) -> dict[str, Any]:

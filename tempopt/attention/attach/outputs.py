@@ -95,21 +95,27 @@ def tensors(output: Any, most: int | None = None) -> Iterator[Tensor]:
         output: Tensors in sequences, mappings and dataclasses.
         most: Of larger tensors so many numbers are copied at most; None: all, and nothing has to be.
     """
-    if isinstance(output, Tensor):
-        whole = output.detach()
+    for each in nested_tensors(output):
+        whole = each.detach()
         if most is None:
             yield whole.cpu()
         elif whole.layout == torch.strided and not whole.is_nested:
             yield whole.flatten()[:: math.ceil(max(whole.numel(), 1) / most)].clone().cpu()
+
+
+def nested_tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the tensors in sequences, mappings and dataclasses, as they are."""
+    if isinstance(output, Tensor):
+        yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from tensors(value, most)
+            yield from nested_tensors(value)
     elif isinstance(output, (list, tuple)):
         for value in output:
-            yield from tensors(value, most)
+            yield from nested_tensors(value)
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        for each in dataclasses.fields(output):
-            yield from tensors(getattr(output, each.name), most)
+        for field in dataclasses.fields(output):
+            yield from nested_tensors(getattr(output, field.name))
 
 
 def close(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

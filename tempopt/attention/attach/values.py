@@ -1,0 +1,362 @@
+"""Puts a temperature schedule on one number of a model: the temperature of a loss, a sampler or a gate.
+
+The number is found by a dotted path. It is written where the model keeps it, and read by the model's own
+code, of which nothing is changed. Attention is attached to in ``attachment.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
+from tempopt.attention.attach.observers import Observe, check_temperatures
+from tempopt.attention.attach.outputs import nested_tensors
+from tempopt.attention.attach.unchanged import copy_back, same_randomness
+from tempopt.errors import AttachError, SpecError, unknown
+from tempopt.temperature import (
+    GROUPS,
+    NEUTRAL,
+    TEMPERATURE_PARAMETERS,
+    Constant,
+    EntropyParameters,
+    TemperatureParameters,
+    TemperaturePlan,
+    is_own,
+    is_own_number,
+)
+from tempopt.temperature.ranges import HIGHEST, LOWEST, check_number
+from tempopt.workers.class_paths import load_schedule
+
+Transform = Literal["identity", "inverse", "log_inverse"]
+"""How a model stores its temperature τ: as τ, as 1/τ, or as ln(1/τ), as CLIP's ``logit_scale`` does."""
+
+_STORED: dict[str, Callable[[float], float]] = {
+    "identity": lambda tau: tau,
+    "inverse": lambda tau: 1.0 / tau,
+    "log_inverse": lambda tau: -math.log(tau),
+}
+_READ: dict[str, Callable[[float], float]] = {
+    "identity": lambda stored: stored,
+    "inverse": lambda stored: 1.0 / stored,
+    "log_inverse": lambda stored: math.exp(-stored),
+}
+VALUE_PARAMETERS = frozenset(GROUPS["schedule"] | GROUPS["level"])
+"""Names of the temperature parameters that a value can follow: those of a schedule."""
+
+# Codes that are sampled with the same noise change at large steps only.
+_PERTURBED = (1.5, 1 / 1.5, 16.0, 1 / 16.0)
+_ATTACHED = "_tempopt_values"
+_NO_OTHER = "Give the path of the number that the loss reads in every forward."
+
+
+class ValueAttachment:
+    """A temperature schedule on one number of a model; :func:`attach_value` makes it.
+
+    It has what :class:`tempopt.Attachment` has, so that one callback moves either of them. As a context
+    manager it detaches at the end.
+
+    Attributes:
+        path: The path of the number.
+        layers: The path, as the only entry.
+        found: The temperature that was there when it was attached.
+        plan: The temperature over progress.
+        progress: The training progress, in [0, 1], whose temperature is set.
+        entropy: No entropy term: there is no attention.
+    """
+
+    plan: TemperaturePlan
+
+    def __init__(self, model: nn.Module, place: Place, transform: Transform) -> None:
+        self.path = place.path
+        self.layers: Sequence[str] = [place.path]
+        self.transform = transform
+        self.progress = 0.0
+        self.entropy = EntropyParameters()
+        self._model = model
+        self._place = place
+        self._original = place.read() if place.tensor is not None else place.held
+        self._learned = _is_learned(place.tensor)
+        self._own: tuple[float, ...] | None = None
+        self._writes = False
+        self.found = _found(place, transform)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the schedule is still on the number."""
+        return self in self._model.__dict__.get(_ATTACHED, ())
+
+    @property
+    def final(self) -> float | None:
+        """What the model holds at the end of the plan; None where nothing is written."""
+        return self.stored(self.plan.temperatures(1.0)[0]) if self._writes else None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The tensor that holds the number, None if a Python number does."""
+        return self._place.tensor
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperature in force, as the only entry."""
+        return self.plan.temperatures(self.progress) if self._own is None else self._own
+
+    def stored(self, temperature: float) -> float:
+        """Return what the model holds at a temperature."""
+        return _STORED[self.transform](temperature)
+
+    def use(self, parameters: TemperatureParameters | Mapping[str, object]) -> None:
+        """Change to another plan, at the same progress.
+
+        Args:
+            parameters: The plan. In a mapping, ``temperature_init`` and ``warmup_start`` that are left out
+                are the temperature that was found.
+
+        Raises:
+            AttachError: It was detached, or the parameters are about layers, lengths or attention.
+            SpecError: A parameter is out of range.
+        """
+        self._require_attached()
+        self.plan = _plan(parameters, self.found)
+        self._own = None
+        schedule = self.plan.schedule
+        as_found = isinstance(schedule, Constant) and schedule.temperature_init == self.found
+        if as_found and self._writes:
+            self._restore()
+        self._writes = not as_found
+        if self._writes:
+            self._hold()
+        self.set_progress(self.progress)
+
+    def set_progress(self, progress: float) -> None:
+        """Write the temperature at ``progress`` in [0, 1]; at the temperature as found nothing is written.
+
+        To be called before a forward, not between a forward and its backward.
+
+        Raises:
+            AttachError: It was detached, or the number cannot be written any more.
+        """
+        self._require_attached()
+        self.progress = progress
+        if self._writes:
+            self._place.write(self.stored(self.temperatures[0]))
+
+    def set_temperatures(self, temperatures: Sequence[float]) -> None:
+        """Hold the number at a temperature, whatever the plan says, until :meth:`use`.
+
+        Raises:
+            AttachError: It was detached.
+            SpecError: It is not one number from 1e-6 to 1e6.
+        """
+        self._require_attached()
+        self._own = check_temperatures(temperatures, 1)
+        self._writes = True
+        self._hold()
+        self.set_progress(self.progress)
+
+    def observed(self, observe: Observe) -> AbstractContextManager[None]:
+        """Return a context in which nothing is shown: there is no attention."""
+        return contextlib.nullcontext()
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Do nothing: there is no entropy term."""
+
+    def self_test(self, loss: Callable[[], Any]) -> None:
+        """Prove that training reads the number: the loss of a batch, or its gradient, moves with it.
+
+        They are computed at the temperature in force and at four others, from a sixteenth of it to sixteen
+        times it. The gradient counts, since codes that are sampled straight through (hard Gumbel-softmax)
+        have the same values at every temperature. Buffers, gradients and random generators are afterwards as
+        they were.
+
+        Args:
+            loss: Computes the training loss of a fixed batch and returns it: a tensor, or tensors in any
+                nesting of sequences and mappings.
+
+        Raises:
+            AttachError: Neither moves with the number, they are not the same twice, or there is no loss.
+        """
+        self._require_attached()
+        before = self._place.read()
+        own = self.temperatures[0] if self._writes else self.found
+        try:
+            plain = self._trained(loss)
+            if not plain:
+                raise AttachError("The loss returned no tensor. Have it return the training loss.")
+            if not _equal(plain, self._trained(loss)):
+                raise AttachError(
+                    "The loss of one batch is not the same twice, so it cannot be told whether "
+                    f'"{self.path}" moves it. Give it one fixed batch.'
+                )
+            for factor in _PERTURBED:
+                self._place.write(self.stored(own * factor))
+                if not _equal(plain, self._trained(loss)):
+                    return
+        finally:
+            self._place.write(before)
+        raise AttachError(
+            f"The training loss and its gradient are the same at the temperature {own:.4g}, at a sixteenth "
+            f'of it and at sixteen times it: nothing reads "{self.path}" in training. It may have been '
+            "copied when the module was made, or be held between bounds. "
+            f"{_candidates(self._model, self.path)}"
+        )
+
+    def _trained(self, loss: Callable[[], Any]) -> list[Tensor]:
+        """Return the loss of a batch and its gradients, without those of the number itself."""
+        own = self._place.tensor
+        learned = [each for each in self._model.parameters() if each.requires_grad and each is not own]
+        devices = {each.device for each in self._model.parameters()}
+        # statistics that a forward adds to, as the centre of DINO, are buffers
+        with _buffers_kept(self._model), same_randomness(devices), torch.enable_grad():
+            found = list(nested_tensors(loss()))
+            losses = [each.sum() for each in found if each.requires_grad]
+            gradients: Sequence[Tensor | None] = ()
+            if losses and learned:
+                whole = torch.stack([each.double() for each in losses]).sum()
+                gradients = torch.autograd.grad(whole, learned, allow_unused=True)
+            return [each.detach().clone() for each in (*found, *gradients) if each is not None]
+
+    def detach(self) -> None:
+        """Take the schedule off: the number is again what was found, and is learned if it was."""
+        if self.attached:
+            self._restore()
+            self._model.__dict__[_ATTACHED].remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.detach()
+
+    def _hold(self) -> None:
+        tensor = self._place.tensor
+        if self._learned and tensor is not None:
+            # what an optimizer moved, or what its gradient adds to a clipped norm, would be another training
+            tensor.requires_grad_(False)
+            tensor.grad = None
+
+    def _restore(self) -> None:
+        self._place.write(self._original)
+        tensor = self._place.tensor
+        if self._learned and tensor is not None:
+            tensor.requires_grad_(True)
+
+    def _require_attached(self) -> None:
+        if not self.attached:
+            raise AttachError(f'"{self.path}" was detached, so no temperature can be set. Attach it again.')
+
+
+def attach_value(
+    model: nn.Module,
+    path: str,
+    parameters: TemperatureParameters | Mapping[str, object],
+    *,
+    transform: Transform = "identity",
+    loss: Callable[[], Any] | None = None,
+) -> ValueAttachment:
+    """Have a number that a model's training reads follow a temperature schedule, without editing the model.
+
+    The number may be a Python number, a buffer, a parameter or another tensor of one element, or a property
+    that can be set. A parameter that is learned is held at the schedule and not learned until :meth:`detach
+    <ValueAttachment.detach>`. At the constant temperature that was found nothing is written, so training is
+    bit for bit that of the model alone.
+
+    Args:
+        model: Any module.
+        path: Where the number is, as in ``criterion.temperature`` or ``losses.0.tau``.
+        parameters: The schedule, as temperature parameters by name. ``temperature_init`` and
+            ``warmup_start`` that are left out are the temperature that was found.
+        transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
+            ln(1/τ), as ``logit_scale`` of CLIP does.
+        loss: The training loss of a fixed batch, to run :meth:`ValueAttachment.self_test` on; None tests
+            nothing.
+
+    Raises:
+        AttachError: There is no number at the path, it cannot be written, another schedule is on it, the
+            parameters are about layers, lengths or attention, or the self-test fails; the model is then as it
+            was.
+        SpecError: A parameter is out of range, or the transform is not known.
+    """
+    if transform not in _STORED:
+        raise SpecError(unknown("transform", transform, _STORED))
+    place = find_number(model, path)
+    attachments: list[ValueAttachment] = model.__dict__.setdefault(_ATTACHED, [])
+    for other in attachments:
+        if other._place.same_as(place):
+            raise AttachError(
+                f'A schedule is on "{other.path}" already, which is the number at "{path}". Change it with '
+                "use() of the attachment that was returned, or take it off with detach()."
+            )
+    attachment = ValueAttachment(model, place, transform)
+    attachments.append(attachment)
+    try:
+        attachment.use(parameters)
+        if loss is not None:
+            attachment.self_test(loss)
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+def _is_learned(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad
+
+
+def _found(place: Place, transform: Transform) -> float:
+    stored = place.read()
+    try:
+        temperature = _READ[transform](stored)
+        check_number("temperature", temperature)
+    except (ArithmeticError, SpecError) as error:
+        others = ", ".join(each for each in _STORED if each != transform)
+        raise AttachError(
+            f'"{place.path}" is {stored:g}, which by transform="{transform}" is no temperature from '
+            f"{LOWEST:g} to {HIGHEST:g}. Give another path, or say how it stores a temperature: {others}."
+        ) from error
+    return temperature
+
+
+def _plan(parameters: TemperatureParameters | Mapping[str, object], found: float) -> TemperaturePlan:
+    given = dataclasses.asdict(parameters) if isinstance(parameters, TemperatureParameters) else parameters
+    for name, value in given.items():
+        if name not in TEMPERATURE_PARAMETERS:
+            raise AttachError(unknown("temperature parameter", name, sorted(VALUE_PARAMETERS)))
+        if name not in VALUE_PARAMETERS and not is_own_number(name) and value != NEUTRAL[name]:
+            raise AttachError(
+                f"{name}={value!r} is about layers, lengths or attention, and a value has none of them. Give "
+                f"{', '.join(sorted(VALUE_PARAMETERS))}."
+            )
+    if is_own(schedule := given.get("schedule")):
+        load_schedule(str(schedule), where="schedule")
+    whole = {"temperature_init": found, "warmup_start": found, **given}
+    return TemperatureParameters.from_mapping(whole).plan(1)
+
+
+def _candidates(model: nn.Module, path: str) -> str:
+    others = [each for each in likely_numbers(model) if each != path]
+    return f"Other numbers of this model are {', '.join(others)}." if others else _NO_OTHER
+
+
+@contextlib.contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    # a forward may write into a buffer, or put another one in its place
+    kept = [(module, dict(module._buffers)) for module in model.modules()]
+    values = [(each, each.detach().clone()) for each in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, buffers in kept:
+            module._buffers.update(buffers)
+        copy_back(values)
+
+
+def _equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(some) == len(others) and all(map(torch.equal, some, others))

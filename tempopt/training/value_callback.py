@@ -1,0 +1,111 @@
+"""The callback with which any Trainer, LightningCLI's too, moves one number of a module along a schedule.
+
+It needs no study, service or database. What is written where is decided in
+``tempopt.attention.attach.values``.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import lightning as L
+from torch import nn
+
+from tempopt.attention.attach.checkpoints import VALUES
+from tempopt.attention.attach.values import Transform, ValueAttachment, attach_value
+from tempopt.training.callbacks import TemperatureCallback
+
+
+class ValueCallback(TemperatureCallback):
+    """Have one number of a LightningModule follow a temperature schedule over the steps of training.
+
+    The number is the temperature of a loss, a sampler or a gate, as in ``criterion.temperature``. It is
+    written before each training batch, from the step alone, so that a resumed training is exact. Give one
+    callback for each number. By its class path ``tempopt.ValueCallback`` LightningCLI takes it, too.
+
+    Under ``torch.compile`` one graph serves all values of a tensor. A Python number is compiled in at first:
+    when it changes, torch compiles once more, and then takes it as an input.
+
+    Checkpoints hold the last temperature of the plan in a buffer or parameter of the module, or with
+    ``validate_at="current"`` that of the step. What the module keeps in a Python number or in a buffer that
+    is not saved is beside the weights; :func:`tempopt.load_checkpoint` sets it.
+
+    The module is attached to before its ``setup``, so a number that ``setup`` or ``configure_model`` makes is
+    not found.
+
+    Args:
+        path: Where the number is, as for :func:`tempopt.attach_value`.
+        parameters: The schedule, as temperature parameters by name; ``temperature_init`` and
+            ``warmup_start`` that are left out are the temperature as found.
+        transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
+            ln(1/τ).
+        validate_at: ``final``: validation, testing and prediction run at the plan's last temperature, and
+            checkpoints hold it; ``current``: at that which training has reached.
+
+    Attributes:
+        attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
+
+    Raises:
+        AttachError: There is no such number in the module, or it cannot be written.
+        SpecError: A parameter is out of range, or the transform is not known.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        parameters: dict[str, Any],
+        transform: Transform = "identity",
+        validate_at: str = "final",
+    ) -> None:
+        super().__init__(validate_at=validate_at)
+        self.attachment: ValueAttachment | None = None
+        self.path = path
+        self.parameters = dict(parameters)
+        self.transform = transform
+        self._module: L.LightningModule | None = None
+
+    @property
+    def state_key(self) -> str:
+        """What tells this callback from one for another number."""
+        return self._generate_state_key(path=self.path)
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Attach the schedule to the number."""
+        if self._module is not pl_module:
+            self._attach(pl_module)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Leave the number at the temperature of evaluation."""
+        attachment = self.attachment
+        if attachment is not None and attachment.attached and self.validate_at == "final":
+            attachment.set_progress(1.0)
+
+    def _attach(self, module: L.LightningModule) -> None:
+        attachment = attach_value(module, self.path, self.parameters, transform=self.transform)
+        self._module, self.attachment, self._tempered = module, attachment, attachment
+        # Callbacks are not asked of checkpoints with weights alone.
+        saving = module.on_save_checkpoint
+        module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
+
+    def _save(self, own: Any, checkpoint: dict[str, Any]) -> None:
+        own(checkpoint)
+        attachment, module = self.attachment, self._module
+        assert attachment is not None and module is not None
+        if not attachment.attached or attachment.final is None:
+            return
+        current = self.validate_at == "current"
+        number = attachment.stored(attachment.temperatures[0]) if current else attachment.final
+        names = _names_of(module, attachment)
+        state = checkpoint["state_dict"]
+        if names and all(name in state for name in names):
+            state.update({name: state[name].detach().clone().fill_(number) for name in names})
+        else:
+            checkpoint.setdefault(VALUES, {})[self.path] = number
+
+
+def _names_of(module: nn.Module, attachment: ValueAttachment) -> list[str]:
+    """Return the names of the tensor of an attachment in the module, whether they are saved or not."""
+    tensor = attachment.tensor
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return [name for name, each in named if each is tensor]

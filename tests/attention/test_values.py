@@ -1,0 +1,426 @@
+"""A schedule on one number of a model: it is written where the model reads it, and nothing else changes."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tempopt import AttachError, SpecError, ValueAttachment, attach_value
+
+COSINE = {"schedule": "cosine", "temperature_final": 0.05}
+
+
+class InfoNCE(nn.Module):
+    """A loss with its temperature in every form in which libraries keep one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = 0.5
+        self.register_buffer("tau", torch.tensor(0.5), persistent=False)
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
+        self.options = {"temperature": 0.2, "name": "x", "on": True}
+        self.steps = [1, 0.3]
+        self.pair = (0.1, 0.2)
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("count", torch.tensor(3))
+        self._inverse = 4.0
+        self.copied = 1 / self.temperature
+        self.unused = 0.7
+
+    @property
+    def inverse(self) -> float:
+        return self._inverse
+
+    @inverse.setter
+    def inverse(self, value: float) -> None:
+        self._inverse = value
+
+    @property
+    def fixed(self) -> float:
+        return 2.0
+
+    @property
+    def scale(self) -> torch.Tensor:
+        return self.logit_scale.exp()
+
+    @property
+    def clamped(self) -> float:
+        return min(self._inverse, 5.0)
+
+    @clamped.setter
+    def clamped(self, value: float) -> None:
+        self._inverse = min(value, 5.0)
+
+    def forward(self, logits_NN: torch.Tensor) -> torch.Tensor:
+        labels_N = torch.arange(len(logits_NN))
+        parts = [
+            nn.functional.cross_entropy(logits_NN * factor, labels_N)
+            for factor in (
+                1 / self.temperature,
+                1 / self.tau,
+                self.logit_scale.exp(),
+                self._inverse,
+                1 / self.options["temperature"],
+                1 / self.steps[1],
+                self.copied,
+            )
+        ]
+        return torch.stack(parts).sum()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(4, 4)
+        self.criterion = InfoNCE()
+        self.losses = nn.ModuleList([InfoNCE()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.criterion(self.encoder(x))
+
+
+PATHS = {
+    "criterion.temperature": ("identity", 0.5),
+    "criterion.tau": ("identity", 0.5),
+    "criterion.logit_scale": ("log_inverse", 0.07),
+    "criterion.inverse": ("inverse", 0.25),
+    "criterion.options.temperature": ("identity", 0.2),
+    "criterion.steps.1": ("identity", 0.3),
+    "losses.0.tau": ("identity", 0.5),
+}
+
+
+def held(model: Any, path: str) -> float:
+    """Return what is at a path, walked in another way than tempopt's."""
+    expression = path.replace(".options.temperature", ".options['temperature']")
+    expression = expression.replace("steps.1", "steps[1]").replace("losses.0", "losses[0]")
+    return torch.as_tensor(eval(f"model.{expression}")).item()
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_number_follows_the_schedule_from_what_was_found(model: Model, path: str) -> None:
+    transform, found = PATHS[path]
+    before = held(model, path)
+    attachment = attach_value(model, path, COSINE, transform=transform)  # type: ignore[arg-type]
+    assert attachment.found == pytest.approx(found, rel=1e-6)
+    for progress in (0.0, 0.3, 1.0):
+        attachment.set_progress(progress)
+        tau = 0.05 + (attachment.found - 0.05) * (1 + math.cos(math.pi * progress)) / 2
+        expected = {"identity": tau, "inverse": 1 / tau, "log_inverse": math.log(1 / tau)}[transform]
+        assert held(model, path) == pytest.approx(expected, rel=1e-6)
+        assert attachment.temperatures == pytest.approx((tau,), rel=1e-12)
+    attachment.detach()
+    assert held(model, path) == before
+
+
+@given(
+    tau=st.floats(1e-3, 1e3),
+    transform=st.sampled_from(["identity", "inverse", "log_inverse"]),
+    to=st.floats(1e-3, 1e3),
+)
+def test_what_is_stored_is_the_temperature_by_each_transform(tau: float, transform: str, to: float) -> None:
+    model = nn.Linear(1, 1).double()
+    stored = {"identity": tau, "inverse": 1 / tau, "log_inverse": -math.log(tau)}[transform]
+    model.register_buffer("number", torch.tensor(stored, dtype=torch.float64))
+    attachment = attach_value(model, "number", {"temperature_init": to}, transform=transform)  # type: ignore[arg-type]
+    assert attachment.found == pytest.approx(tau, rel=1e-9)
+    expected = {"identity": to, "inverse": 1 / to, "log_inverse": -math.log(to)}[transform]
+    assert float(model.number) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_at_the_temperature_as_found_nothing_is_written(model: Model) -> None:
+    scale = model.criterion.logit_scale
+    before = scale.detach().clone()
+    version = scale._version
+    attachment = attach_value(model, "criterion.logit_scale", {}, transform="log_inverse")
+    attachment.set_progress(0.5)
+    assert scale._version == version
+    assert scale.requires_grad
+    assert torch.equal(scale, before)
+
+
+def test_a_learned_number_is_held_while_it_follows_a_schedule_and_learned_again_afterwards(
+    model: Model,
+) -> None:
+    scale = model.criterion.logit_scale
+    model(torch.randn(4, 4)).backward()
+    assert scale.grad is not None
+    with attach_value(
+        model, "criterion.logit_scale", {"temperature_init": 0.2}, transform="log_inverse"
+    ) as on:
+        assert not scale.requires_grad
+        assert scale.grad is None
+        on.use({})
+        assert scale.requires_grad
+        assert scale.item() == pytest.approx(math.log(1 / 0.07))
+        on.set_temperatures([0.3])
+        assert not scale.requires_grad
+        assert scale.item() == pytest.approx(math.log(1 / 0.3))
+        on.use(COSINE)
+        assert on.temperatures == (on.found,)
+    assert scale.requires_grad
+    assert scale.item() == pytest.approx(math.log(1 / 0.07))
+
+
+def test_a_whole_number_is_given_back_as_it_was(model: Model) -> None:
+    with attach_value(model, "criterion.steps.0", {"temperature_init": 0.2}):
+        assert model.criterion.steps[0] == 0.2
+    assert repr(model.criterion.steps[0]) == "1"
+
+
+def test_it_follows_a_buffer_that_a_conversion_has_replaced(model: Model) -> None:
+    attachment = attach_value(model, "criterion.tau", COSINE)
+    model.double()
+    attachment.set_progress(1.0)
+    assert model.criterion.tau.dtype == torch.float64
+    assert float(model.criterion.tau) == 0.05
+
+
+def test_it_is_copied_and_pickled_with_its_model(model: Model) -> None:
+    attachment = attach_value(model, "criterion.temperature", COSINE)
+    for other, same in (copy.deepcopy((model, attachment)), pickle.loads(pickle.dumps((model, attachment)))):
+        same.set_progress(1.0)
+        assert other.criterion.temperature == 0.05
+        assert model.criterion.temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("criterion.temprature", r'Unknown name in "criterion" "temprature". Did you mean "temperature"'),
+        (
+            "loss.temperature",
+            r'Unknown name in Model "loss".*such as criterion.temperature, crit',
+        ),
+        ("losses.7.tau", r'Unknown name in "losses" "7". Known: 0'),
+        ("criterion.options.tau", r'Unknown name in "criterion.options" "tau"'),
+        ("criterion..tau", r'"criterion..tau" is no path'),
+        ("criterion.weight", r'"criterion.weight" is a tensor of shape \(3,\), not one real number'),
+        ("criterion.count", r'"criterion.count" is a tensor of int64, not one real number'),
+        ("criterion.options.on", r"is True, not one real number"),
+        ("criterion.options.name", r"is 'x', not one real number"),
+        ("criterion", r'"criterion" is a InfoNCE, not one real number'),
+        ("criterion.pair.0", r'"criterion.pair.0" cannot be written: TypeError'),
+        ("criterion.fixed", r'"criterion.fixed" cannot be written: AttributeError'),
+        ("criterion.scale", r'"criterion.scale" is computed anew each time it is read'),
+    ],
+)
+def test_a_path_that_leads_to_no_number_is_refused(model: Model, path: str, message: str) -> None:
+    with pytest.raises(AttachError, match=message):
+        attach_value(model, path, COSINE)
+    # nothing is left behind that would refuse the right one
+    attach_value(model, "criterion.temperature", COSINE)
+
+
+def test_a_number_that_does_not_keep_what_is_written_is_refused_and_left_as_it_was(model: Model) -> None:
+    with pytest.raises(AttachError, match=r'"criterion.clamped" is 5.0 after 20.0 was written to it'):
+        attach_value(model, "criterion.clamped", {"temperature_init": 0.05}, transform="inverse")
+    assert model.criterion.clamped == 4.0
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"layer_ratio": 2.0}, AttachError, r"layer_ratio=2.0 is about layers, lengths or attention"),
+        ({"entropy_lambda": 0.1}, AttachError, r"entropy_lambda=0.1 is about layers"),
+        ({"temperature": 0.1}, AttachError, r'Unknown temperature parameter "temperature"'),
+        ({"temperature_init": -1.0}, SpecError, r"temperature_init=-1.0 is out of range"),
+        ({"temperature_final": 0.1}, SpecError, r"temperature_final=0.1 has no effect"),
+    ],
+)
+def test_parameters_that_a_number_cannot_follow_are_refused(
+    model: Model, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        attach_value(model, "criterion.temperature", given)
+    attach_value(model, "criterion.temperature", COSINE)
+
+
+def test_a_number_that_is_no_temperature_by_its_transform_is_refused(model: Model) -> None:
+    model.criterion.temperature = -2.6
+    with pytest.raises(
+        AttachError, match=r'is -2.6, which by transform="identity" is no temperature.*log_inv'
+    ):
+        attach_value(model, "criterion.temperature", COSINE)
+    assert attach_value(model, "criterion.temperature", COSINE, transform="log_inverse").found == math.exp(
+        2.6
+    )
+    with pytest.raises(SpecError, match=r'Unknown transform "log"'):
+        attach_value(model, "criterion.tau", COSINE, transform="log")  # type: ignore[arg-type]
+
+
+def test_one_number_has_one_schedule(model: Model) -> None:
+    model.criterion.also = model.criterion.tau
+    attach_value(model, "criterion.tau", COSINE)
+    for path in ("criterion.tau", "criterion.also"):
+        with pytest.raises(AttachError, match=r'A schedule is on "criterion.tau" already'):
+            attach_value(model, path, COSINE)
+    attach_value(model, "losses.0.tau", COSINE)
+
+
+def test_what_was_detached_sets_nothing(model: Model) -> None:
+    attachment = attach_value(model, "criterion.temperature", COSINE)
+    attachment.detach()
+    attachment.detach()
+    with pytest.raises(AttachError, match=r'"criterion.temperature" was detached'):
+        attachment.set_progress(1.0)
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("criterion")])
+def test_the_self_test_sees_each_number_that_the_loss_reads(model: Model, path: str) -> None:
+    x = torch.randn(4, 4)
+    before = held(model, path)
+    attachment = attach_value(model, path, {}, transform=PATHS[path][0], loss=lambda: model(x))  # type: ignore[arg-type]
+    assert held(model, path) == before
+    assert isinstance(attachment, ValueAttachment)
+
+
+def test_the_self_test_refuses_a_number_that_nothing_reads_and_leaves_all_as_it_was(model: Model) -> None:
+    norm = nn.BatchNorm1d(4)
+    model.encoder = nn.Sequential(nn.Linear(4, 4), norm, nn.Dropout(0.5))
+    x = torch.randn(4, 4)
+    state = torch.get_rng_state()
+    with pytest.raises(
+        AttachError,
+        match=r'nothing reads "criterion.unused" in training.*Other numbers of this model are criterion.temp',
+    ):
+        attach_value(model, "criterion.unused", {}, loss=lambda: model(x))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert norm.num_batches_tracked == 0
+    assert model.criterion.unused == 0.7
+
+
+def test_the_self_test_refuses_a_loss_that_tells_nothing(model: Model) -> None:
+    def another() -> torch.Tensor:
+        return model(torch.full((4, 4), float(next(numbers))))
+
+    numbers = iter(range(99))
+    with pytest.raises(AttachError, match=r"The loss of one batch is not the same twice"):
+        attach_value(model, "criterion.temperature", {}, loss=another)
+    with pytest.raises(AttachError, match=r"The loss returned no tensor"):
+        attach_value(model, "criterion.temperature", {}, loss=lambda: None)
+
+
+def test_codes_that_are_sampled_straight_through_move_by_their_gradient_alone() -> None:
+    class Quantizer(nn.Module):
+        def __init__(self, hard: bool) -> None:
+            super().__init__()
+            self.temperature = 1.0
+            self.logits = nn.Parameter(torch.tensor([[9.0, 0.0, -9.0]]))
+            self.hard = hard
+
+        def forward(self) -> torch.Tensor:
+            codes = nn.functional.gumbel_softmax(self.logits, tau=self.temperature, hard=self.hard)
+            return (codes * torch.tensor([1.0, 2.0, 3.0])).sum()
+
+    torch.manual_seed(0)
+    for hard in (True, False):
+        quantizer = Quantizer(hard)
+        attach_value(quantizer, "temperature", COSINE, loss=quantizer)
+        assert quantizer.logits.grad is None
+
+
+def test_a_loss_that_keeps_statistics_in_a_buffer_is_tested_and_left_as_it_was() -> None:
+    class Centred(nn.Module):
+        """As DINO's loss, whose centre moves with every batch."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("center", torch.zeros(4))
+            self.teacher_temp = 0.04
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            target = ((x - self.center) / self.teacher_temp).softmax(-1)
+            self.center = 0.9 * self.center + 0.1 * x.mean(0)
+            return -(target * x.log_softmax(-1)).sum()
+
+    torch.manual_seed(0)
+    loss, x = Centred(), torch.randn(8, 4)
+    attach_value(loss, "teacher_temp", COSINE, loss=lambda: loss(x))
+    assert torch.equal(loss.center, torch.zeros(4))
+
+
+def test_the_scale_of_clip_and_the_temperature_of_wav2vec2_are_read_in_training() -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2GumbelVectorQuantizer
+
+    torch.manual_seed(0)
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    text = {"vocab_size": 9, "max_position_embeddings": 4, "eos_token_id": 2, "bos_token_id": 1}
+    clip = transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config=sizes | text, vision_config=sizes | {"image_size": 4, "patch_size": 2}
+        )
+    )
+    tokens, pixels = torch.tensor([[1, 3, 4, 2], [1, 5, 6, 2]]), torch.randn(2, 3, 4, 4)
+    attachment = attach_value(
+        clip,
+        "logit_scale",
+        {"temperature_init": 0.5},
+        transform="log_inverse",
+        loss=lambda: clip(input_ids=tokens, pixel_values=pixels, return_loss=True).loss,
+    )
+    assert attachment.found == pytest.approx(0.07, rel=1e-3)
+    assert clip(input_ids=tokens, pixel_values=pixels).logits_per_text.abs().max() <= 1 / 0.5
+
+    quantizer = Wav2Vec2GumbelVectorQuantizer(
+        transformers.Wav2Vec2Config(
+            conv_dim=(8,), conv_stride=(2,), conv_kernel=(3,), num_feat_extract_layers=1, codevector_dim=8
+        )
+    )
+    nn.init.normal_(quantizer.codevectors)
+    states = torch.randn(1, 6, 8)
+    given = {"schedule": "exponential", "temperature_final": 0.5}
+    assert attach_value(quantizer, "temperature", given, loss=lambda: quantizer(states)[0]).found == 2.0
+
+
+@pytest.mark.parametrize("factor", [0.25, 3.0])
+@pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
+def test_the_best_constant_moves_with_a_factor_inside_of_the_loss(transform: str, factor: float) -> None:
+    """A planted answer: if the module multiplies the value by a factor, the best value is divided by it."""
+    torch.manual_seed(1)
+    logits_NC = 4.0 * torch.randn(400, 5)
+    labels_N = torch.distributions.Categorical(logits=logits_NC / 2.0).sample()
+
+    class Loss(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.register_buffer("number", torch.tensor(0.0 if transform == "log_inverse" else 1.0))
+            self.factor = factor
+
+        def forward(self) -> torch.Tensor:
+            tau = {
+                "identity": self.number,
+                "inverse": 1 / self.number,
+                "log_inverse": (-self.number).exp(),
+            }[transform]
+            return nn.functional.cross_entropy(logits_NC / (tau * self.factor), labels_N)
+
+    def best(loss: Loss) -> float:
+        attachment = attach_value(loss, "number", {}, transform=transform)  # type: ignore[arg-type]
+        found = {}
+        for tau in torch.logspace(-1.5, 1.5, 601).tolist():
+            attachment.set_temperatures([tau])
+            found[tau] = float(loss())
+        return min(found, key=found.__getitem__)
+
+    assert best(Loss(factor)) == pytest.approx(best(Loss(1.0)) / factor, rel=0.02)

@@ -1,0 +1,254 @@
+"""A Trainer with ValueCallback moves one number of the module, and nothing else of the training changes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from tempopt import AttachError, UsageError, ValueCallback, load_checkpoint
+from tempopt.temperature import progress
+
+STEPS = 12
+LINEAR = {"schedule": "linear", "temperature_final": 0.1}
+
+
+class Criterion(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = 0.5
+        self.register_buffer("tau", torch.tensor(0.5))
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.5)))
+
+    def forward(self, one_NE: torch.Tensor, other_NE: torch.Tensor) -> torch.Tensor:
+        similarity_NN = one_NE @ other_NE.T
+        labels_N = torch.arange(len(one_NE))
+        factors = (1 / self.temperature, 1 / self.tau, self.logit_scale.exp())
+        parts = [nn.functional.cross_entropy(similarity_NN * factor, labels_N) for factor in factors]
+        return torch.stack(parts).sum()
+
+
+class Contrast(L.LightningModule):
+    """Two towers and a contrastive loss, with dropout so that the random numbers of a training count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+        self.other = nn.Linear(6, 4)
+        self.criterion = Criterion()
+        self.seen: list[tuple[float, float, float]] = []
+        self.validated: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        criterion = self.criterion
+        scale = criterion.logit_scale.detach().exp()
+        self.seen.append((criterion.temperature, criterion.tau.item(), 1 / scale.item()))
+        one, other = batch
+        return self.criterion(self.one(one), self.other(other))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.validated.append(self.criterion.temperature)
+        one, other = batch
+        self.log("val_loss", self.criterion(self.one(one), self.other(other)))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+    def _loader(self, seed: int) -> Any:
+        made = torch.Generator().manual_seed(seed)
+        pairs = torch.utils.data.TensorDataset(
+            torch.randn(24, 6, generator=made), torch.randn(24, 6, generator=made)
+        )
+        return torch.utils.data.DataLoader(pairs, batch_size=8)
+
+    def train_dataloader(self) -> Any:
+        return self._loader(1)
+
+    def val_dataloader(self) -> Any:
+        return self._loader(2)
+
+
+def trainer(*callbacks: L.Callback, **more: Any) -> L.Trainer:
+    quiet: dict[str, Any] = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "logger": False,
+        "accelerator": "cpu",
+        "enable_checkpointing": False,
+        "gradient_clip_val": 0.5,
+    }
+    return L.Trainer(callbacks=list(callbacks), **{**quiet, "max_steps": STEPS, **more})
+
+
+def fitted(*callbacks: L.Callback, ckpt_path: Any = None, **more: Any) -> tuple[Contrast, L.Trainer]:
+    torch.manual_seed(0)
+    model, made = Contrast(), trainer(*callbacks, **more)
+    made.fit(model, ckpt_path=ckpt_path, **({} if ckpt_path is None else {"weights_only": True}))
+    return model, made
+
+
+def assert_equal(one: Contrast, other: Contrast) -> None:
+    for (name, a), (_, b) in zip(one.state_dict().items(), other.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def expected() -> list[float]:
+    return [0.5 + (0.1 - 0.5) * progress(step, STEPS) for step in range(STEPS)]
+
+
+@pytest.mark.parametrize(
+    ("path", "transform", "column"),
+    [
+        ("criterion.temperature", "identity", 0),
+        ("criterion.tau", "identity", 1),
+        ("criterion.logit_scale", "log_inverse", 2),
+    ],
+)
+def test_each_batch_is_trained_at_the_temperature_of_its_step(path: str, transform: Any, column: int) -> None:
+    model, _ = fitted(ValueCallback(path, LINEAR, transform))
+    assert [each[column] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
+
+
+def test_validation_is_at_the_last_temperature_or_at_the_current_one() -> None:
+    model, _ = fitted(ValueCallback("criterion.temperature", LINEAR), val_check_interval=1)
+    assert set(model.validated) == {0.1}
+    assert [each[0] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
+    assert model.criterion.temperature == 0.1
+    model, _ = fitted(
+        ValueCallback("criterion.temperature", LINEAR, validate_at="current"), val_check_interval=1
+    )
+    assert model.validated[::3] == pytest.approx(expected(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("path", "transform"), [("criterion.tau", "identity"), ("criterion.logit_scale", "log_inverse")]
+)
+def test_at_the_temperature_as_found_training_is_bit_for_bit_that_without_it(
+    path: str, transform: Any
+) -> None:
+    plain, _ = fitted()
+    attached, _ = fitted(ValueCallback(path, {}, transform))
+    assert_equal(plain, attached)
+    # and a learned one was learned
+    assert attached.criterion.logit_scale.item() != torch.tensor(math.log(2)).item()
+
+
+def test_a_learned_number_under_a_schedule_trains_as_one_that_is_set_by_hand() -> None:
+    class Setting(L.Callback):
+        def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+            pl_module.criterion.logit_scale.requires_grad_(False)
+
+        def on_train_batch_start(
+            self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int
+        ) -> None:
+            tau = 0.5 + (0.1 - 0.5) * trainer.global_step / (STEPS - 1)
+            pl_module.criterion.logit_scale.fill_(-math.log(tau))
+
+    by_hand, _ = fitted(Setting())
+    model, _ = fitted(ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"))
+    torch.testing.assert_close(model.one.state_dict(), by_hand.one.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_path: Path) -> None:
+    class Seeding(L.Callback):
+        def on_train_batch_start(
+            self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int
+        ) -> None:
+            torch.manual_seed(trainer.global_step)
+
+    def callbacks() -> list[L.Callback]:
+        return [
+            Seeding(),
+            ValueCallback("criterion.temperature", LINEAR),
+            ValueCallback("criterion.tau", {"schedule": "cosine", "temperature_final": 2.0}),
+            ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"),
+        ]
+
+    class Saving(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 6:
+                trainer.save_checkpoint(tmp_path / "mid.ckpt")
+
+    whole, _ = fitted(*callbacks(), Saving())
+    resumed, _ = fitted(*callbacks(), ckpt_path=tmp_path / "mid.ckpt")
+    assert len(resumed.seen) == 6
+    assert resumed.seen == whole.seen[6:]
+    assert_equal(whole, resumed)
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, weights_only: bool) -> None:
+    callbacks = [
+        ValueCallback("criterion.temperature", LINEAR),
+        ValueCallback("criterion.tau", {"temperature_init": 0.2}),
+        ValueCallback("criterion.logit_scale", LINEAR, "log_inverse"),
+    ]
+    path = tmp_path / "trained.ckpt"
+
+    class Saving(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 4:
+                trainer.save_checkpoint(path, weights_only=weights_only)
+
+    model, _ = fitted(*callbacks, Saving())
+    # what is saved does not reach back into the training
+    assert [each[2] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
+    plain = Contrast.load_from_checkpoint(path, weights_only=True)
+    assert plain.criterion.tau.item() == pytest.approx(0.2)
+    assert plain.criterion.logit_scale.item() == pytest.approx(math.log(1 / 0.1))
+    assert plain.criterion.temperature == 0.5
+    loaded = Contrast()
+    assert load_checkpoint(loaded, path) is None
+    assert loaded.criterion.temperature == 0.1
+    assert loaded.criterion.tau.item() == pytest.approx(0.2)
+
+
+def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "odd.ckpt"
+    state = {"state_dict": Contrast().state_dict()}
+    torch.save({**state, "tempopt_values": {"criterion.temperature": "x"}}, path)
+    with pytest.raises(UsageError, match=r"The checkpoint gives 'x' for \"criterion.temperature\""):
+        load_checkpoint(Contrast(), path)
+    torch.save({**state, "tempopt_values": {"criterion.tempo": 0.1}}, path)
+    with pytest.raises(AttachError, match=r'Unknown name in "criterion" "tempo"'):
+        load_checkpoint(Contrast(), path)
+
+
+def test_one_trainer_tests_at_the_last_temperature_and_detaching_gives_back_what_was_found() -> None:
+    callback = ValueCallback("criterion.temperature", LINEAR)
+    model, made = fitted(callback)
+    model.validated.clear()
+    made.validate(model, verbose=False)
+    assert set(model.validated) == {0.1}
+    assert callback.attachment is not None
+    callback.attachment.detach()
+    assert model.criterion.temperature == 0.5
+
+
+def test_a_module_without_the_number_is_refused_before_it_trains() -> None:
+    with pytest.raises(AttachError, match=r'Unknown name in "criterion" "temprature"'):
+        fitted(ValueCallback("criterion.temprature", LINEAR))
+
+
+@pytest.mark.parametrize("path", ["criterion.temperature", "criterion.tau"])
+def test_compiled_a_schedule_costs_one_more_graph_at_most(path: str) -> None:
+    import torch._dynamo
+    from torch._dynamo.testing import CompileCounter
+
+    from tempopt import attach_value
+
+    torch._dynamo.reset()
+    criterion, counter = nn.ModuleDict({"criterion": Criterion()}), CompileCounter()
+    compiled = torch.compile(criterion["criterion"], backend=counter)
+    attachment = attach_value(criterion, path, LINEAR)
+    one, other = torch.randn(4, 3), torch.randn(4, 3)
+    for step in range(STEPS):
+        attachment.set_progress(progress(step, STEPS))
+        assert torch.equal(compiled(one, other), criterion["criterion"](one, other))
+    assert counter.frame_count == (2 if path == "criterion.temperature" else 1)
