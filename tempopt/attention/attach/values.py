@@ -290,9 +290,10 @@ def attach_value(
     attachments: list[ValueAttachment] = model.__dict__.setdefault(_ATTACHED, [])
     for other in attachments:
         if other._place.same_as(place):
+            same = "" if other.path == path else f', which is the number at "{path}"'
             raise AttachError(
-                f'A schedule is on "{other.path}" already, which is the number at "{path}". Change it with '
-                "use() of the attachment that was returned, or take it off with detach()."
+                f'A schedule is on "{other.path}" already{same}. Change it with use() of the attachment that '
+                "was returned, or take it off with detach()."
             )
     attachment = ValueAttachment(model, place, transform)
     attachments.append(attachment)
