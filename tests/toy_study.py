@@ -77,25 +77,25 @@ class Ended:
     reports: list[Any]
 
 
-def ended(result: StudyResult) -> Ended:
-    return Ended(Path.cwd(), result, facts(), reports())
+def ended(result: StudyResult, url: str = URL) -> Ended:
+    return Ended(Path.cwd(), result, facts(url), reports(url))
 
 
-def tickets() -> list[TicketRow]:
-    with Store.open(URL, create=False) as store:
+def tickets(url: str = URL) -> list[TicketRow]:
+    with Store.open(url, create=False) as store:
         return store.tickets(store.load_study("toy").id)
 
 
-def facts() -> list[tuple[Any, ...]]:
+def facts(url: str = URL) -> list[tuple[Any, ...]]:
     """Return everything about the tickets that may not depend on the clock or on who did them."""
     return [
         (t.kind, t.arm, t.number, t.seed, t.parameters, t.outcome, t.value, t.diverged_at, t.trial_number)
-        for t in tickets()
+        for t in tickets(url)
     ]
 
 
-def reports() -> list[tuple[int, str, float]]:
-    with Store.open(URL, create=False) as store:
+def reports(url: str = URL) -> list[tuple[int, str, float]]:
+    with Store.open(url, create=False) as store:
         study = store.load_study("toy")
         number = {t.id: (t.kind, t.number) for t in store.tickets(study.id)}
         return sorted((number[m.ticket_id], m.step, m.name, m.value) for m in store.measurements(study.id))
@@ -177,11 +177,11 @@ def same(one: Ended, other: Ended) -> bool:
     return facts_of[0] == facts_of[1] and numbers[0] == numbers[1] and one.reports == other.reports
 
 
-def begun(spec: dict[str, Any]) -> None:
+def begun(spec: dict[str, Any], url: str = URL, when: Callable[[Any], bool] = lambda snapshot: True) -> None:
     """Leave the study as somebody leaves it who goes away at once."""
 
     def leave() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(spec, storage=URL, workers=1, observer=Watcher(lambda snapshot: True, leave))
+        search(spec, storage=url, workers=1, observer=Watcher(when, leave))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 
 from tempopt.agent.study_cache import StudyCache
 from tempopt.confirmation.stages import reserve, spent
-from tempopt.records.rows import SEARCHING, StudyRow, TicketRow
+from tempopt.records.rows import SEARCHING, TicketRow
 from tempopt.sampling.arms import Arms
 from tempopt.spec.study_spec import StudySpec
 
 _HOUR = 3600.0
 
 
-def ended_by(spec: StudySpec, study: StudyRow, cache: StudyCache, *, workers: int) -> str | None:
+def ended_by(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
     """Return in words the limit that ends the search now, None if it continues or is over already.
 
     Choosing and confirming still have to fit into the limit, as far as their cost can be foreseen. What
@@ -22,8 +21,7 @@ def ended_by(spec: StudySpec, study: StudyRow, cache: StudyCache, *, workers: in
 
     Args:
         spec: The study's spec, with ``study.limits``.
-        study: The study's row.
-        cache: Its tickets.
+        cache: Its tickets, and its age.
         workers: Workers that will share what is left to do, >= 1.
     """
     limits = spec.study.limits
@@ -33,7 +31,7 @@ def ended_by(spec: StudySpec, study: StudyRow, cache: StudyCache, *, workers: in
         return None
     tickets = list(cache.tickets.values())
     needed, needed_of_cards = reserve(tickets, spec), reserve(tickets, spec, spent)
-    hours = (datetime.now(UTC) - study.created).total_seconds() / _HOUR
+    hours = cache.age / _HOUR
     allowances = (
         ("hours", hours, needed / workers / _HOUR, limits.hours),
         ("gpu_hours", cache.spent / _HOUR, needed_of_cards / _HOUR, limits.gpu_hours),

@@ -6,6 +6,7 @@ Read from the store as a whole once, and then only where something may have chan
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from statistics import fmean
@@ -50,6 +51,7 @@ class StudyCache:
             raise SpaceChanged
         self.state: StudyState = study.state
         self.version = study.version
+        self.grow_to(study.age)
         rows = self._store.tickets(self._study.id)
         names = ["report", *self._spec.measured_guards]
         reports = self._store.measurements(self._study.id, names=names)
@@ -68,6 +70,7 @@ class StudyCache:
         """Take in what others have done."""
         news = self._store.news(self._study.id, {kind: self._first(kind) for kind in self._unfinished()})
         self.state = news.state
+        self.grow_to(news.age)
         if news.version != self.version or any(row.id not in self.tickets for row in news.tickets):
             self.read()
             return
@@ -108,6 +111,15 @@ class StudyCache:
                 self.complete += 1
                 self.complete_seconds += row.seconds
             self.arms.told(row, reports, guards)
+
+    def grow_to(self, age: float) -> None:
+        """Take note of how many seconds ago the study was created, by the database's clock."""
+        self._age, self._aged = age, time.monotonic()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the study was created; no two machines' clocks are compared for it."""
+        return self._age + time.monotonic() - self._aged
 
     def baseline(self) -> float | None:
         """Return the mean of the complete runs at τ = 1 that are known of, None if there is none."""

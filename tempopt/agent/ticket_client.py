@@ -159,6 +159,7 @@ class TicketClient:
         with contextlib.suppress(StoreAway):
             self._delete_evicted(written.refused)
         self.cache.state = written.state
+        self.cache.grow_to(written.age)
         if written.refused:
             self._abandon(written.refused.keys())
         if written.refused or written.version != self.cache.version:
@@ -345,7 +346,7 @@ class TicketClient:
         return True
 
     def _why_to_end(self) -> str | None:
-        return ended_by(self._spec, self._study, self.cache, workers=self._workers)
+        return ended_by(self._spec, self.cache, workers=self._workers)
 
     def over(self) -> bool:
         """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""

@@ -175,12 +175,14 @@ class Written:
             about them was thrown away, and so should their runs be.
         state: State of the study.
         version: Version of its tickets.
+        age: Seconds since the study was created, by the database's clock.
         taken: The ticket that was taken with it; None: none was wanted, or there was none.
     """
 
     refused: dict[int, str]
     state: StudyState
     version: int
+    age: float = field(default=0.0, compare=False)
     taken: TicketRow | None = None
 
 
@@ -195,9 +197,11 @@ class News:
         tickets: Tickets that are not waiting, of those that were asked about.
         reports: Reports of those among them that are over and belong to an arm that searches, and what they
             measured of guarded metrics.
+        age: Seconds since the study was created, by the database's clock.
     """
 
     state: StudyState
     version: int
     tickets: list[TicketRow]
     reports: list[Measurement]
+    age: float

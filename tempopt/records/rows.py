@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -46,11 +46,12 @@ class StudyRow:
         spec_hash: Identity of the spec, at most 64 characters.
         state: ``running`` may be worked on, ``paused`` was told to rest, ``done`` has no ticket left to do.
             Whether anybody is at work is told by the leases, not by this.
-        created: In UTC, as every moment here.
+        created: In UTC, as every moment here; by the database's clock.
         version: Grows when tickets are added or withdrawn.
         checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
         amendments: The changes of its search space, oldest first, as plain JSON data
             (:class:`tempopt.spec.amendments.Amendment`); None: there were none.
+        age: Seconds from then until this was read, by the database's clock as well.
     """
 
     id: int
@@ -62,6 +63,7 @@ class StudyRow:
     version: int = 0
     checkpoints: str | None = None
     amendments: list[dict[str, Any]] | None = None
+    age: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

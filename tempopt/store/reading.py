@@ -9,7 +9,17 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, true
 
-from tempopt.records.rows import Checkpoint, Kind, LogRow, Measurement, RunRow, StudyRow, TicketRow
+from tempopt.errors import StudyNotFound
+from tempopt.records.rows import (
+    Checkpoint,
+    Kind,
+    LogRow,
+    Measurement,
+    RunRow,
+    StudyRow,
+    StudyState,
+    TicketRow,
+)
 from tempopt.store.clock import Clock
 from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
 
@@ -28,7 +38,7 @@ STAGES: dict[Kind, int] = {
 KIND_OF = {stage: kind for kind, stage in STAGES.items()}
 ORDER = (TICKET.c.stage, TICKET.c.number)
 
-STUDY_COLUMNS = [STUDY.c[f.name] for f in fields(StudyRow)]
+STUDY_COLUMNS = [Clock().label("age") if f.name == "age" else STUDY.c[f.name] for f in fields(StudyRow)]
 TICKET_COLUMNS = [
     (TICKET.c.lease - Clock()).label("lease") if f.name == "lease" else TICKET.c[f.name]
     for f in fields(TicketRow)
@@ -37,7 +47,22 @@ TICKET_COLUMNS = [
 
 def study_row(row: Row[Any]) -> StudyRow:
     """Return the plain form of a row of STUDY_COLUMNS."""
-    return StudyRow(**row._mapping)
+    return StudyRow(**{**row._mapping, "age": row.age - row.created.timestamp()})
+
+
+def standing(connection: Connection, study_id: int) -> tuple[StudyState, int, float]:
+    """Return a study's state, the version of its tickets and its age; StudyNotFound if it was deleted."""
+    query = select(STUDY.c.state, STUDY.c.version, STUDY.c.created, Clock()).where(STUDY.c.id == study_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise deleted(study_id)
+    state, version, created, clock = row
+    return state, version, clock - created.timestamp()
+
+
+def deleted(study_id: int) -> StudyNotFound:
+    """Return the error that there is no study of that id any more."""
+    return StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
 
 
 def ticket_row(row: Row[Any]) -> TicketRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
@@ -26,7 +27,6 @@ from tempopt.store import optuna_tables, reading
 from tempopt.store.clock import Clock
 from tempopt.store.models import JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import MANY, End, TrialChange
-from tempopt.store.taking import now
 from tempopt.workers.messages import GUARD
 
 _WITHDRAWN = "withdrawn: the search was stopped"
@@ -53,7 +53,8 @@ def create(
         "spec": spec,
         "spec_hash": spec_hash,
         "state": "running",
-        "created": now(),
+        # by the clock that the study's age is told by: two machines' clocks differ
+        "created": datetime.fromtimestamp(connection.scalars(select(Clock())).one(), UTC),
         "version": 0,
     }
     try:
@@ -72,7 +73,7 @@ def warm_start(connection: Connection, study_id: int) -> list[Any]:
     """Return what a study keeps of earlier ones; StudyNotFound if it has been deleted."""
     row = connection.execute(select(STUDY.c.warm_start).where(STUDY.c.id == study_id)).one_or_none()
     if row is None:
-        raise _deleted(study_id)
+        raise reading.deleted(study_id)
     return row.warm_start or []
 
 
@@ -116,7 +117,7 @@ def summaries(connection: Connection) -> list[StudySummary]:
 def change(connection: Connection, study_id: int, **values: Any) -> None:
     """Write columns of a study; StudyNotFound if it has been deleted."""
     if connection.execute(update(STUDY).where(STUDY.c.id == study_id).values(values)).rowcount == 0:
-        raise _deleted(study_id)
+        raise reading.deleted(study_id)
 
 
 def remove(connection: Connection, name: str, *, shown: str) -> None:
@@ -262,11 +263,8 @@ def news(connection: Connection, study_id: int, since: Mapping[Kind, int]) -> Ne
     of_over = (told, TICKET.c.id.in_(over))
     reports = reading.measurements(connection, *of_over) if over else []
     # The version last: whoever is told of a ticket that came in between is told, too, to read all again.
-    query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)
-    study = connection.execute(query).one_or_none()
-    if study is None:
-        raise _deleted(study_id)
-    return News(state=study.state, version=study.version, tickets=tickets, reports=reports)
+    state, version, age = reading.standing(connection, study_id)
+    return News(state=state, version=version, tickets=tickets, reports=reports, age=age)
 
 
 def _lock(connection: Connection, study_id: int) -> int:
@@ -277,9 +275,5 @@ def _lock(connection: Connection, study_id: int) -> int:
     query = select(STUDY.c.version).where(STUDY.c.id == study_id).with_for_update()
     version = connection.scalars(query).one_or_none()
     if version is None:
-        raise _deleted(study_id)
+        raise reading.deleted(study_id)
     return int(version)
-
-
-def _deleted(study_id: int) -> StudyNotFound:
-    return StudyNotFound(f"Study {study_id} has been deleted meanwhile.")

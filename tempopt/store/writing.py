@@ -9,15 +9,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, case, delete, select, update
 
-from tempopt.errors import StudyNotFound
 from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
 from tempopt.records.rows import TicketState, to_go_on_from
 from tempopt.store import optuna_tables, taking
 from tempopt.store.artifacts import curve_id
 from tempopt.store.clock import Clock
-from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
+from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
-from tempopt.store.reading import checkpoints, document
+from tempopt.store.reading import checkpoints, document, standing
 from tempopt.store.taking import HELD, change, lost, now, readopted, stale, storable
 from tempopt.store.upsert import upsert
 
@@ -65,15 +64,12 @@ def write(
         ticket.take_in(of_it)
         told.append(ticket)
     _write_down(connection, told, renew, steps, lease)
-    query = select(STUDY.c.state, STUDY.c.version).where(STUDY.c.id == study_id)
-    study = connection.execute(query).one_or_none()
-    if study is None:
-        raise StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
+    state, now_version, age = standing(connection, study_id)
     taken = None
     # an agent that errs in what is over errs in what may begin
-    if take is not None and not refused and (study.state, study.version) == ("running", version):
+    if take is not None and not refused and (state, now_version) == ("running", version):
         taken = taking.take(connection, study_id, agent, take)
-    return Written(refused=refused, state=study.state, version=study.version, taken=taken)
+    return Written(refused=refused, state=state, version=now_version, age=age, taken=taken)
 
 
 def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,20 +10,16 @@ import pytest
 from tempopt.agent.stopping import beyond_notice, ended_by
 from tempopt.confirmation.stages import spent, to_come
 from tempopt.errors import SpecError
-from tempopt.records.rows import StudyRow, TicketRow
+from tempopt.records.rows import TicketRow
 
 
-def study(hours: float) -> StudyRow:
-    begun = datetime.now(UTC) - timedelta(hours=hours)
-    return StudyRow(id=1, name="pairs", spec={}, spec_hash="", state="running", created=begun)
-
-
-def cache(rows: list[TicketRow]) -> Any:
+def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
     """Return as much of a cache as is asked for."""
     return SimpleNamespace(
         tickets={row.id: row for row in rows},
         of_kind=lambda kind: [row for row in rows if row.kind == kind],
         spent=sum(spent(row) for row in rows),
+        age=3600.0 * hours,
     )
 
 
@@ -48,7 +43,7 @@ def test_hours_of_cards_are_counted_where_there_are_cards_and_hours_of_training_
         make_ticket("search", 1, state="waiting", seconds=0.0),
     ]
     spec = make_spec(limits={"gpu_hours": limit})
-    reason = ended_by(spec, study(0.0), cache(rows), workers=1)
+    reason = ended_by(spec, cache(rows), workers=1)
     assert (reason is not None) == ends
     if reason is not None:
         used = (gpu_seconds or 3600.0) / 3600
@@ -60,8 +55,8 @@ def test_hours_by_the_clock_leave_room_for_the_confirmation(make_spec: Any, make
     rows = [make_ticket("search", 0, 0.5, seconds=3600.0), make_ticket("search", 1, state="waiting")]
     spec = make_spec(limits={"hours": 100.0})
     needed = to_come(rows, spec)
-    assert ended_by(spec, study(100.5 - needed / 2), cache(rows), workers=2) is not None
-    assert ended_by(spec, study(99.5 - needed / 2), cache(rows), workers=2) is None
+    assert ended_by(spec, cache(rows, hours=100.5 - needed / 2), workers=2) is not None
+    assert ended_by(spec, cache(rows, hours=99.5 - needed / 2), workers=2) is None
 
 
 @pytest.mark.parametrize(
