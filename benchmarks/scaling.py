@@ -87,7 +87,7 @@ def spec_of(case: Case) -> Any:
 def begin(url: str, case: Case) -> None:
     """Write a study of search tickets alone."""
     from tempopt.confirmation.stages import first_tickets
-    from tempopt.sampling.optuna_study import make_study
+    from tempopt.store.optuna_calls import make_study
     from tempopt.store.store import Store
 
     spec = spec_of(case)

@@ -257,7 +257,7 @@ def spec_of(case: Case, *, sampler: str = "tpe", pruner: str = "median") -> Any:
 def begun(store: Any, case: Case, spec: Any) -> Any:
     """Return the row of a study that has its first trials behind it."""
     from tempopt.confirmation.stages import first_tickets
-    from tempopt.sampling.optuna_study import make_study
+    from tempopt.store.optuna_calls import make_study
 
     make_study(store.url, name=NAME, direction="minimize", metric="val_loss")
     study = store.create_study(NAME, spec.to_json(), spec.identity())

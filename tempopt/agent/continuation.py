@@ -6,10 +6,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterable
 
-from tempopt.errors import (
-    StudyChanged,
-    StudyNotFound,
-)
+from tempopt.errors import SpecError, StudyChanged, StudyNotFound
 from tempopt.records.rows import StudyRow
 from tempopt.spec.identity import differences
 from tempopt.spec.study_spec import StudySpec
@@ -69,6 +66,21 @@ def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
             f"{told}Give this one another name (--name), or continue that one: tempopt resume {study.name}."
         )
     return stored
+
+
+def refuse_alike(store: Store, spec: StudySpec) -> None:
+    """Refuse a search whose parameters the database cannot tell apart in Optuna's tables.
+
+    Raises:
+        SpecError: Two of its names differ in case or accents alone, and the server ignores those.
+    """
+    if spec.compare is None and (two := store.alike(list(spec.space("search")))):
+        raise SpecError(
+            f'The study spec searches "{two[0]}" and "{two[1]}", which the database {store.url_shown} takes '
+            "for one and the same name in Optuna's tables (their collation ignores case or accents). Rename "
+            "one of these arguments in the module, or give another --storage: SQLite and PostgreSQL tell "
+            "such names apart."
+        )
 
 
 def amendable(stored: StudySpec, spec: StudySpec, paths: Collection[str]) -> set[str]:

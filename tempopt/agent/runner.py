@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tempopt.agent.agent import Agent
-from tempopt.agent.continuation import find, go_on_with
+from tempopt.agent.continuation import find, go_on_with, refuse_alike
 from tempopt.agent.dry_run import rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer
 from tempopt.agent.prior_runs import load_prior_runs
@@ -26,12 +26,12 @@ from tempopt.errors import (
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
-from tempopt.sampling.optuna_study import make_study
 from tempopt.spec.amendments import changes
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
+from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed
 from tempopt.workers.machine import Machine, this_machine
@@ -162,6 +162,8 @@ class StudyRunner:
             # if the database is away, the store says so in words
             find(self._store, study.name)
             make_study(self._store.url, **how)
+        if self._study is None:
+            refuse_alike(self._store, self._spec)
 
     def _begin(self) -> StudyRow:
         spec, store = self._spec, self._store

@@ -1,4 +1,4 @@
-"""Trials written with Optuna's public calls, for versions of its tables that optuna_tables does not know.
+"""What is written with Optuna's public calls: studies, and trials in tables that optuna_tables does not know.
 
 Optuna's study is a copy for people to look at; the studies of record are ours. A call that fails is logged
 once and changes nothing in ours. Optuna is imported on the first call.
@@ -7,23 +7,104 @@ once and changes nothing in ours. Optuna is imported on the first call.
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, NullPool
 
+from tempopt.errors import UsageError
 from tempopt.records.rows import TrialParam
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage, RDBStorage
+    from optuna.study import StudyDirection
 
     from tempopt.store.optuna_tables import TrialChange
 
 T = TypeVar("T")
 
 _LOGGER = logging.getLogger("tempopt")
+_OURS = "tempopt"
+_ATTEMPTS = 10
+_JITTER = random.SystemRandom()
 _OF_ENGINES: WeakKeyDictionary[Engine, OptunaCalls] = WeakKeyDictionary()
+
+
+def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
+    """Make Optuna's study of a name, or see that it is ours if it is there.
+
+    If Optuna refuses the database, since its tables are of a version that the Optuna installed here does not
+    know, that is logged and the search goes on without an Optuna study. No connection stays open.
+
+    Args:
+        url: Database URL, driver included.
+        name: Study name, the same as ours.
+        direction: ``maximize`` or ``minimize``.
+        metric: Name of the metric.
+
+    Raises:
+        UsageError: Another program keeps a study of that name in this database, or the database takes
+            that name for another's.
+    """
+    from optuna.study import StudyDirection
+
+    try:
+        storage = _opened(url)
+    except RuntimeError as error:
+        _LOGGER.warning("This database gets no Optuna study: %s", " ".join(str(error).split()))
+        return
+    try:
+        _make_study(storage, name, [StudyDirection[direction.upper()]], metric)
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _make_study(storage: RDBStorage, name: str, directions: Sequence[StudyDirection], metric: str) -> None:
+    from optuna.exceptions import DuplicatedStudyError
+
+    try:
+        study_id = storage.create_new_study(directions, name)
+    except DuplicatedStudyError as error:
+        study_id = storage.get_study_id_from_name(name)
+        if (there := storage.get_study_name_from_id(study_id)) != name:
+            raise UsageError(
+                f'This database has a study "{there}", and its server takes the names "{there}" and "{name}" '
+                "for one and the same in Optuna's tables (their collation ignores case or accents). Give "
+                "yours another name (study.name, --name), or another --storage."
+            ) from error
+        foreign = _OURS not in storage.get_study_user_attrs(study_id)
+        # an agent that died between the study and its mark left it without either
+        if foreign and storage.get_n_trials(study_id):
+            raise UsageError(
+                f'This database has an Optuna study "{name}" that tempopt did not make. '
+                "Give yours another name (study.name), or another --storage."
+            ) from error
+    storage.set_study_user_attr(study_id, _OURS, {"metric": metric})
+
+
+def _opened(url: str) -> RDBStorage:
+    """Return Optuna's storage; of those that make its tables at one moment, all but one fail at first."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _storage(url)
+        except Exception as error:
+            # Optuna says so of tables that are of another version, which waiting does not change
+            if attempt == _ATTEMPTS - 1 or type(error) is RuntimeError:
+                raise
+            time.sleep(_JITTER.uniform(0.1, 0.5))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _storage(url: str) -> RDBStorage:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # no pool: of a storage that refuses the tables, nobody could close the connections
+    return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
 
 
 def calls_for(engine: Engine) -> OptunaCalls:
@@ -82,11 +163,7 @@ class OptunaCalls:
     def _tried(self, work: Callable[[BaseStorage], T]) -> T | None:
         try:
             if self._storage is None:
-                import optuna
-
-                optuna.logging.set_verbosity(optuna.logging.WARNING)
-                # no pool: of a storage that refuses the tables, nobody could close the connections
-                self._storage = optuna.storages.RDBStorage(self._url, engine_kwargs={"poolclass": NullPool})
+                self._storage = _storage(self._url)
             return work(self._storage)
         except Exception as error:
             if not self._warned:
@@ -100,13 +177,21 @@ class OptunaCalls:
             return None
 
 
+def _id_of(storage: BaseStorage, name: str) -> int:
+    """Return the key of Optuna's study of that very name, letter by letter; KeyError if there is none."""
+    study_id = storage.get_study_id_from_name(name)
+    if storage.get_study_name_from_id(study_id) != name:
+        raise KeyError(name)
+    return study_id
+
+
 def _begin(
     storage: BaseStorage, study_name: str, mark: tuple[str, int], params: Sequence[TrialParam]
 ) -> tuple[int, int]:
     from optuna.distributions import json_to_distribution
     from optuna.trial import TrialState, create_trial
 
-    study_id = storage.get_study_id_from_name(study_name)
+    study_id = _id_of(storage, study_name)
     key, ticket_id = mark
     for trial in storage.get_all_trials(study_id, deepcopy=False):
         if trial.user_attrs.get(key) == ticket_id:
@@ -146,7 +231,7 @@ def _write(storage: BaseStorage, trial_id: int, change: TrialChange) -> None:
 
 def _delete(storage: BaseStorage, name: str, trial_ids: Collection[int], ours: str) -> None:
     try:
-        study_id = storage.get_study_id_from_name(name)
+        study_id = _id_of(storage, name)
     except KeyError:
         return
     others = {trial._trial_id for trial in storage.get_all_trials(study_id, deepcopy=False)} - set(trial_ids)

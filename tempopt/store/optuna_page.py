@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, Text, delete, insert, or_, select
 
-from tempopt.store.optuna_tables import STUDIES, is_known
+from tempopt.store.optuna_tables import find_study, is_known
 
 Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -32,7 +32,7 @@ def read(connection: Connection, study_name: str, prefixes: Collection[str]) -> 
     """
     if not is_known(connection):
         return None
-    study_id = connection.scalar(select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name))
+    study_id = find_study(connection, study_name)
     return None if study_id is None else _attributes(connection, study_id, prefixes)
 
 
@@ -49,8 +49,7 @@ def change(connection: Connection, study_name: str, prefixes: Collection[str], d
     if not is_known(connection):
         return 0
     # locked: of two dashboards at once, the second sees what the first has written
-    query = select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name).with_for_update()
-    study_id = connection.scalar(query)
+    study_id = find_study(connection, study_name, lock=True)
     if study_id is None:
         return 0
     there = _attributes(connection, study_id, prefixes)

@@ -35,6 +35,7 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
     update,
 )
 
@@ -125,6 +126,10 @@ _STATES: dict[Outcome, str] = {
     "diverged": "PRUNED",
     "failed": "FAIL",
 }
+_COLLATION = text(
+    "SELECT character_set_name AS charset, collation_name AS collation FROM information_schema.columns "
+    "WHERE table_schema = DATABASE() AND table_name = 'trial_params' AND column_name = 'param_name'"
+)
 _KNOWN: WeakSet[Engine] = WeakSet()
 
 
@@ -190,6 +195,30 @@ def is_known(connection: Connection) -> bool:
     return True
 
 
+def find_study(connection: Connection, name: str, *, lock: bool = False) -> int | None:
+    """Return the key of Optuna's study of that very name, None if there is none."""
+    query = select(STUDIES.c.study_id, STUDIES.c.study_name).where(STUDIES.c.study_name == name)
+    found = connection.execute(query.with_for_update() if lock else query).all()
+    # MySQL's default collations take names that differ in case or accents for one
+    return next((row.study_id for row in found if row.study_name == name), None)
+
+
+def alike(connection: Connection, names: Sequence[str]) -> tuple[str, str] | None:
+    """Return two of the names of parameters that Optuna's tables take for one, None if there are none."""
+    if connection.dialect.name != "mysql" or not inspect(connection).has_table(_PARAMS.name):
+        return None
+    column = connection.execute(_COLLATION).one()
+    # a name's sort key: names with one key are equal for the table
+    key = f"HEX(WEIGHT_STRING(CONVERT(:n{{}} USING {column.charset}) COLLATE {column.collation}))"
+    query = text("SELECT " + ", ".join(key.format(number) for number in range(len(names))))
+    keys = connection.execute(query, {f"n{number}": name for number, name in enumerate(names)}).one()
+    first: dict[str, str] = {}
+    for name, found in zip(names, keys, strict=True):
+        if (other := first.setdefault(found, name)) != name:
+            return other, name
+    return None
+
+
 def begin_trial(
     connection: Connection, study_name: str, ticket_id: int, params: Sequence[TrialParam]
 ) -> tuple[int, int]:
@@ -199,9 +228,7 @@ def begin_trial(
         StorageError: Optuna has no study of that name.
     """
     # Locked, as Optuna does it: the number is counted and then written.
-    study_id = connection.scalar(
-        select(STUDIES.c.study_id).where(STUDIES.c.study_name == study_name).with_for_update()
-    )
+    study_id = find_study(connection, study_name, lock=True)
     if study_id is None:
         raise StorageError(
             f'Optuna\'s study "{study_name}" is not in the database any more; somebody has deleted it. '
@@ -277,9 +304,7 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
         delete_it = calls_for(connection.engine).delete_study
         after(connection, functools.partial(delete_it, name, trial_ids, OURS))
         return
-    study_id = connection.scalar(
-        select(STUDIES.c.study_id).where(STUDIES.c.study_name == name).with_for_update()
-    )
+    study_id = find_study(connection, name, lock=True)
     if study_id is None:
         return
     trials = connection.scalars(select(_TRIALS.c.trial_id).where(_TRIALS.c.study_id == study_id)).all()

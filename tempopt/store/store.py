@@ -142,6 +142,10 @@ class Store:
         """Change what Optuna's dashboard keeps of a study; see :func:`tempopt.store.optuna_page.change`."""
         return self._database.write(lambda c: optuna_page.change(c, name, prefixes, decide))
 
+    def alike(self, names: Sequence[str]) -> tuple[str, str] | None:
+        """Return two names of parameters that Optuna's tables here take for one, None if there are none."""
+        return self._database.read(lambda c: optuna_tables.alike(c, names))
+
     # ---- jobs
 
     def add_jobs(self, name: str, launcher: str, options: Mapping[str, str], ids: Sequence[str]) -> None:

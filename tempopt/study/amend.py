@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tempopt.agent.continuation import amendable, refused
+from tempopt.agent.continuation import amendable, refuse_alike, refused
 from tempopt.agent.dry_run import defaults, workers_of
 from tempopt.confirmation.stages import PROVING, more_tickets, proving
 from tempopt.errors import SpecError, StudyChanged, UsageError, unknown
@@ -99,6 +99,7 @@ def amend(
             "gives others. Put them back; --trials +N adds search tickets together with --amend."
         )
     refuse_secrets(given.trainer.get("logger"))
+    refuse_alike(store, given)
     wanted = given.enqueued(enqueue)
     missing, fixed = _values(stored, given)
     while True:

@@ -14,8 +14,8 @@ from tempopt.confirmation.stages import first_tickets, more_tickets
 from tempopt.records.changes import Ended, Outcomes
 from tempopt.records.rows import TicketRow
 from tempopt.sampling.arms import Arms
-from tempopt.sampling.optuna_study import make_study
 from tempopt.spec.study_spec import StudySpec
+from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tests.toy_study import toy_spec
 

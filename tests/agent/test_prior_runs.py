@@ -14,10 +14,10 @@ from tempopt.errors import SpecError
 from tempopt.records.changes import Outcomes
 from tempopt.records.rows import NewTicket
 from tempopt.sampling.knowledge_gradient import KnowledgeGradient
-from tempopt.sampling.optuna_study import make_study
 from tempopt.sampling.prior_study import PriorStudy
 from tempopt.sampling.unit_cube import at_place, nearest
 from tempopt.spec.study_spec import StudySpec
+from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tempopt.study.api import join, load_study, search
 from tests.agent.test_many_agents import Watcher

@@ -19,8 +19,8 @@ from tempopt.errors import StoreUnreachable
 from tempopt.records.changes import Began, Ended, Lost, Outcomes, Reported, Wanted
 from tempopt.records.rows import SEARCHING, Checkpoint, StudyRow, TicketRow
 from tempopt.sampling.arms import Arms
-from tempopt.sampling.optuna_study import make_study
 from tempopt.spec.study_spec import StudySpec
+from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tempopt.workers.placement import Placement
 from tests.toy_study import URL, toy_spec, work_in

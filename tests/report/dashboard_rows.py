@@ -11,9 +11,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, dis
 from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
 from tempopt.records.rows import Measurement, TicketRow
-from tempopt.sampling.optuna_study import make_study
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.artifacts import curve_id
+from tempopt.store.optuna_calls import make_study
 from tempopt.store.optuna_tables import TICKET, End
 from tempopt.store.store import Store
 from tests.report.made_study import Made, World, make, write

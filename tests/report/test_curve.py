@@ -20,8 +20,8 @@ from tempopt.records.rows import NewTicket, RunRow, TrialParam
 from tempopt.report.dashboard.artifacts import Curves
 from tempopt.report.dashboard.run_curve import RunCurve, run_curve
 from tempopt.report.dashboard.run_curve_svg import draw
-from tempopt.sampling.optuna_study import make_study
 from tempopt.store.artifacts import curve_id
+from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 
 SVG = "{http://www.w3.org/2000/svg}"
