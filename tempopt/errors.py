@@ -8,6 +8,7 @@ TempoptError
 │  ├─ AttachError         a temperature cannot be put on this model
 │  ├─ StorageError        the database cannot be reached, read or written
 │  │  ├─ StoreUnreachable the database cannot be reached just now; trying again later may help
+│  │  │  └─ StoreBusy     it answers, and cannot serve: no connection free, no writes, no space
 │  │  └─ StudyNotFound    no study of that name is in the store
 │  └─ StudyChanged        the stored study was begun with another spec
 ├─ NothingToPlot          a study has not measured what a plot would show
@@ -48,6 +49,10 @@ class StorageError(UsageError):
 
 class StoreUnreachable(StorageError):
     """The database cannot be reached just now; trying again later may help."""
+
+
+class StoreBusy(StoreUnreachable):
+    """The database answers, and cannot serve just now: no connection is free, nothing can be written."""
 
 
 class StoreNotBegun(StorageError):

@@ -20,7 +20,6 @@ from tempopt.agent.study_cache import SpaceChanged
 from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import (
     StorageError,
-    TempoptError,
     UsageError,
 )
 from tempopt.records.rows import StudyRow
@@ -154,14 +153,7 @@ class StudyRunner:
         """Have Optuna's study made, if it is not there: somebody may have deleted it in a dashboard."""
         study = self._spec.study
         how = {"name": study.name, "direction": study.direction, "metric": study.metric}
-        try:
-            make_study(self._store.url, **how)
-        except TempoptError:
-            raise
-        except Exception:
-            # if the database is away, the store says so in words
-            find(self._store, study.name)
-            make_study(self._store.url, **how)
+        make_study(self._store.url, **how)
         if self._study is None:
             refuse_alike(self._store, self._spec)
 

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tempopt.errors import StorageError, StoreUnreachable, StudyFailed, StudyNotFound
+from tempopt.errors import StorageError, StoreBusy, StoreUnreachable, StudyFailed, StudyNotFound
 
 T = TypeVar("T")
 _LONGEST_PAUSE_SECONDS = 15.0
+# An agent that cannot begin knows no spec, and so not its study.store_timeout: the default.
+_BEGINNING_SECONDS = 1800.0
 # not the global generator: waiting must not move anybody's random numbers
 _JITTER = random.SystemRandom()
 
@@ -39,14 +41,20 @@ class StoreConnection:
         self._next = 0.0
         self._broken: float | None = None
         self._back = -math.inf
+        # nothing but reading has failed since it broke
+        self._still = True
 
     @property
     def broken(self) -> bool:
         """Whether the last thing that was tried failed."""
         return self._broken is not None
 
-    def attempt(self, work: Callable[[], T]) -> T:
+    def attempt(self, work: Callable[[], T], *, reads: bool = False) -> T:
         """Return what the work returns.
+
+        Args:
+            work: What is to be done.
+            reads: Whether it writes nothing. A store that gives answers and takes no writes stays broken.
 
         Raises:
             StoreAway: The store cannot be reached, or was not a moment ago.
@@ -59,16 +67,16 @@ class StoreConnection:
         try:
             result = work()
         except StoreUnreachable as error:
-            self._fail(error)
+            self._fail(error, reads)
             raise StoreAway from error
         except StudyNotFound:
             raise
         except StorageError as error:
             # no outage: it would fail again for ever
             raise StudyFailed(str(error)) from error
-        if self._broken is not None:
+        if self._broken is not None and (self._still or not reads):
             self._note(f"The store is back after {time.monotonic() - self._broken:.0f} s.")
-            self._broken, self._pause = None, 0.0
+            self._broken, self._pause, self._still = None, 0.0, True
             self._back = time.monotonic()
         return result
 
@@ -77,7 +85,8 @@ class StoreConnection:
         """Whether other agents that lost the store at the same time have had time to reach it again."""
         return time.monotonic() - self._back > 2 * _LONGEST_PAUSE_SECONDS
 
-    def _fail(self, error: StoreUnreachable) -> None:
+    def _fail(self, error: StoreUnreachable, reads: bool) -> None:
+        self._still = self._still and reads
         now = time.monotonic()
         if self._broken is None:
             self._broken = now
@@ -91,3 +100,29 @@ class StoreConnection:
             ) from error
         self._pause = min(max(2 * self._pause, 0.5), _LONGEST_PAUSE_SECONDS)
         self._next = now + self._pause * _JITTER.uniform(0.5, 1.0)
+
+
+def while_busy(work: Callable[[], T], *, note: Callable[[str], None]) -> T:
+    """Return what the work returns, done anew as long as a store answers and cannot serve.
+
+    Args:
+        work: What is to be done; nothing of it is lost when it ends so.
+        note: Called with a sentence when the waiting begins.
+
+    Raises:
+        StoreBusy: It has been so for half an hour.
+    """
+    began: float | None = None
+    pause = 0.5
+    while True:
+        try:
+            return work()
+        except StoreBusy as error:
+            now = time.monotonic()
+            if began is None:
+                began = now
+                note(f"{error} This agent waits for it, for up to {_BEGINNING_SECONDS / 60:g} minutes.")
+            if now - began > _BEGINNING_SECONDS:
+                raise
+        time.sleep(pause * _JITTER.uniform(0.5, 1.0))
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

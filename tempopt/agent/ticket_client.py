@@ -217,7 +217,7 @@ class TicketClient:
             self._looked = time.monotonic()
             # somebody looks on: no reason for the agent to give up, who will hear of it anyway
             with contextlib.suppress(StoreAway, StudyFailed, StudyNotFound):
-                self._others = self._connection.attempt(self._look_around)
+                self._others = self._connection.attempt(self._look_around, reads=True)
         return self._others
 
     def _look_around(self) -> list[WorkerView]:
@@ -245,7 +245,7 @@ class TicketClient:
             ticket = self._take(held) if self.cache.startable() and not goes_on else None
         if ticket is None:
             # what others have done may let more begin, and what they have lost is to be done again
-            self._connection.attempt(self.cache.refresh)
+            self._connection.attempt(self.cache.refresh, reads=True)
             late = time.monotonic() - self._asked >= THOROUGH_SECONDS
             if not self.cache.over() and (late or self.cache.startable()):
                 ticket = self._take(held)
@@ -284,7 +284,7 @@ class TicketClient:
         """Return a ticket with what it is to train; None: the search ends before it."""
         if self.cache.arms.unknown_before(ticket):
             # with many agents: to read what the others were given takes less than to draw all of it again
-            self._connection.attempt(self.cache.refresh)
+            self._connection.attempt(self.cache.refresh, reads=True)
         while reason := self._beyond_notice(ticket):
             if self._end_search(reason, before=ticket):
                 return None
@@ -372,7 +372,7 @@ class TicketClient:
         """Read all tickets anew, with what is still to be told told first."""
         if len(self._outbox):
             self._deliver()
-        self._connection.attempt(self.cache.read)
+        self._connection.attempt(self.cache.read, reads=True)
         self._delete_forgotten()
 
     def _delete_forgotten(self) -> None:

@@ -133,7 +133,8 @@ class Outbox:
                     lease=lease,
                     take=take,
                     version=version,
-                )
+                ),
+                reads=not (self._changes or renew or take),
             )
         except (StoreAway, StudyFailed):
             self._spill()

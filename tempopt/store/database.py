@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import StorageError
 from tempopt.store.engines import server_engine, sqlite_engine
-from tempopt.store.failures import is_transient, tell
+from tempopt.store.failures import is_busy, is_transient, tell
 from tempopt.store.urls import Address
 
 T = TypeVar("T")
@@ -90,6 +90,9 @@ class Database:
                     result = work(connection)
             except SQLAlchemyError as error:
                 if not is_transient(self.dialect, error) or time.monotonic() > give_up:
+                    if is_busy(self.dialect, error):
+                        # after a fail-over, a connection may be the one to what has become a standby
+                        self._writer.dispose()
                     tell(self.address, self.dialect, error)
             else:
                 for each in later:

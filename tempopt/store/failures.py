@@ -7,39 +7,69 @@ from typing import Any, NoReturn
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tempopt.errors import StorageError, StoreUnreachable
+from tempopt.errors import StorageError, StoreBusy, StoreUnreachable
 from tempopt.store.urls import Address
 
-# What the driver says, and what a person can do about it; the first that fits is told.
+_SQLITE, _SERVERS = ("sqlite",), ("postgresql", "mysql")
+_ALL = (*_SQLITE, *_SERVERS)
+# What the driver says, and what a person can do about it; the first that fits the dialect is told.
 _ADVICE = (
     (
+        _SERVERS,
+        r"read.?only|during recovery",
+        "The server takes no writes for now, as a standby does. Make it writable, or have the URL lead to "
+        "the server that is.",
+    ),
+    (
+        _SERVERS,
+        r"no space|disk.* full|could not (?:extend|write)|is full|errno: 28",
+        "Free some space on the disk of the server.",
+    ),
+    (
+        _SERVERS,
+        r"too many (?:clients|connections)|connection slots|has exceeded the|too many user",
+        "The server allows no more connections. Let it allow more, or run fewer agents: each holds one.",
+    ),
+    (
+        _SERVERS,
+        r"out of memory|can't create a new thread|sort memory",
+        "The server is short of memory. End something on it, or give it more.",
+    ),
+    (
+        _ALL,
         r"password|authentication|access denied|role .* does not exist",
         "Check the user name and the password in the URL; in them, @ is written %40, : %3A and / %2F.",
     ),
     (
+        _ALL,
         r"unknown database|database .* does not exist",
         "Create the database first, or correct its name in the URL.",
     ),
     (
+        _SQLITE,
         r"not a database|malformed|disk image",
         "The file is something else, or damaged. Give another path.",
     ),
     (
+        _SQLITE,
         r"readonly|read-only|unable to open",
         "SQLite needs a folder that exists and in which files can be written, for the database and "
         "the two files that it keeps beside it. Make it so, or give another path.",
     ),
-    (r"foreign key", "The study was deleted meanwhile."),
+    (_ALL, r"foreign key", "The study was deleted meanwhile."),
     (
+        _ALL,
         r"locked|lock timeout|lock wait",
         "Another program holds the database. End it, or wait until it is done.",
     ),
-    (r"disk is full|no space|disk full", "Free some space on the disk of the database."),
+    (_SQLITE, r"disk is full|no space|disk full", "Free some space on the disk of the database."),
     (
+        _ALL,
         r"permission denied|denied to user",
         "Let the administrator give this user the right to create and change tables.",
     ),
     (
+        _ALL,
         r"refused|timed? ?out|timeout|resolve|not known|unreachable|can't connect|connection|gone away|lost"
         r"|starting up|shutting down|terminat",
         "See that the server is running and can be reached from this machine, then try again.",
@@ -50,9 +80,16 @@ _ADVICE = (
 _LOCKED_POSTGRESQL = ("40001", "40P01", "55P03")
 _LOCKED_MYSQL = (1020, 1205, 1213)
 # Connection exceptions; and the server ends, has crashed, starts, is full, or ended a session that hung.
-_AWAY_POSTGRESQL = re.compile(r"08...|57P0[1235]|53300|25P03")
-# Cannot connect, gone, too many, shutting down, aborted, network errors, killed by an administrator.
-_AWAY_MYSQL = {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1203, 1317, 1927, 2002, 2003, 2005, 2006, 2013, 2055}
+_AWAY_POSTGRESQL = re.compile(r"08...|57P0[1235]|25P03")
+# The server answers and cannot serve just now. No writes, as on a standby; no disk, memory or connection.
+_BUSY_POSTGRESQL = re.compile(r"25006|53...|57P03")
+# Too many connections, for all and for this user; no disk, memory, thread or table space; only reading.
+_BUSY_MYSQL = {1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 1792, 1836}
+# Codes that mean this only with these words: an option forbids it, the storage engine failed.
+_BUSY_MYSQL_SAID = {1290: "read.only", 1030: "errno: 28|no space"}
+_BUSY_SAID = re.compile(r"too many clients|connection slots|starting up|read-only|too many connections")
+# Cannot connect, gone, shutting down, aborted, network errors, killed by an administrator.
+_AWAY_MYSQL = {1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2005, 2006, 2013, 2055}
 # libpq gives no code for what fails while it connects; these are answers of a server that is there.
 _ANSWERED = re.compile(
     r"password|authentication|pg_hba|does not exist|permission|not permitted|certificate|invalid|dsn"
@@ -77,7 +114,7 @@ def is_outage(dialect: str, error: SQLAlchemyError) -> bool:
     """Return whether the database is away, or too busy, for now: nothing is wrong with what was asked."""
     if not isinstance(error, DBAPIError):
         return False
-    if error.connection_invalidated or is_transient(dialect, error):
+    if error.connection_invalidated or is_transient(dialect, error) or is_busy(dialect, error):
         return True
     original: Any = error.orig
     if dialect == "postgresql":
@@ -85,6 +122,22 @@ def is_outage(dialect: str, error: SQLAlchemyError) -> bool:
             return _AWAY_POSTGRESQL.fullmatch(original.sqlstate) is not None
         return type(original).__name__ in _CONNECTING and not _ANSWERED.search(str(original))
     return dialect == "mysql" and bool(original.args) and original.args[0] in _AWAY_MYSQL
+
+
+def is_busy(dialect: str, error: SQLAlchemyError) -> bool:
+    """Return whether a server answers and cannot serve for now: it is full, or takes no writes."""
+    if not isinstance(error, DBAPIError):
+        return False
+    original: Any = error.orig
+    if dialect == "postgresql":
+        if original.sqlstate is not None:
+            return _BUSY_POSTGRESQL.fullmatch(original.sqlstate) is not None
+        return type(original).__name__ in _CONNECTING and _BUSY_SAID.search(str(original)) is not None
+    if dialect != "mysql" or not original.args:
+        return False
+    code, said = original.args[0], str(original.args[-1])
+    wanted = _BUSY_MYSQL_SAID.get(code)
+    return code in _BUSY_MYSQL or (wanted is not None and re.search(wanted, said, re.IGNORECASE) is not None)
 
 
 _CONNECTING = ("OperationalError", "ConnectionTimeout")
@@ -96,7 +149,11 @@ def tell(address: Address, dialect: str, error: SQLAlchemyError) -> NoReturn:
     words = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     said = str(words.args[-1] if dialect == "mysql" and words.args else words)
     said = address.mask(" ".join(said.split())).rstrip(".?")
-    advice = next((a for p, a in _ADVICE if re.search(p, said, re.IGNORECASE)), "")
-    kind = StoreUnreachable if is_outage(dialect, error) else StorageError
+    advice = next(
+        (a for dialects, p, a in _ADVICE if dialect in dialects and re.search(p, said, re.IGNORECASE)), ""
+    )
+    kind = StorageError
+    if is_outage(dialect, error):
+        kind = StoreBusy if is_busy(dialect, error) else StoreUnreachable
     # Not "from error": its text and its traceback may hold the password.
     raise kind(f"The database {address.shown} failed: {said}. {advice}".rstrip()) from None

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, NullPool
+from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import UsageError
 from tempopt.records.rows import TrialParam
+from tempopt.store.failures import tell
+from tempopt.store.urls import parse
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage, RDBStorage
@@ -48,19 +51,34 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
     Raises:
         UsageError: Another program keeps a study of that name in this database, or the database takes
             that name for another's.
+        StorageError: The database fails; StoreUnreachable, if it may be there again later.
     """
     from optuna.study import StudyDirection
 
-    try:
-        storage = _opened(url)
-    except RuntimeError as error:
-        _LOGGER.warning("This database gets no Optuna study: %s", " ".join(str(error).split()))
-        return
-    try:
-        _make_study(storage, name, [StudyDirection[direction.upper()]], metric)
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
+    for attempt in range(_ATTEMPTS):
+        try:
+            storage = _storage(url)
+            try:
+                return _make_study(storage, name, [StudyDirection[direction.upper()]], metric)
+            finally:
+                storage.remove_session()
+                storage.engine.dispose()
+        except UsageError:
+            raise
+        except Exception as error:
+            # Optuna says so of tables that are of another version, which waiting does not change
+            if type(error) is RuntimeError:
+                _LOGGER.warning("This database gets no Optuna study: %s", " ".join(str(error).split()))
+                return None
+            fault = error if isinstance(error, SQLAlchemyError) else error.__cause__
+            if attempt == _ATTEMPTS - 1 and isinstance(fault, SQLAlchemyError):
+                address = parse(url)
+                tell(address, address.url.get_backend_name(), fault)
+            if attempt == _ATTEMPTS - 1:
+                raise
+            # of those that make the tables at one moment, all but one fail at first
+            time.sleep(_JITTER.uniform(0.1, 0.5))
+    return None
 
 
 def _make_study(storage: RDBStorage, name: str, directions: Sequence[StudyDirection], metric: str) -> None:
@@ -84,19 +102,6 @@ def _make_study(storage: RDBStorage, name: str, directions: Sequence[StudyDirect
                 "Give yours another name (study.name), or another --storage."
             ) from error
     storage.set_study_user_attr(study_id, _OURS, {"metric": metric})
-
-
-def _opened(url: str) -> RDBStorage:
-    """Return Optuna's storage; of those that make its tables at one moment, all but one fail at first."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _storage(url)
-        except Exception as error:
-            # Optuna says so of tables that are of another version, which waiting does not change
-            if attempt == _ATTEMPTS - 1 or type(error) is RuntimeError:
-                raise
-            time.sleep(_JITTER.uniform(0.1, 0.5))
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _storage(url: str) -> RDBStorage:

@@ -10,6 +10,7 @@ from tempopt.agent.continuation import find, same_question
 from tempopt.agent.dry_run import rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
+from tempopt.agent.store_connection import while_busy
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
 from tempopt.results.study_result import StudyResult, load
@@ -165,17 +166,23 @@ def join(
 ) -> StudyResult:
     """Work on a study that is being worked on, until it ends; arguments and errors as for :func:`resume`.
 
+    A database that answers and cannot serve just now, as one without a free connection, is waited for.
+
     Raises:
         UsageError: The study was paused.
     """
-    with Store.open(storage, create=False) as store:
-        study = store.load_study(name)
-        if study.state == "paused":
-            raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
-        spec = StudySpec.stored(study)
-        import_schedules(spec)
-        runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
-        return runner.carry_out()
+    seen = observer or Unobserved()
+
+    def work() -> StudyResult:
+        with Store.open(storage, create=False) as store:
+            study = store.load_study(name)
+            if study.state == "paused":
+                raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
+            spec = StudySpec.stored(study)
+            import_schedules(spec)
+            return StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False).carry_out()
+
+    return while_busy(work, note=seen.note)
 
 
 def take_part(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.exceptions import StorageInternalError
+from sqlalchemy.exc import OperationalError
 
 from tempopt.agent.agent import Agent
 from tempopt.errors import StaleAttempt, StoreUnreachable, StudyFailed
@@ -198,14 +201,12 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
 
     def refused(*args: Any, **kwargs: Any) -> None:
         # what Optuna's storage raises is not ours
-        raise RuntimeError("connection refused")
+        cause = OperationalError("BEGIN", {}, sqlite3.OperationalError("database is locked"))
+        raise StorageInternalError("An exception is raised during the commit.") from cause
 
-    def away(*args: Any) -> None:
-        raise StoreUnreachable("The database failed: refused. See that the server is running.")
-
-    monkeypatch.setattr("tempopt.agent.runner.make_study", refused)
-    monkeypatch.setattr("tempopt.agent.runner.find", away)
-    with pytest.raises(StoreUnreachable, match="See that the server is running"):
+    monkeypatch.setattr("tempopt.store.optuna_calls._ATTEMPTS", 1)
+    monkeypatch.setattr("tempopt.store.optuna_calls._storage", refused)
+    with pytest.raises(StoreUnreachable, match="Another program holds the database"):
         resume("toy", storage=URL, workers=1)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tempopt.records import StudyRow
 from tempopt.store import Store
-from tests.servers import Server, find_or_start
+from tests.servers import PrivateServer, Server, find_or_start, start_private, why_not
 
 BACKENDS = ("sqlite", "postgresql", "mariadb")
 _COUNT = itertools.count()
@@ -38,6 +38,29 @@ def server(backend: str) -> Server:
     if found is None:
         pytest.skip(why_not)
     return found
+
+
+@pytest.fixture(scope="module")
+def private_servers() -> Iterator[Callable[[str], PrivateServer]]:
+    """Servers that may be killed: nobody else uses them."""
+    started: dict[str, PrivateServer] = {}
+
+    def start(backend: str) -> PrivateServer:
+        if reason := why_not(backend):
+            pytest.skip(reason)
+        if backend not in started:
+            started[backend] = start_private(backend)
+            started[backend].create_database("test")
+        return started[backend]
+
+    yield start
+    for server in started.values():
+        server.remove()
+
+
+@pytest.fixture
+def private(backend: str, private_servers: Callable[[str], PrivateServer]) -> PrivateServer:
+    return private_servers(backend)
 
 
 @pytest.fixture

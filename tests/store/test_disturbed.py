@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from tempopt.store import Store
-from tempopt.study.api import resume
-from tests.toy_study import SMALL, Ended, begun, ended, same, searched, toy_spec, undisturbed_study
+from tempopt.study.api import join, resume, search
+from tests.servers import PrivateServer
+from tests.toy_study import SMALL, Ended, Watcher, begun, ended, same, searched, toy_spec, undisturbed_study
 
 pytestmark = pytest.mark.usefixtures("toy_folder", "fake_workers")
+
+_COUNT = itertools.count()
 
 
 def small(**study: Any) -> dict[str, Any]:
@@ -57,3 +63,94 @@ def test_a_wrong_clock_neither_ends_nor_lengthens_a_search(
         assert 0.0 <= store.load_study("toy").age < 3600.0
     clock.hours = agent
     assert same(ended(resume("toy", storage=url, workers=1), url), in_peace)
+
+
+class Limited:
+    """A private server and a user of it without an administrator's rights, who can be held back.
+
+    Args:
+        server: The server.
+        backend: ``postgresql`` or ``mariadb``.
+    """
+
+    def __init__(self, server: PrivateServer, backend: str) -> None:
+        self._server, self._is_postgresql = server, backend == "postgresql"
+        name = f"limited_{next(_COUNT)}"
+        base = make_url(server.create_database(name))
+        self._user = name
+        self.url = base.set(username=name).render_as_string(hide_password=False)
+        if self._is_postgresql:
+            self._execute(f"CREATE ROLE {name} LOGIN", f"ALTER DATABASE {name} OWNER TO {name}")
+        else:
+            self._execute(f"CREATE USER {name}@'%'", f"GRANT ALL ON {name}.* TO {name}@'%'")
+
+    def take_no_writes(self, on: bool) -> None:
+        if self._is_postgresql:
+            value = "on" if on else "off"
+            self._execute(
+                f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()"
+            )
+        else:
+            self._execute(f"SET GLOBAL read_only = {int(on)}")
+
+    def take_no_connections(self, on: bool) -> None:
+        if self._is_postgresql:
+            self._execute(f"ALTER ROLE {self._user} CONNECTION LIMIT {1 if on else -1}")
+        else:
+            self._execute(f"ALTER USER {self._user}@'%' WITH MAX_USER_CONNECTIONS {int(on)}")
+
+    def _execute(self, *statements: str) -> None:
+        for statement in statements:
+            self._server.execute(statement)
+
+
+@pytest.fixture
+def limited(private: PrivateServer, backend: str) -> Limited:
+    return Limited(private, backend)
+
+
+@pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
+def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(limited: Limited, in_peace: Ended) -> None:
+    def standby() -> None:
+        limited.take_no_writes(True)
+        back = threading.Timer(2.0, limited.take_no_writes, [False])
+        back.start()
+        timers.append(back)
+
+    timers: list[threading.Timer] = []
+    watcher = Watcher(searched(1), standby)
+    found = search(small(), storage=limited.url, workers=1, observer=watcher)
+    timers[0].join()
+    assert same(ended(found, limited.url), in_peace)
+    (told,) = [note for note in watcher.notes if "takes no writes for now" in note]
+    assert "Training continues" in told and "SQLite" not in told
+    assert [note for note in watcher.notes if "The store is back" in note] == [watcher.notes[-1]]
+
+
+@pytest.mark.parametrize("backend", ["postgresql", "mariadb"], indirect=True)
+def test_an_agent_that_finds_no_connection_free_begins_when_one_is(
+    limited: Limited, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(small(), limited.url, searched(1))
+    with Store.open(limited.url, create=False) as other:
+        other.set_state(other.load_study("toy").id, "running")
+        limited.take_no_connections(True)
+        watcher = Noting(lambda text: (other.close(), limited.take_no_connections(False)))
+        found = join("toy", storage=limited.url, workers=1, observer=watcher)
+    assert same(ended(found, limited.url), in_peace)
+    (told,) = watcher.notes
+    assert "run fewer agents: each holds one" in told and "This agent waits for it" in told
+
+
+class Noting(Watcher):
+    """Does something when it is told the first thing."""
+
+    def __init__(self, then: Callable[[str], object]) -> None:
+        super().__init__()
+        self._first: Callable[[str], object] | None = then
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        if self._first is not None:
+            first, self._first = self._first, None
+            first(text)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,35 +15,12 @@ from sqlalchemy.exc import OperationalError
 from tempopt.errors import StorageError, StoreUnreachable
 from tempopt.store import Store
 from tempopt.store.database import Database
-from tempopt.store.failures import is_outage
+from tempopt.store.failures import is_outage, tell
 from tempopt.store.urls import parse
-from tests.servers import PrivateServer, start_private, why_not
+from tests.servers import PrivateServer
 
 SERVERS = ("postgresql", "mariadb")
 pytestmark = pytest.mark.parametrize("backend", SERVERS, indirect=True)
-
-
-@pytest.fixture(scope="module")
-def private_servers() -> Iterator[Callable[[str], PrivateServer]]:
-    """Servers that may be killed: nobody else uses them."""
-    started: dict[str, PrivateServer] = {}
-
-    def start(backend: str) -> PrivateServer:
-        if reason := why_not(backend):
-            pytest.skip(reason)
-        if backend not in started:
-            started[backend] = start_private(backend)
-            started[backend].create_database("test")
-        return started[backend]
-
-    yield start
-    for server in started.values():
-        server.remove()
-
-
-@pytest.fixture
-def private(backend: str, private_servers: Callable[[str], PrivateServer]) -> PrivateServer:
-    return private_servers(backend)
 
 
 def own_id(connection: Connection) -> int:
@@ -194,6 +171,16 @@ MYSQL = {
     (2013, "Lost connection to MySQL server during query"): True,
     (1927, "Connection was killed"): True,
     (1205, "Lock wait timeout exceeded"): True,
+    (1021, "Disk full (/var/lib); waiting for someone to free some space... (errno: 28)"): True,
+    (1030, 'Got error 28 "No space left on device" from storage engine InnoDB; errno: 28'): True,
+    (1030, "Got error 168 from storage engine"): False,
+    (1114, "The table 'tempopt_measurement' is full"): True,
+    (1203, "User me already has more than 'max_user_connections' active connections"): True,
+    (1226, "User 'me' has exceeded the 'max_user_connections' resource (current value: 1)"): True,
+    (1290, "The MariaDB server is running with the --read-only option so it cannot execute this"): True,
+    (1290, "The MySQL server is running with the --skip-grant-tables option"): False,
+    (1792, "Cannot execute statement in a READ ONLY transaction"): True,
+    (1836, "Running in read-only mode"): True,
     (1045, "Access denied for user"): False,
     (1049, "Unknown database"): False,
     (1146, "Table does not exist"): False,
@@ -210,7 +197,16 @@ def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
         assert found == POSTGRESQL
         statement = OperationalError("", {}, psycopg.errors.UndefinedTable("no such table"))
         assert not is_outage("postgresql", statement)
-        assert is_outage("postgresql", OperationalError("", {}, psycopg.errors.AdminShutdown("terminating")))
+        errors = psycopg.errors
+        for passes in (
+            errors.AdminShutdown,
+            errors.ReadOnlySqlTransaction,
+            errors.DiskFull,
+            errors.OutOfMemory,
+            errors.CannotConnectNow,
+            errors.TooManyConnections,
+        ):
+            assert is_outage("postgresql", OperationalError("", {}, passes("for now")))
     else:
         pymysql = pytest.importorskip("pymysql")
         told = {
@@ -224,3 +220,24 @@ def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
     with closing(Database(parse(url))) as database, pytest.raises(StorageError, match="nowhere") as caught:
         database.write(lambda c: c.execute(text("SELECT * FROM nowhere")))
     assert not isinstance(caught.value, StoreUnreachable)
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("cannot execute UPDATE in a read-only transaction", "The server takes no writes for now"),
+        (
+            "could not extend file base/1: No space left on device",
+            "Free some space on the disk of the server",
+        ),
+        ("FATAL: sorry, too many clients already", "run fewer agents: each holds one"),
+        ("The table 'tempopt_ticket' is full", "Free some space on the disk of the server"),
+    ],
+)
+def test_what_is_advised_about_a_server_is_about_servers(backend: str, said: str, advice: str) -> None:
+    name = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
+    fault = OperationalError("", {}, Exception(said))
+    fault.orig.sqlstate = "53100"  # type: ignore[union-attr]
+    with pytest.raises(StorageError, match=re.escape(advice)) as caught:
+        tell(parse(f"{name}://me:secret@host/studies"), name, fault)
+    assert "SQLite" not in str(caught.value)
