@@ -278,6 +278,11 @@ COMMANDS = {
                 help="change the search space, for example search.lr='{low: 0.001, high: 0.1, log: true}'; "
                 "null takes a parameter out; repeatable",
             ),
+            _argument(
+                "--retry-failed",
+                action="store_true",
+                help="train the runs again that failed on every attempt",
+            ),
             _WORKERS,
             _CHECKPOINTS,
             _DASHBOARD,

@@ -60,7 +60,13 @@ def resume(arguments: argparse.Namespace) -> int:
 
         def order() -> tuple[StudySpec, StudyRow | None]:
             changed = grown(
-                store, study, more=arguments.trials.more, pairs=arguments.pairs, amend=arguments.amend
+                store,
+                study,
+                more=arguments.trials.more,
+                pairs=arguments.pairs,
+                amend=arguments.amend,
+                retry_failed=arguments.retry_failed,
+                told=print,
             )
             return changed, study
 

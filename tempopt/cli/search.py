@@ -75,6 +75,7 @@ def resume(arguments: argparse.Namespace) -> int:
             more=arguments.trials.more,
             pairs=arguments.pairs,
             amend=arguments.amend,
+            retry_failed=arguments.retry_failed,
             observer=observer,
         )
 

@@ -188,6 +188,7 @@ def _missing_lines(result: StudyResult) -> list[str]:
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
         lines.append(f"  failed on every attempt: {len(failed)} ({_named(failed)}).")
+        lines.append(f"  to have them, once the cause is gone: tempopt resume {result.name} --retry-failed")
     again = [ticket for ticket in result.lost if ticket.state != "failed"]
     if again:
         attempts = sum(ticket.failures for ticket in again)

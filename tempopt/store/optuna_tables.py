@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -288,6 +288,18 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
         replace=("intermediate_value", "intermediate_value_type"),
     )
     _end(connection, {trial_id: change.end for trial_id, change in here.items() if change.end is not None})
+
+
+def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
+    """Let trials that failed run again; those in tables of a version that is not known stay failed."""
+    if not trial_ids or not is_known(connection):
+        return
+    failed = and_(_TRIALS.c.trial_id.in_(sorted(trial_ids)), _TRIALS.c.state == "FAIL")
+    ids = connection.scalars(select(_TRIALS.c.trial_id).where(failed).with_for_update()).all()
+    these = _TRIALS.c.trial_id.in_(ids)
+    connection.execute(update(_TRIALS).where(these).values(state="RUNNING", datetime_complete=None))
+    error = and_(_ATTRIBUTES.c.trial_id.in_(ids), _ATTRIBUTES.c.key == "error")
+    connection.execute(delete(_ATTRIBUTES).where(error))
 
 
 def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:

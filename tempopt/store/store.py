@@ -221,6 +221,23 @@ class Store:
             lambda c: studies.amend(c, study_id, values, tickets, sampled, withdraw, version)
         )
 
+    def retry(
+        self, study_id: int, failed: Collection[int], tickets: Sequence[NewTicket], *, version: int
+    ) -> bool:
+        """Let failed tickets wait again with all of their attempts, and return whether that was done.
+
+        The study is running from then on, if anything is to be done.
+
+        Args:
+            failed: Ids of the tickets; those that have not failed stay as they are.
+            tickets: New ones that are written with it.
+            version: Do so only while the tickets are of this version.
+
+        Raises:
+            StudyNotFound: The study has been deleted.
+        """
+        return self._database.write(lambda c: studies.retry(c, study_id, failed, tickets, version))
+
     def withdraw(self, study_id: int, kinds: Iterable[Kind]) -> int:
         """Withdraw the waiting tickets of these kinds, so that nobody begins them; return how many.
 

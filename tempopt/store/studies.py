@@ -215,6 +215,31 @@ def amend(
     return True
 
 
+def retry(
+    connection: Connection,
+    study_id: int,
+    failed: Collection[int],
+    tickets: Sequence[NewTicket],
+    version: int,
+) -> bool:
+    """Let failed tickets wait again and write new ones; False if the tickets are of another version."""
+    if _lock(connection, study_id) != version:
+        return False
+    which = (TICKET.c.study_id == study_id, TICKET.c.state == "failed", TICKET.c.id.in_(sorted(failed)))
+    query = select(TICKET.c.id, TICKET.c.trial_id).where(*which).order_by(TICKET.c.id).with_for_update()
+    rows = connection.execute(query).all()
+    again = {"state": "waiting", "outcome": None, "failures": 0, "finished": None, "agent": None}
+    for start in range(0, len(rows), MANY):
+        some = rows[start : start + MANY]
+        these = TICKET.c.id.in_([row.id for row in some])
+        connection.execute(update(TICKET).where(these).values(again))
+        optuna_tables.reopen_trials(connection, [row.trial_id for row in some if row.trial_id is not None])
+    if rows:
+        change(connection, study_id, version=STUDY.c.version + 1, state="running")
+    add_tickets(connection, study_id, tickets, version=None, resume=True)
+    return True
+
+
 def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
     """Withdraw the waiting tickets of these kinds, and close the trials of those that were begun before."""
     _lock(connection, study_id)

@@ -136,6 +136,7 @@ def resume(
     more: int = 0,
     pairs: int = 0,
     amend: Sequence[str] = (),
+    retry_failed: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
     """Continue a study from the database alone; other arguments and errors as for :func:`search`.
@@ -145,15 +146,20 @@ def resume(
         pairs: Confirming seeds to add to its verdict, instead of trials.
         amend: Changes of its search space, as in ``search.temperature_init={low: 0.25, high: 16}``, with
             ``null`` for a name that is taken out; ``more`` as for :func:`search`.
+        retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: Pairs were to be added, and there is no verdict; or a change is none of a search space.
+        UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
+            or a change is none of a search space.
     """
     with Store.open(storage, create=False) as store:
         study = store.load_study(name)
-        spec = grown(store, study, more=more, pairs=pairs, amend=amend)
-        return StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
+        seen = observer or Unobserved()
+        spec = grown(
+            store, study, more=more, pairs=pairs, amend=amend, retry_failed=retry_failed, told=seen.note
+        )
+        return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
 
 
 def join(

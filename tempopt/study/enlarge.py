@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.continuation import find, go_on_with
 from tempopt.confirmation.compare import more_compare_pairs
 from tempopt.confirmation.pairs import more_pairs
+from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import UsageError
 from tempopt.records.rows import StudyRow, TicketRow
@@ -69,7 +70,14 @@ def ordered(
 
 
 def grown(
-    store: Store, study: StudyRow, *, more: int = 0, pairs: int = 0, amend: Sequence[str] = ()
+    store: Store,
+    study: StudyRow,
+    *,
+    more: int = 0,
+    pairs: int = 0,
+    amend: Sequence[str] = (),
+    retry_failed: bool = False,
+    told: Callable[[str], None] = lambda text: None,
 ) -> StudySpec:
     """Return the spec of a study that is there, grown as was asked.
 
@@ -77,11 +85,23 @@ def grown(
         more: Search tickets to add.
         pairs: Pairs to add to its verdict.
         amend: Changes of its search space, as for :func:`tempopt.study.amend.with_changes`.
+        retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
+        told: Called with a sentence on what is trained again.
 
     Raises:
-        UsageError: Pairs were to be added, and there is no verdict; or a change is none of a search space.
+        UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
+            or a change is none of a search space.
     """
     spec = StudySpec.stored(study)
+    if retry_failed:
+        if amend or pairs or more:
+            raise UsageError(
+                "--retry-failed completes what was asked, and --trials, --pairs and --amend ask for more. "
+                "Give them in two commands."
+            )
+        import_schedules(spec)
+        told(retry(store, study, spec))
+        return spec
     if amend and pairs:
         raise UsageError(
             "--pairs adds to the verdict that there is, and after --amend there is another search. Give one "
@@ -143,6 +163,35 @@ def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> Non
             )
         if store.add_tickets(study.id, tickets, version=version, resume=True):
             return
+
+
+def retry(store: Store, study: StudyRow, spec: StudySpec) -> str:
+    """Ask again for the runs that failed on every attempt; return in words what is trained.
+
+    Whatever a run failed for: a machine that was lost, or an error of the module, which may be mended by now.
+    A run that diverged has not failed: that is its result.
+    """
+    while True:
+        version = store.load_study(study.name).version
+        rows = store.tickets(study.id)
+        waiting, fresh = retried(rows, spec)
+        if store.retry(study.id, [each.id for each in waiting], fresh, version=version):
+            break
+    failed = sum(each.state == "failed" for each in rows)
+    if not waiting and not fresh:
+        return f"No run is trained again: of {failed} that failed on every attempt, none counts any more."
+    parts = []
+    if waiting:
+        parts.append(f"{len(waiting)} of {failed} runs that failed on every attempt are trained again.")
+        own = [each for each in waiting if each.parameters is not None and each.error]
+        parts += [f"The last said: {own[-1].error}"] if own else []
+    if fresh:
+        pairs = len({each.pair for each in fresh if each.kind == "confirm"})
+        parts.append(
+            f"{pairs} fresh pairs are trained in place of those that the verdict did without. The next one "
+            "counts as a further verdict of this study, with its share of the error rate."
+        )
+    return " ".join(parts)
 
 
 def _tries(row: TicketRow, wanted: Mapping[str, Any]) -> bool:

@@ -28,7 +28,7 @@ FLAGS = {
     "resume": STORE
     | LAUNCH
     | LOOKING
-    | {"NAME", "--trials", "--pairs", "--amend", "--workers", "--checkpoints"},
+    | {"NAME", "--trials", "--pairs", "--amend", "--retry-failed", "--workers", "--checkpoints"},
     "agent": STORE | {"NAME", "--workers", "--checkpoints"},
     "list": STORE | {"--json"},
     "show": STORE | JOBS | {"NAME", "--json", "--watch"},

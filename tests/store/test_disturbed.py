@@ -10,12 +10,29 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
+from optuna.storages import RDBStorage
 from sqlalchemy import make_url
 
+from tempopt.results.verdict_text import verdict_lines
 from tempopt.store import Store
 from tempopt.study.api import join, resume, search
+from tempopt.study.enlarge import grown
+from tempopt.workers.messages import RunRequest
+from tests.fake_worker import FakeWorker
 from tests.servers import PrivateServer
-from tests.toy_study import SMALL, Ended, Watcher, begun, ended, same, searched, toy_spec, undisturbed_study
+from tests.toy_study import (
+    SMALL,
+    Ended,
+    Watcher,
+    begun,
+    ended,
+    facts,
+    same,
+    searched,
+    tickets,
+    toy_spec,
+    undisturbed_study,
+)
 
 pytestmark = pytest.mark.usefixtures("toy_folder", "fake_workers")
 
@@ -154,3 +171,83 @@ class Noting(Watcher):
         if self._first is not None:
             first, self._first = self._first, None
             first(text)
+
+
+def failing(patch: pytest.MonkeyPatch, url: str, kind: str, number: int) -> None:
+    """Have every attempt at one run fail."""
+    train = FakeWorker._train
+
+    def train_or_fail(self: FakeWorker, request: RunRequest) -> None:
+        rows = tickets(url) if request.ticket else []
+        if (kind, number) in [(each.kind, each.number) for each in rows if each.id == request.ticket]:
+            raise ValueError("no space left on the device")
+        train(self, request)
+
+    patch.setattr(FakeWorker, "_train", train_or_fail)
+
+
+def test_runs_that_were_lost_are_asked_for_again_and_nothing_was_decided_without_them(
+    url: str, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        failing(patch, url, "search", 3)
+        begun(small(max_attempts=1), url, searched(4))
+    (lost,) = [each for each in tickets(url) if each.state == "failed"]
+    storage = RDBStorage(url)
+    try:
+        assert [trial.state.name for trial in storage.get_all_trials(1)].count("FAIL") == 1
+        watcher = Watcher()
+        found = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
+        assert same(ended(found, url), in_peace)
+        (again,) = [each for each in tickets(url) if each.id == lost.id]
+        assert (again.attempt, again.failures, again.trial_number) == (2, 0, lost.trial_number)
+        trial = storage.get_all_trials(1)[again.trial_number or 0]
+        assert (trial.state.name, trial.value) == ("COMPLETE", again.value) or trial.state.name == "PRUNED"
+        assert "error" not in trial.user_attrs
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+    assert "1 of 1 runs that failed on every attempt are trained again" in watcher.notes[0]
+    assert "no space left on the device" in watcher.notes[0]
+    # asked once more, it is nothing
+    assert same(ended(resume("toy", storage=url, workers=1, retry_failed=True), url), in_peace)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_as_another_look(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        failing(patch, url, "confirm", 0)
+        found = search(small(max_attempts=1, seeds={"choose": 1, "confirm": 3}), storage=url, workers=1)
+    assert found.verdict is not None and (found.verdict.looks, found.verdict.total.dropped) == (1, 1)
+    text = "\n".join(verdict_lines(found))
+    assert "tempopt resume toy --retry-failed" in text
+    watcher = Watcher()
+    again = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
+    assert again.verdict is not None and again.verdict.looks == 2
+    assert again.verdict.total.paired.n_pairs == found.verdict.total.paired.n_pairs + 2
+    assert "2 fresh pairs are trained in place of those that the verdict did without" in watcher.notes[0]
+    once = facts(url)
+    assert resume("toy", storage=url, workers=1, retry_failed=True).verdict == again.verdict
+    assert facts(url) == once
+
+
+def test_an_agent_at_work_hears_of_what_is_asked_for_again(
+    url: str, in_peace: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_again() -> None:
+        patch.undo()
+        with Store.open(url, create=False) as store:
+            for _ in range(2):
+                study = store.load_study("toy")
+                grown(store, study, retry_failed=True, told=told.append)
+
+    told: list[str] = []
+    with monkeypatch.context() as patch:
+        failing(patch, url, "search", 3)
+        watcher = Watcher(lambda seen: seen.done["search"] == 4, ask_again)
+        found = search(small(max_attempts=1), storage=url, workers=1, observer=watcher)
+    assert same(ended(found, url), in_peace)
+    assert ["trained again" in each for each in told] == [True, True]
+    assert told[1].startswith("No run is trained again")

@@ -1,0 +1,72 @@
+"""Which runs that failed on every attempt can be asked for again, and what is trained in place of the others.
+
+Pure: rows in, tickets out. What a verdict has counted stays as it was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tempopt.confirmation.compare import more_compare_pairs
+from tempopt.confirmation.comparisons import Evidence, gain
+from tempopt.confirmation.pairs import more_pairs
+from tempopt.records.rows import SEARCHING, NewTicket, TicketRow
+from tempopt.records.tickets import current_round, of_kind, pairs_of, rounds_behind
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+_FEWEST = 2
+"""One pair alone shows nothing."""
+
+
+def retried(tickets: Sequence[TicketRow], spec: StudySpec) -> tuple[list[TicketRow], list[NewTicket]]:
+    """Return the failed tickets that wait again, and fresh pairs in place of those that a verdict lacks.
+
+    Pairs that come in after a verdict are another look at its question. They are a round of their own, as
+    pairs that a person adds are, with its share of the level. What nothing depends on any more stays failed;
+    searching runs do not, since later rounds learn from them.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+    """
+    now = current_round(tickets)
+    confirm = of_kind(tickets, "confirm", of_round=now)
+    seen = _seen(tickets, spec)
+    waiting = [each for each in tickets if each.state == "failed" and _counts(each, spec, now, confirm, seen)]
+    lost = _lost_pairs(tickets, now) if seen else 0
+    count = max(_FEWEST, lost) if lost > 0 else 0
+    more = more_pairs if spec.compare is None else more_compare_pairs
+    return waiting, more(tickets, spec, count) if count else []
+
+
+def _seen(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
+    """Return whether there is a verdict of the current round, whatever it says."""
+    if spec.compare is not None:
+        return bool(more_compare_pairs(tickets, spec, 1))
+    decided = bool(more_pairs(tickets, spec, 1))
+    return decided and gain(Evidence(tickets, spec, current_round(tickets))) is not None
+
+
+def _counts(ticket: TicketRow, spec: StudySpec, now: int, confirm: Sequence[TicketRow], seen: bool) -> bool:
+    if ticket.kind in SEARCHING:
+        return True
+    if ticket.round != now:
+        return False
+    if ticket.kind in ("confirm", "init_only"):
+        # earlier looks were taken without them
+        looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
+        return not seen and (ticket.pair or 0) >= max(looks, default=0)
+    # what was chosen is chosen once its confirmation has begun
+    return ticket.kind == "timing" or (ticket.kind in ("choose", "rematch") and not confirm)
+
+
+def _lost_pairs(tickets: Sequence[TicketRow], now: int) -> int:
+    """Return how many pairs the verdict of a round lacks, less those that were added since."""
+    first, *added = rounds_behind(tickets, now)
+    behind = [each for each in of_kind(tickets, "confirm") if each.round in (first, *added)]
+    lost = {(each.round, each.pair) for each in behind if each.state == "failed"}
+    given = {(each.round, each.pair) for each in behind if each.round in added}
+    return len(lost) - len(given)
