@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
 
@@ -29,7 +32,9 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
     The sqlite3 module begins one only at the first change, after the reading that the change rests
     on: two processes then claim the same row.
     """
-    engine = create_engine(address.url, connect_args={"timeout": BUSY_SECONDS})
+    path = Path(address.url.database or "")
+    reads = begin == "BEGIN"
+    engine = create_engine(address.url, creator=lambda: _sqlite_connection(path, reads=reads))
 
     @event.listens_for(engine, "connect")
     def prepare_connection(connection: Any, record: Any) -> None:
@@ -50,6 +55,22 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
         connection.info["file"] = before or _file(address)
 
     return engine
+
+
+def _sqlite_connection(path: Path, *, reads: bool) -> sqlite3.Connection:
+    """Return a connection to an SQLite file; one that only reads takes a file that cannot be written."""
+    options: dict[str, Any] = {"timeout": BUSY_SECONDS, "check_same_thread": False}
+    if not reads or not path.exists() or (_writable(path) and _writable(path.parent)):
+        return sqlite3.connect(path, **options)
+    log = path.with_name(f"{path.name}-wal")
+    # To read beside a write-ahead log, SQLite makes a file. Without a log there is nothing to be read
+    # beside, and a file that nobody can write stays as it is.
+    mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1&mode=ro"
+    return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, **options)
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _file(address: Address) -> tuple[int, int] | None:

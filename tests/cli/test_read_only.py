@@ -1,0 +1,107 @@
+"""An SQLite file that cannot be written can be looked at, and what would write says why it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tempopt import cli
+from tempopt.store import Store
+from tempopt.study.api import search
+from tests.toy_study import SMALL, toy_spec
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of a study that has ended."""
+    from tests import fake_worker
+
+    folder = tmp_path_factory.mktemp("done")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        fake_worker.install(patch)
+        search(toy_spec(**SMALL), storage="sqlite:///done.db", workers=1)
+    return folder / "done.db"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder whose rights are changed."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@contextmanager
+def as_somebody() -> Iterator[None]:
+    """Have root, to whom every file is open, do without that right (Linux: CAP_DAC_OVERRIDE)."""
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, data) == 0
+    before = data[0]
+    data[0] = before & ~0b110
+    assert libc.capset(header, data) == 0
+    try:
+        yield
+    finally:
+        data[0] = before
+        assert libc.capset(header, data) == 0
+
+
+@pytest.fixture(params=["file", "folder", "both"])
+def url(request: pytest.FixtureRequest, done: Path, place: Path) -> Iterator[str]:
+    path = place / "a % #b.db"
+    shutil.copy(done, path)
+    path.chmod(0o666 if request.param == "folder" else 0o444)
+    place.chmod(0o777 if request.param == "file" else 0o555)
+    with as_somebody():
+        yield f"sqlite:///{path}"
+    place.chmod(0o755)
+
+
+def test_it_can_be_looked_at(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with tempfile.TemporaryDirectory() as out:
+        page = Path(out) / "page.html"
+        told = {}
+        for words in (["list"], ["show", "toy"], ["export", "toy"], ["logs", "toy"]):
+            assert cli.main([*words, "--storage", url]) == 0, capsys.readouterr().err
+            told[words[0]] = capsys.readouterr().out
+        assert cli.main(["report", "toy", "--storage", url, "--output", str(page)]) == 0
+        assert "toy" in told["list"] and "tickets" in told["show"] and "schedule" in told["export"]
+        assert page.stat().st_size > 10_000
+    # nothing was left beside it
+    assert len(list(Path(url.removeprefix("sqlite:///")).parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize("words", [["delete", "toy", "--yes"], ["resume", "toy", "--trials", "+1"]])
+def test_what_would_write_says_why_it_cannot(
+    url: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*words, "--storage", url]) == 2
+    assert "SQLite needs a folder that exists and in which files can be written" in capsys.readouterr().err
+
+
+def test_what_is_in_the_write_ahead_log_is_seen(done: Path, place: Path) -> None:
+    path = place / "a.db"
+    shutil.copy(done, path)
+    with closing(sqlite3.connect(path)) as at_work:
+        at_work.execute("UPDATE tempopt_study SET state = 'paused'")
+        at_work.commit()
+        for each in place.iterdir():
+            each.chmod(0o444)
+        place.chmod(0o555)
+        try:
+            with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
+                assert store.load_study("toy").state == "paused"
+        finally:
+            place.chmod(0o755)
