@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.recommendation import at_ends
+from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.recommendation_text import recommendation_line
@@ -188,7 +189,9 @@ def _missing_lines(result: StudyResult) -> list[str]:
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
         lines.append(f"  failed on every attempt: {len(failed)} ({_named(failed)}).")
-        lines.append(f"  to have them, once the cause is gone: tempopt resume {result.name} --retry-failed")
+        if any(retried(result.runs, result.spec)):
+            command = f"tempopt resume {result.name} --retry-failed"
+            lines.append(f"  to have what counts of them, once the cause is gone: {command}")
     again = [ticket for ticket in result.lost if ticket.state != "failed"]
     if again:
         attempts = sum(ticket.failures for ticket in again)

@@ -59,14 +59,14 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
 
 def _sqlite_connection(path: Path, *, reads: bool) -> sqlite3.Connection:
     """Return a connection to an SQLite file; one that only reads takes a file that cannot be written."""
-    options: dict[str, Any] = {"timeout": BUSY_SECONDS, "check_same_thread": False}
     if not reads or not path.exists() or (_writable(path) and _writable(path.parent)):
-        return sqlite3.connect(path, **options)
+        return sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
     log = path.with_name(f"{path.name}-wal")
     # To read beside a write-ahead log, SQLite makes a file. Without a log there is nothing to be read
     # beside, and a file that nobody can write stays as it is.
     mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1&mode=ro"
-    return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, **options)
+    uri = f"file:{quote(str(path))}?{mode}"
+    return sqlite3.connect(uri, timeout=BUSY_SECONDS, check_same_thread=False, uri=True)
 
 
 def _writable(path: Path) -> bool:

@@ -284,9 +284,11 @@ def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, re
         "  failed on every attempt: 4 (search 1: out of memory; search 2: no reason is known; "
         f"search 3: {'x' * 100} ...; and 1 more)."
     )
-    assert lines[3] == "  to have them, once the cause is gone: tempopt resume pairs --retry-failed"
+    assert lines[3] == (
+        "  to have what counts of them, once the cause is gone: tempopt resume pairs --retry-failed"
+    )
     assert lines[4] == "  retried after failures: 2 (search 0: killed by signal 9 (SIGKILL))."
-    assert lines[4] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
+    assert lines[5] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
 
 
 def test_a_study_that_ended_with_nothing_says_why(make_spec: Any, make_ticket: Any, result_of: Any) -> None:

@@ -226,6 +226,7 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
     watcher = Watcher()
     again = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
     assert again.verdict is not None and again.verdict.looks == 2
+    assert "--retry-failed" not in "\n".join(verdict_lines(again))
     assert again.verdict.total.paired.n_pairs == found.verdict.total.paired.n_pairs + 2
     assert "2 fresh pairs are trained in place of those that the verdict did without" in watcher.notes[0]
     once = facts(url)
