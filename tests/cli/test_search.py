@@ -134,7 +134,9 @@ def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resume", "pairs"]) == 0
     settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
-    assert carried_out == {**settings, "more": 0, "pairs": 0, "amend": []}
+    assert carried_out == {**settings, "more": 0, "pairs": 0, "amend": [], "retry_failed": False}
+    assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
+    assert carried_out["retry_failed"] is True
     words = ["--amend", "search.lr=null", "--amend", "search.temperature_init.high=8"]
     assert cli.main(["resume", "pairs", *words]) == 0
     assert carried_out["amend"] == ["search.lr=null", "search.temperature_init.high=8"]
