@@ -102,7 +102,8 @@ def _with(*languages: str) -> list[Any]:
 
 def test_every_block_says_what_it_is_in_a_language_that_is_tested() -> None:
     # README's marked blocks have none: .ci/run takes them by their markers
-    known = {"python", "output", "yaml", "console", "text", ""}
+    # sql is carried out in tests/cli/test_roles.py
+    known = {"python", "output", "yaml", "console", "sql", "text", ""}
     assert not [f"{block.where}: {block.language}" for block in ALL if block.language not in known]
     assert not [block.where for block in ALL if not block.language and block.page.name != "README.md"]
 

@@ -66,7 +66,8 @@ _ADVICE = (
     (
         _ALL,
         r"permission denied|denied to user",
-        "Let the administrator give this user the right to create and change tables.",
+        "This user may not write there. Give the URL of one who may, or let the administrator give this user "
+        "the right to create and change tables.",
     ),
     (
         _ALL,

@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, update
 
 from tempopt.spec.study_spec import StudySpec
+from tempopt.store.checkpoints import run_name
+from tempopt.store.models import TICKET
 from tempopt.store.store import Store
 from tests.report.made_study import World, make, write
 
@@ -18,10 +21,11 @@ URL = "sqlite:///tempopt.db"
 READING = (
     *("list", "list --json", "show pairs", "show pairs --json", "show pairs --watch", "show own"),
     *("logs pairs", "logs pairs search-0", "export pairs", "export pairs --format python", "report pairs"),
-    *("export own", "report own", "show scheduled", "gc --dry-run", "gc", "delete own --yes"),
+    *("export own", "report own", "show scheduled", "gc --dry-run", "gc", "pause own", "stop own"),
+    *("stop scheduled", "delete own --yes", "delete pairs --yes"),
 )
-# Nothing has been found in it that could be exported.
-REFUSED = {"export own": 1}
+# Nothing has been found in the one that could be exported; jobs of the other cannot be asked after.
+REFUSED = {"export own": 1, "delete pairs --yes": 2}
 # Commands in a process of their own, in which everything is written down that leaves it.
 WATCHED = """
 import json, sys, urllib.request
@@ -83,6 +87,17 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store.add_jobs("pairs", "innocent:Launcher", {}, ["1"])
         store.add_jobs("pairs", "ray", {"address": "ray://127.0.0.1:9"}, ["innocent-0:0"])
         store.set_checkpoints(study.id, "reference://x::file:///named-by-a-row")
+        ticket = next(each for each in store.tickets(store.load_study("pairs").id) if each.kind == "search")
+        engine = create_engine(store.url)
+    run = run_name(ticket.kind, ticket.number)
+    places = [f"http://127.0.0.1:9/pairs/{run}", f"simplecache::http://127.0.0.1:9/pairs/{run}"]
+    kept = [
+        {"step": step, "url": f"{place}/step-{step}-1.ckpt", "digest": "0", "size": 1}
+        for step, place in enumerate(places)
+    ]
+    with engine.begin() as connection:
+        connection.execute(update(TICKET).where(TICKET.c.id == ticket.id).values(checkpoints=kept))
+    engine.dispose()
 
 
 @pytest.mark.usefixtures("hostile")
