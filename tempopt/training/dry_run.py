@@ -14,12 +14,14 @@ from typing import Any
 import lightning as L
 
 from tempopt.attention.attach.attachment import Attachment
+from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.build import check_space
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
+from tempopt.training.no_effect import refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
 from tempopt.training.steps import step_of
@@ -115,15 +117,16 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     mode = request.program.compile
     if request.program.weights is not None:
         with _compilable(mode):
-            evaluated = Run(request, channel, ranks, limit_val_batches=1).execute()
+            finished = Run(request, channel, ranks, limit_val_batches=1).execute()
         stages.over("evaluated the trained model")
-        return evaluated
+        return finished
     # what is looked into is no function that could be compiled
     eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = Run(eager, _Unheard(), ranks, **_SHORT)
     stages.over("made model and data")
     attended = _attended(run.module)
-    run.fit()
+    with keys_counted() as num_keys:
+        run.fit()
     stages.over("trained two steps and validated")
     _require_stable(run)
     if not run.logged:
@@ -136,10 +139,12 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     elif isinstance(run.tempered, Attachment):
         _self_test(run)
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
-    for evaluation in request.evaluations:
-        run.evaluate(evaluation)
+    with keys_counted() as evaluated:
+        for evaluation in request.evaluations:
+            run.evaluate(evaluation)
     if request.evaluations:
         stages.over("evaluated as a confirming run")
+    refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
     _let_go(run)
     if baked.bake is not None:

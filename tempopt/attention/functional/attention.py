@@ -6,6 +6,9 @@ mask is True where a query may attend; a floating one is added to the logits.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -14,7 +17,21 @@ from tempopt.attention.functional.normalisers import check_linear, normalised_at
 from tempopt.attention.functional.precision import wide_type
 from tempopt.temperature.length import FEWEST_KEYS, LengthScaling, NoLengthScaling
 
-__all__ = ["causal_mask", "temper_query", "tempered_attention", "visible", "visible_keys"]
+__all__ = ["causal_mask", "keys_counted", "temper_query", "tempered_attention", "visible", "visible_keys"]
+
+# Who is counting at present; a list, so that nothing is done for it as long as nobody does.
+_COUNTS: list[set[int]] = []
+
+
+@contextmanager
+def keys_counted() -> Iterator[set[int]]:
+    """Return a set that fills with the numbers of keys that queries see while attention is tempered here."""
+    counts: set[int] = set()
+    _COUNTS.append(counts)
+    try:
+        yield counts
+    finally:
+        _COUNTS.remove(counts)
 
 
 def tempered_attention(
@@ -105,6 +122,9 @@ def temper_query(
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only.
     """
+    for counts in _COUNTS:
+        seen_BHQ = visible_keys(q_BHQD.shape[-2], k_len, attn_mask, is_causal, device=q_BHQD.device)
+        counts.update(seen_BHQ.unique().tolist())
     factor = inverse_temperature
     dtype = wide_type(q_BHQD)
     if length_scaling is not None and not isinstance(length_scaling, NoLengthScaling):

@@ -1,0 +1,112 @@
+"""What is searched and changes nothing on a model: patterns over its layers, scalings at its lengths.
+
+Whether a name can change anything at all is known from the spec (``tempopt.spec.search_checks``); whether it
+does on a model is known once its layers are found and it has run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from tempopt.errors import SpecError
+from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS, TemperatureParameters
+from tempopt.workers.messages import RunRequest
+
+
+def refuse_without_effect(request: RunRequest, layers: Sequence[str], num_keys: Collection[int]) -> None:
+    """Refuse to search what gives the same model as without it.
+
+    Args:
+        request: The dry run, with the values that stand for all that is searched.
+        layers: Names of the tempered layers.
+        num_keys: The different numbers of keys that queries have seen; empty where they were not counted.
+
+    Raises:
+        SpecError: Something changes nothing; there is a line for each.
+    """
+    given = request.program.model.get("init_args") or {}
+    own = {name: value for name, value in given.items() if name in TEMPERATURE_PARAMETERS}
+    fixed = {**NEUTRAL, **own, **request.parameters}
+    values = {name: request.space.get(name, [fixed[name]]) for name in NEUTRAL}
+    faults = [*_flat_patterns(values, layers), *_without_length(values, num_keys)]
+    lines = []
+    for names, reason in faults:
+        # what is set and not searched takes no dimension of the search
+        searched = [name for name in names if name in request.space]
+        lines += [f"search.{searched[0]}: {reason}."] if searched else []
+    if lines:
+        raise SpecError("\n".join(lines))
+
+
+_Faults = Iterator[tuple[Sequence[str], str]]
+"""Names, of which the first that is searched is at fault, and why."""
+
+
+def _flat_patterns(values: Mapping[str, Sequence[Any]], layers: Sequence[str]) -> _Faults:
+    names = ("layer_pattern", "layer_ratio")
+    shapes = {
+        pattern: [
+            factor
+            for ratio in values["layer_ratio"]
+            for factor in TemperatureParameters(layer_pattern=pattern, layer_ratio=ratio)
+            .plan(len(layers))
+            .layers.factors(len(layers))
+        ]
+        for pattern in values["layer_pattern"]
+        if pattern != "uniform"
+    }
+    number = f"{len(layers)} tempered layers" if len(layers) > 1 else f'one tempered layer, "{layers[0]}"'
+    why = (
+        "they all get the same temperature" if len(layers) > 1 else "a module that is used again counts once"
+    )
+    flat = [each for each, shape in shapes.items() if all(map(_is_one, shape))]
+    for pattern in flat:
+        rest = " and layer_ratio" if len(flat) == len(shapes) else ""
+        yield (
+            names,
+            f'"{pattern}" changes nothing on this model, which has {number} ({why}). '
+            f'Take "{pattern}"{rest} out',
+        )
+    for one, other in itertools.combinations([each for each in shapes if each not in flat], 2):
+        if all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(shapes[one], shapes[other], strict=True)):
+            yield (
+                names,
+                f'"{one}" and "{other}" are the same on this model, which has {number}. Keep one of them',
+            )
+
+
+def _without_length(values: Mapping[str, Sequence[Any]], num_keys: Collection[int]) -> _Faults:
+    if not num_keys:
+        return
+    seen = sorted(num_keys)
+    shown = f"{seen[0]} to {seen[-1]} keys" if len(seen) > 1 else f"{seen[0]} keys"
+    where = f"in the batches of the dry run each query sees {shown}"
+    numbers = ("n0", "length_power", "length_slope")
+    for scaling in values["length_scaling"]:
+        every = itertools.product(*(values[each] for each in numbers))
+        made = [
+            TemperatureParameters(length_scaling=scaling, **dict(zip(numbers, each, strict=True)))
+            .plan(1)
+            .length_scaling
+            for each in every
+        ]
+        if scaling != "none" and all(_is_one(each.factor(n)) for each in made for n in seen):
+            n0 = " to ".join(f"{each:g}" for each in values["n0"])
+            yield (
+                ("length_scaling", *numbers),
+                f'"{scaling}" with n0={n0} changes nothing here: {where}, and there its factor is 1. '
+                f'Choose n0 below {seen[-1]}, or take "{scaling}" out',
+            )
+    if "top_k" in values["normaliser"] and min(values["top_k"]) >= seen[-1]:
+        yield (
+            ("normaliser", "top_k"),
+            f'"top_k" with top_k={min(values["top_k"])} or more is the same as softmax here: {where}. Choose '
+            f'top_k below {seen[-1]}, or take "top_k" out',
+        )
+
+
+def _is_one(factor: float) -> bool:
+    return math.isclose(factor, 1.0, rel_tol=1e-12)
