@@ -34,9 +34,12 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
         for each in (stored, spec)
     )
     if counted != asked:
+        # who asks for fewer than there are most likely means so many more
+        more = spec.study.trials - stored.study.trials
+        more = more if more > 0 else spec.study.trials
         raise StudyChanged(
             f'The store has a study "{study.name}" that was begun with {counted}, and {asked} are asked now. '
-            f"Ask for as many; to add 10 search tickets: tempopt resume {study.name} --trials +10. "
+            f"Ask for as many; to add {more} search tickets: tempopt resume {study.name} --trials +{more}. "
             "Or give this one another name (--name)."
         )
     if spec.to_json() != stored.to_json():

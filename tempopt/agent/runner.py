@@ -5,6 +5,7 @@ Puts the rooms together: spec, store, workers and agent; each decision is made e
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +20,7 @@ from tempopt.agent.signals import terminable
 from tempopt.agent.study_cache import SpaceChanged
 from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import (
+    SpecError,
     StorageError,
     UsageError,
 )
@@ -90,7 +92,10 @@ class StudyRunner:
                 store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             task: Literal["rehearse", "check"] = "rehearse" if self._study is None else "check"
-            rehearse(spec, workers[0], task=task, told=self._rehearsed)
+            try:
+                rehearse(spec, workers[0], task=task, told=self._rehearsed)
+            except SpecError as error:
+                raise SpecError(f"{error}{self._where_begun(str(error))}") from error
             self._register()
             study = self._study or self._begin()
             # every time, since whoever began the study may have died before it had its tickets
@@ -144,6 +149,14 @@ class StudyRunner:
             return deal(need, count, free, threads=threads)
 
         return claimed(machine, dealt)
+
+    def _where_begun(self, refusal: str) -> str:
+        """Return where the modules of a study that is there may be, if one was not found here."""
+        kept = None if self._study is None else self._study.checkpoints
+        if not kept or not is_local(kept) or Path(kept).name != DEFAULT_FOLDER or "Looked in " not in refusal:
+            return ""
+        folder = str(Path(kept).parent)
+        return f"\nThe study was begun in {folder}. Go there, or run: export PYTHONPATH={shlex.quote(folder)}"
 
     def _rehearsed(self, stage: Stage) -> None:
         if stage.seconds >= _LONG:

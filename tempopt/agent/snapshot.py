@@ -33,6 +33,7 @@ def snapshot(cache: StudyCache, spec: StudySpec, workers: Sequence[WorkerView], 
         workers=list(workers),
         elapsed=elapsed,
         remaining=_remaining(cache, sum(not each.silent for each in workers)),
+        confirms_on=spec.study.confirm_on,
     )
 
 

@@ -13,6 +13,8 @@ from tempopt.cli.output import shown
 from tempopt.study import admin
 from tempopt.study.admin import Printed
 
+_WHY = "Kept is what a run prints. Results are in tempopt show, curves in tempopt report."
+
 
 def logs(arguments: argparse.Namespace) -> int:
     """Print a line for each attempt at a run, or all that the attempts at one printed."""
@@ -22,7 +24,7 @@ def logs(arguments: argparse.Namespace) -> int:
         printed = [each for each in printed if each.attempt == arguments.attempt]
     if not printed:
         of = "" if arguments.attempt is None else f" of attempt {arguments.attempt}"
-        print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{of} yet.")
+        print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{of}. {_WHY}")
     elif ticket is None:
         Console().print(_overview(printed))
     else:

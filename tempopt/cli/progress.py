@@ -44,6 +44,11 @@ LABELS: Mapping[Kind, str] = {
 }
 
 
+# What is measured on the data that the search has not seen.
+_ON_TEST: tuple[Kind, ...] = ("confirm", "init_only", "ablation")
+_TESTED = "confirm, init_only and ablation"
+
+
 def number(value: float | None) -> str:
     """Return a measured number as people read it: four digits, a dash where there is none."""
     return "–" if value is None else f"{value:.4g}"
@@ -107,6 +112,7 @@ class Lines:
         self._stream = stream
         self._snapshot: Snapshot | None = None
         self._since = 0
+        self._tested = False
 
     def update(self, snapshot: Snapshot) -> None:
         if self._snapshot is None:
@@ -117,6 +123,10 @@ class Lines:
 
     def finished(self, ticket: TicketRow) -> None:
         self._since += 1
+        if ticket.kind in _ON_TEST and not self._tested and self._snapshot is not None:
+            self._tested = True
+            if self._snapshot.confirms_on == "test":
+                self._print(f"Values of {_TESTED} are of the test data, those before of the validation data.")
         line = f"{called(ticket)}: {outcome(ticket)}"
         if ticket.parameters:
             line += f"  {parameters_text(ticket.parameters)}"

@@ -32,6 +32,13 @@ from tempopt.statistics.paired_tests import Direction, Test, least_pairs
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
 
+# Why methods that are often asked for are none of the samplers; more of it is in docs/specs.md.
+_WHY_NOT = {
+    "pbt": "Population-based training changes parameters within a run; search a schedule instead.",
+    "cmaes": "CMA-ES takes no choices, such as a schedule; gp does.",
+    "nsgaii": "A study has one metric; what may not get worse goes under study.guards.",
+}
+
 SAMPLERS: dict[str, str | None] = {
     KNOWLEDGE_GRADIENT: None,
     "tpe": "TPESampler",
@@ -282,7 +289,8 @@ class StudySection(Section):
     def _known(cls, given: Strategy, info: ValidationInfo) -> Strategy:
         known = SAMPLERS if info.field_name == "sampler" else PRUNERS
         if given.name not in known:
-            raise ValueError(unknown(str(info.field_name), given.name, known))
+            remedy = _WHY_NOT.get(given.name.lower().replace("-", ""), "")
+            raise ValueError(unknown(str(info.field_name), given.name, known, remedy))
         if given.name == KNOWLEDGE_GRADIENT and given.options:
             raise ValueError(f"given {given.options!r}, but {given.name} has no options. Take them out.")
         if "seed" in given.options:

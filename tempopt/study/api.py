@@ -13,6 +13,8 @@ from tempopt.agent.runner import StudyRunner, optimizers
 from tempopt.agent.store_connection import while_busy
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
+from tempopt.forecast.runs import Forecast
+from tempopt.forecast.words import begun_text
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
@@ -159,6 +161,8 @@ def resume(
         spec = grown(
             store, study, more=more, pairs=pairs, amend=amend, retry_failed=retry_failed, told=seen.note
         )
+        if more:
+            seen.note(_added(spec, more))
         return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
 
 
@@ -268,6 +272,8 @@ def check(
             f"Tempered layers: {', '.join(started.layers) or 'none'}.",
             f"A run takes {started.total_steps} steps.",
         ]
+    runs = begun_text(Forecast(spec).runs())
+    lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
 
 
@@ -300,6 +306,17 @@ def plan(
     import_schedules(spec)
     optimizers(spec)
     return forecast(spec, storage=storage, workers=workers, earlier=earlier)
+
+
+def _added(spec: StudySpec, more: int) -> str:
+    """Return what trials cost that are added: themselves, and the runs of the verdict that follows."""
+    before = ("baseline", "constant", "search")
+    spans = [span for kind, span in Forecast(spec).by_kind.items() if kind not in before]
+    expected, most = sum(span.expected for span in spans), sum(span.most for span in spans)
+    return (
+        f"{more} trials are added. A new verdict on fresh seeds follows, for which about {expected:.0f} more "
+        f"trainings (at most {most:.0f}) choose and confirm."
+    )
 
 
 def _loaded(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:

@@ -104,7 +104,7 @@ class Prepared:
         self.loggers, wrong = loggers_given(program.trainer.get("logger"))
         faults += wrong
         if faults or model is None or trainer is None:
-            raise SpecError("\n".join(faults))
+            raise SpecError("\n".join(_said_once(faults)))
         self._model, self._data, self._trainer = model, data, trainer
         self._attach = program.attach
         self.compared = program.compared
@@ -357,6 +357,20 @@ def prepare(program: Program) -> Prepared:
 @functools.lru_cache(maxsize=8)
 def _prepared(program: str) -> Prepared:
     return Prepared(Program(**json.loads(program)))
+
+
+def _said_once(faults: Sequence[str]) -> list[str]:
+    """Return faults without those that say of another section what one has said, as of a module of both."""
+    found: dict[str, str] = {}
+    for fault in faults:
+        found.setdefault(fault.partition(": ")[2] or fault, fault)
+    return list(found.values())
+
+
+def other_way(refusal: str, way: str) -> str:
+    """Return how a spec gives the way that a refusal advises; empty if it advises no other."""
+    other = _INTERFACE if way != _INTERFACE else "query_rows"
+    return f" (In a study: attach: {{way: {other}}}.)" if f'way="{other}"' in refusal else ""
 
 
 def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_data: bool = False) -> None:

@@ -22,7 +22,7 @@ from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
-from tempopt.training.build import build
+from tempopt.training.build import build, other_way
 from tempopt.training.callbacks import (
     LossScaleCallback,
     RunCallback,
@@ -336,9 +336,7 @@ class Run:
         try:
             return attach(self.module, self._temperature, layers=self._layers, way=self._way, example=None)
         except AttachError as error:
-            raise AttachError(
-                f"{error} (In a study a way is given as in attach: {{way: query_rows}}.)"
-            ) from error
+            raise AttachError(f"{error}{other_way(str(error), self._way)}") from error
 
     def _bake(self) -> None:
         parameters = self.request.bake
@@ -371,7 +369,7 @@ class Run:
             **{
                 **options,
                 "callbacks": [
-                    *callbacks_given(options.get("callbacks")),
+                    *callbacks_given(options.get("callbacks"), Path(self.request.folder or "dry-run").name),
                     *callbacks,
                     self._callback,
                     self._keeping,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightning.fabric.plugins import ClusterEnvironment
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from tempopt.errors import SpecError
 from tempopt.training.callbacks import TemperatureCallback
@@ -28,8 +29,12 @@ def _listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
-def callbacks_given(given: Any) -> list[Any]:
-    """Return the callbacks that a spec gives.
+def callbacks_given(given: Any, run: str) -> list[Any]:
+    """Return the callbacks that a spec gives; a ModelCheckpoint writes into a folder that is the run's own.
+
+    Args:
+        given: ``trainer.callbacks``, made for this run alone.
+        run: Name of the run, as in ``search-0003``.
 
     Raises:
         SpecError: One of them sets temperatures.
@@ -41,6 +46,9 @@ def callbacks_given(given: Any) -> list[Any]:
                 "trainer.callbacks: tempopt adds a TemperatureCallback to every run itself. Take it out; the "
                 "temperature that validation runs under is said by study.validate_at."
             )
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
+            # runs are trained side by side, and would replace each other's files
+            callback.dirpath = f"{str(callback.dirpath).rstrip('/')}/{run}"
     refuse_control(callbacks)
     return callbacks
 

@@ -106,7 +106,10 @@ def _missing(name: str) -> str:
             p.parent.name for p in folder.glob("*/__init__.py")
         }
         message = unknown("module", name, sorted(here)) if here else f'There is no module "{name}".'
-        return f"{message} Looked in {folder} and among what is installed; install it, or go to its folder."
+        return (
+            f"{message} Looked in {folder} and among what is installed; install it, go to its folder, or add "
+            "that folder to PYTHONPATH."
+        )
     package = sys.modules[parent]
     try:
         inside = [module.name for module in pkgutil.iter_modules(package.__path__)]

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tempopt.study.api import check, search
-from tests.servers import worker_pids
-from tests.toy_study import URL, Watcher, ended, tickets, toy_spec, training, undisturbed_study
+from tempopt.study.api import check, resume, search
+from tests.servers import descendants, strike, worker_pids
+from tests.toy_study import (
+    URL,
+    Watcher,
+    ended,
+    start,
+    tickets,
+    toy_spec,
+    training,
+    undisturbed_study,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("toy_folder")]
 
@@ -41,3 +52,27 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_nothing(
     assert killed.result.verdict == whole.result.verdict is not None
     assert killed.result.tickets["search"].done == 8
     assert "pruned" in {ticket.outcome for ticket in tickets()}
+
+
+@pytest.mark.parametrize("trainer", [{"max_steps": 60}, EPOCHS], ids=["steps", "epochs"])
+def test_a_search_that_is_killed_with_all_its_processes_ends_the_same_when_it_is_resumed(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]
+) -> None:
+    changes = {"trainer": trainer, "lease": 2.0}
+    whole = undisturbed_study(tmp_path_factory.mktemp("whole"), spec=adversarial, **changes)
+    begun = start(adversarial(**changes), tmp_path)
+    try:
+        # in the middle of the search, with checkpoints written and runs left
+        wait_until(lambda rows: any(row.kind == "search" and row.state == "done" for row in rows))
+    finally:
+        every = [begun.pid, *descendants(begun.pid)]
+        for pid in every:
+            strike(pid, signal.SIGKILL)
+        begun.wait()
+    left = [row for row in tickets() if row.state not in ("done", "failed")]
+    assert left
+    again = ended(resume("toy", storage=URL, workers=1))
+    facts = [sorted((fact[:-1] for fact in each.facts), key=repr) for each in (whole, again)]
+    assert facts[0] == facts[1]
+    assert again.reports == whole.reports
+    assert again.result.verdict == whole.result.verdict is not None

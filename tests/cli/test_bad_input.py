@@ -227,7 +227,7 @@ def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
         'model.lr: given the text "fast". Allowed for mine.Mine: float.',
         'model: Unknown argument of mine.Mine "logz". Did you mean "logs"?',
         'data.class_path: Unknown module "mind". Did you mean "mine"? Known: mine. '
-        f"Looked in {folder} and among what is installed; install it, or go to its folder.",
+        f"Looked in {folder} and among what is installed; install it, go to its folder,",
         '"max_step". Did you mean "max_steps"?',
     ):
         assert said in message
@@ -394,6 +394,7 @@ def test_a_study_is_not_gone_on_with_under_another_spec(told: Told, begun: Path)
         assert said in message
     message = told("search", "toy.yaml", "--trials", "7")
     assert "and 1 baseline, 1 constant and 7 search tickets are asked now." in message
+    assert "to add 5 search tickets: tempopt resume toy --trials +5." in message
     with Store.open(f"sqlite:///{begun}", create=False) as store:
         (summary,) = store.list_studies()
     assert summary.tickets == {"search": {"waiting": 1}}

@@ -47,6 +47,23 @@ def test_every_outcome_is_said_in_words(
     assert outcome(make_ticket(**fields)) == text
 
 
+def test_it_is_said_once_from_where_on_values_are_of_the_test_data(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    for confirms_on, times in (("test", 1), ("validate", 0)):
+        stream = io.StringIO()
+        lines = Lines(stream)
+        lines.update(make_snapshot(confirms_on=confirms_on))
+        lines.finished(make_ticket())
+        assert "test data" not in stream.getvalue()
+        for number in range(2):
+            lines.finished(make_ticket(kind="confirm", number=number))
+        said = stream.getvalue().splitlines()
+        told = [i for i, line in enumerate(said) if "are of the test data, those before of the valid" in line]
+        assert len(told) == times
+        assert not told or "confirm 0" in said[told[0] + 1]
+
+
 def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
     assert called(make_ticket()) == "search 7"
     assert called(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"

@@ -33,6 +33,21 @@ def test_what_a_run_reports_depends_on_its_seed_and_on_nothing_that_ran_before(
     assert other.reports != first.reports
 
 
+def test_a_model_checkpoint_of_each_run_has_a_folder_of_its_own(
+    request_for: Any, listener: Any, tmp_path: Path
+) -> None:
+    given = {"dirpath": f"{tmp_path}/mine/", "save_last": True}
+    keep = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": given}
+    for seed, run in ((5, "search-0001"), (6, "search-0002")):
+        request = request_for(trainer={"callbacks": [keep]}, seed=seed, folder=str(tmp_path / run))
+        trained = Run(request, listener())
+        trained.execute()
+        saved = torch.load(tmp_path / "mine" / run / "last.ckpt", weights_only=True)["state_dict"]
+        weights = trained.module.state_dict()
+        assert all(torch.equal(weights[name], value) for name, value in saved.items())
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["search-0001", "search-0002"]
+
+
 def test_worker_processes_do_not_change_what_is_trained(request_for: Any, listener: Any) -> None:
     without = Run(request_for(), listener()).execute()
     with_two = Run(request_for(data={"workers": 2}), listener()).execute()

@@ -1,0 +1,65 @@
+"""What is said of a study that grows, or that is joined from another folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt import cli
+from tempopt.errors import SpecError
+from tempopt.forecast.runs import Forecast
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tempopt.study import api
+from tests.toy_study import URL, Watcher, toy_spec, work_in
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follows() -> None:
+    api.search(toy_spec(), storage=URL, workers=1)
+    watcher = Watcher()
+    before = sum(count.done for count in api.load_study(URL, "toy").tickets.values())
+    result = api.resume("toy", storage=URL, workers=1, more=2, observer=watcher)
+    said = next(note for note in watcher.notes if "2 trials are added" in note)
+    most = int(said.partition("(at most ")[2].partition(")")[0])
+    spans = Forecast(StudySpec.parse(toy_spec(), source="the test")).by_kind
+    assert most == sum(s.most for kind, s in spans.items() if kind not in ("baseline", "constant", "search"))
+    added = sum(count.done for count in result.tickets.values()) - before
+    assert 2 < added <= 2 + most
+    # a study that does not grow is not told of as if it did
+    quiet = Watcher()
+    api.resume("toy", storage=URL, workers=1, observer=quiet)
+    assert not [note for note in quiet.notes if "are added" in note]
+
+
+@pytest.mark.long
+def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, elsewhere = tmp_path / "begun here", tmp_path / "elsewhere"
+    for folder in (begun, elsewhere):
+        folder.mkdir()
+    work_in(elsewhere, monkeypatch)
+    spec: dict[str, Any] = json.loads(json.dumps(toy_spec()).replace("toy_modules.", "not_here."))
+    with Store.open(URL) as store:
+        study = store.create_study("toy", StudySpec.parse(spec, source="the test").to_json(), "0")
+        store.set_checkpoints(study.id, str(begun / "tempopt-runs"))
+    with pytest.raises(SpecError) as refused:
+        api.join("toy", storage=URL, workers=1)
+    message = str(refused.value)
+    assert message.count('no module "not_here"') == message.count("Looked in") == 1
+    assert message.endswith(f"The study was begun in {begun}. Go there, or run: export PYTHONPATH='{begun}'")
+
+
+def test_a_check_says_how_many_trainings_there_will_be(
+    toy_folder: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("toy.yaml").write_text(json.dumps(toy_spec()))
+    assert cli.main(["check", "toy.yaml"]) == 0
+    said = capsys.readouterr().out
+    most = Forecast(StudySpec.parse(toy_spec(), source="the test")).runs().most
+    assert f"To the verdict: at most {most:.0f} trainings" in said
+    assert "tempopt plan" in said
