@@ -116,10 +116,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     baked, request = request, dataclasses.replace(request, bake=None)
     mode = request.program.compile
     if request.program.weights is not None:
-        with _compilable(mode):
-            finished = Run(request, channel, ranks, limit_val_batches=1).execute()
-        stages.over("evaluated the trained model")
-        return finished
+        return _evaluated(request, channel, ranks, stages)
     # what is looked into is no function that could be compiled
     eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = Run(eager, _Unheard(), ranks, **_SHORT)
@@ -160,6 +157,14 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         with _compilable(mode):
             Run(request, _Unheard(), ranks, **_SHORT).fit()
         stages.over("compiled the steps")
+    return finished
+
+
+def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
+    """Evaluate a trained model on one batch: nothing is trained (``study.evaluate_only``)."""
+    with _compilable(request.program.compile):
+        finished = Run(request, channel, ranks, limit_val_batches=1).execute()
+    stages.over("evaluated the trained model")
     return finished
 
 

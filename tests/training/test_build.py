@@ -12,7 +12,7 @@ import torch
 from tempopt.errors import SpecError
 from tempopt.spec.search_space import arm_parameters, parse_search
 from tempopt.training import build as room
-from tempopt.training.build import build, check_space, other_way, prepare
+from tempopt.training.build import build, check_space, prepare
 from tempopt.workers.messages import Program
 
 MODULE = """
@@ -491,20 +491,3 @@ def test_the_runs_at_temperature_one_have_no_entropy_term_whatever_the_spec_fixe
         module: Any = prepared.module(parameters)
         assert not module.entropy.has_term, (arm, parameters)
         assert module.temperatures == (sampled.get("temperature_init", 1.0),) * 2
-
-
-def test_a_refusal_names_another_way_in_the_words_of_a_spec_and_never_the_one_that_failed() -> None:
-    rows, interface = "query_rows", "attention_interface"
-    advised = 'Its query is normalised. Or attach with way="attention_interface".'
-    assert other_way(advised, rows) == " (In a study: attach: {way: attention_interface}.)"
-    assert other_way(advised, interface) == other_way("No attention was found.", rows) == ""
-    assert (
-        other_way('Attach with way="query_rows".', interface) == " (In a study: attach: {way: query_rows}.)"
-    )
-
-
-def test_a_module_that_both_model_and_data_are_of_is_missed_once(program: Callable[..., Program]) -> None:
-    missing = {"model": {"class_path": "not_there.Model"}, "data": {"class_path": "not_there.Data"}}
-    with pytest.raises(SpecError) as refused:
-        prepare(program(**missing))
-    assert str(refused.value).count('"not_there"') == 1
