@@ -239,7 +239,9 @@ def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     monkeypatch.setenv("PYTHONPATH", "")
     before = _attempts(storage)
-    with pytest.raises(SpecError, match=r'"toy_modules".*go to its folder, or add that folder to PYTHONPATH'):
+    with pytest.raises(
+        SpecError, match=r'(?s)"toy_modules".*go to its folder.*study was begun in .*PYTHONPATH'
+    ):
         resume("toy", storage=storage, workers=1)
     assert _attempts(storage) == before
 
