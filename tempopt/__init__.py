@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from tempopt.errors import StudyNotFound as StudyNotFound
     from tempopt.errors import TempoptError as TempoptError
     from tempopt.errors import UsageError as UsageError
+    from tempopt.python.calls import compare as compare
+    from tempopt.python.calls import plan as plan
+    from tempopt.python.calls import resume as resume
+    from tempopt.python.calls import search as search
+    from tempopt.python.handle import StudyHandle as StudyHandle
     from tempopt.report.page.html import write_report as write_report
     from tempopt.results.study_result import StudyResult as StudyResult
-    from tempopt.study.api import compare as compare
     from tempopt.study.api import load_study as load_study
-    from tempopt.study.api import plan as plan
-    from tempopt.study.api import search as search
     from tempopt.study.planning import StudyForecast as StudyForecast
     from tempopt.temperature.plan import TemperatureParameters as TemperatureParameters
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
@@ -50,6 +52,7 @@ _HOME = {
     "StudyChanged": "tempopt.errors",
     "StudyFailed": "tempopt.errors",
     "StudyForecast": "tempopt.study.planning",
+    "StudyHandle": "tempopt.python.handle",
     "StudyNotFound": "tempopt.errors",
     "StudyResult": "tempopt.results.study_result",
     "TemperatureParameters": "tempopt.temperature.plan",
@@ -62,11 +65,12 @@ _HOME = {
     "attach": "tempopt.attention.attach.attachment",
     "attach_value": "tempopt.attention.attach.values",
     "bake": "tempopt.attention.attach.bake",
-    "compare": "tempopt.study.api",
+    "compare": "tempopt.python.calls",
     "load_checkpoint": "tempopt.attention.attach.checkpoints",
     "load_study": "tempopt.study.api",
-    "plan": "tempopt.study.api",
-    "search": "tempopt.study.api",
+    "plan": "tempopt.python.calls",
+    "resume": "tempopt.python.calls",
+    "search": "tempopt.python.calls",
     "write_report": "tempopt.report.page.html",
 }
 

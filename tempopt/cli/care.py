@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from tempopt.agent.continuation import find
 from tempopt.cli import DONE
 from tempopt.cli.jobs import given
-from tempopt.cli.progress import amount
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, cancelled, standing
@@ -19,6 +18,7 @@ from tempopt.store import urls
 from tempopt.store.schema import upgrade
 from tempopt.store.store import Store
 from tempopt.study import admin
+from tempopt.study.progress import amount
 
 
 def pause(arguments: argparse.Namespace) -> int:

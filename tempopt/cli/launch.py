@@ -12,13 +12,12 @@ from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
 from tempopt.cli.jobs import launch_options
-from tempopt.cli.launched import PROGRAM
 from tempopt.cli.search import to_verdict
 from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, UsageError
 from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Launcher
-from tempopt.launch.launching import Launch
+from tempopt.launch.launching import PROGRAM, Launch
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.study_spec import StudySpec

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
     from tempopt.results.study_result import StudyResult
 
-PROGRAM = ("-m", "tempopt.cli.launched")
-"""Words behind the Python interpreter that run this agent."""
-
 # A server is restarted in less, and whoever waits holds room that others could use.
 _PATIENCE = 1800.0
 _PAUSE = 5.0

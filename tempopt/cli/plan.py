@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tempopt.cli import DONE
-from tempopt.cli.progress import LABELS
 from tempopt.forecast.runs import TRAINED, Span
 from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
 from tempopt.spec.study_spec import load_spec
 from tempopt.study import api
 from tempopt.study.planning import StudyForecast
+from tempopt.study.progress import LABELS
 
 _COLUMNS = ("at least", "expected", "at most")
 

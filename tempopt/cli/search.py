@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, INTERRUPTED
-from tempopt.cli.progress import observing
 from tempopt.cli.storage import storage_option
-from tempopt.errors import StorageError, StudyNotFound, UsageError
+from tempopt.errors import UsageError
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.study_spec import load_spec
 from tempopt.spec.yaml_source import read_sets
-from tempopt.store.store import Store
-from tempopt.study import api
+from tempopt.study import admin, api
+from tempopt.study.progress import observing
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -204,14 +203,8 @@ def _shown(arguments: argparse.Namespace, observer: Observer) -> contextlib.Abst
 
 
 def _how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
-    try:
-        with Store.open(arguments.url, create=False) as store:
-            store.load_study(name)
-    except StudyNotFound:
+    if not admin.may_be_begun(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
-    except StorageError:
-        # A database that is lost just now is no reason to doubt that the study is in it.
-        pass
     return (
         f"Interrupted. Everything that was reported is saved. To go on:\n  {_command(again, name, arguments)}"
     )

@@ -16,7 +16,6 @@ from tempopt.agent.running import to_json
 from tempopt.cli import DONE
 from tempopt.cli.jobs import given
 from tempopt.cli.output import shown, write
-from tempopt.cli.progress import LABELS, number
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, standing
 from tempopt.records.liveness import is_dead
@@ -26,6 +25,7 @@ from tempopt.results import study_result
 from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.store.store import Store
+from tempopt.study.progress import LABELS, number
 
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (

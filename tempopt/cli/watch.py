@@ -7,11 +7,11 @@ import shlex
 import sys
 import time
 
-from tempopt.cli.progress import observing
 from tempopt.cli.storage import storage_option
 from tempopt.errors import StoreUnreachable
 from tempopt.records.rows import StudyState
 from tempopt.store.store import Store
+from tempopt.study.progress import observing
 from tempopt.study.watch import Watch
 
 

@@ -6,6 +6,7 @@ Trains nothing and takes no ticket; whoever launches may go away where the launc
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from tempopt.store import checkpoints
 from tempopt.store.store import Store
 from tempopt.study.watch import Watch
 
+PROGRAM = ("-m", "tempopt.cli.launched")
+"""Words behind the Python interpreter that run an agent."""
 USAGE = 2
 """Exit code of an agent that cannot do what it was asked."""
 _ERROR = "tempopt: error: "
@@ -145,13 +148,19 @@ class Launch:
             )
         return notes
 
-    def watch(self, observer: Observer) -> StudyResult:
+    def watch(self, observer: Observer, timeout: float | None = None) -> StudyResult:
         """Look on until the study is done or paused, and return its result.
+
+        Args:
+            observer: Who is told.
+            timeout: Seconds after which to look on no more; None: none.
 
         Raises:
             UsageError: No agent can do what was asked.
             StudyFailed: Every agent has failed or left, or the study was deleted.
+            TimeoutError: The time is over.
         """
+        until = math.inf if timeout is None else time.monotonic() + timeout
         watch = Watch(self._store, self._name, observer)
         told: set[str] = set()
         reachable = True
@@ -180,7 +189,10 @@ class Launch:
                 observer.note(f"Agent {job.id} has failed: {_reason(job)}")
             if reachable and all(job.state in _ENDED for job in jobs):
                 raise self._failure(failed)
-            time.sleep(5.0 if self._launcher.outlives else 1.0)
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f'Study "{self._name}" has not ended within {timeout:g} s.')
+            time.sleep(min(left, 5.0 if self._launcher.outlives else 1.0))
 
     def cancel(self) -> None:
         """Have the agents leave in good order, and wait until they have."""
@@ -195,7 +207,7 @@ class Launch:
             self._forget(waiting)
             return
         until = time.monotonic() + self._grace
-        while (left := self._at_work()) and time.monotonic() < until:
+        while (left := self.at_work()) and time.monotonic() < until:
             time.sleep(0.2)
         self._take_back(left)
         self._forget(self._ids)
@@ -206,8 +218,13 @@ class Launch:
             if ids:
                 self._launcher.cancel(ids)
 
-    def _at_work(self) -> list[str]:
+    def at_work(self) -> list[str]:
+        """Return the ids of the jobs that have not ended."""
         return [job.id for job in self._launcher.jobs(self._ids) if job.state not in _ENDED]
+
+    def failed(self) -> bool:
+        """Return whether a job has failed."""
+        return any(job.state == "failed" for job in self._launcher.jobs(self._ids))
 
     def _forget(self, ids: Sequence[str]) -> None:
         if self._launcher.outlives and ids:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tempopt.confirmation.compare import Comparison, compared
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
@@ -220,6 +220,25 @@ class StudyResult:
         if path is not None:
             files.replace(Path(path), text)
         return text
+
+    def report(
+        self, path: str | Path | None = None, *, plotlyjs: Literal["inline", "cdn"] = "inline"
+    ) -> Path:
+        """Write the report, one HTML page, as ``tempopt report`` does, and return the path of the file.
+
+        Args:
+            path: File to write, in place of one that is there; None: the study's name and ``.html`` in the
+                current folder.
+            plotlyjs: ``inline`` puts plotly.js (about 5 MB) into the page, which then opens offline; ``cdn``
+                has the reader's browser fetch it.
+
+        Raises:
+            UsageError: The file cannot be written.
+        """
+        # pages are made on a floor above this one, so it is found by its public name
+        import tempopt
+
+        return tempopt.write_report(self, path, plotlyjs=plotlyjs)
 
     def runs_frame(self) -> DataFrame:
         """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""

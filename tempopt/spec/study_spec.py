@@ -359,6 +359,11 @@ class StudySpec(Section):
         spec._in_force()
         return spec
 
+    @property
+    def local_overrides(self) -> list[str]:
+        """The ``a.b=c`` settings that are this machine's own."""
+        return [f"{each.written}={json.dumps(each.value)}" for each in self._local]
+
     def _in_force(self) -> Self:
         """Return the spec with this machine's overrides written into it."""
         if not self._local:

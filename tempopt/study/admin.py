@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tempopt.errors import UsageError
+from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
 from tempopt.records.liveness import at_work, machine, shown
 from tempopt.records.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
 from tempopt.store import checkpoints, urls
@@ -42,6 +42,19 @@ class Told:
     agents: list[str]
     withdrawn: int = 0
     compares: bool = False
+
+
+def may_be_begun(storage: str, name: str) -> bool:
+    """Return whether a study is in the store, or may be since the store cannot be asked just now."""
+    try:
+        with Store.open(storage, create=False) as store:
+            store.load_study(name)
+    except (StoreNotBegun, StudyNotFound):
+        return False
+    except StorageError:
+        # a database that is lost just now is no reason to doubt that the study is in it
+        pass
+    return True
 
 
 def pause(storage: str, name: str) -> Told:

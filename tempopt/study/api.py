@@ -1,4 +1,7 @@
-"""A study in Python: search, resume, join, check, plan and load_study. Each is carried out elsewhere."""
+"""Search, resume, join, check, plan and load_study, for the command line and tempopt.python.
+
+Each is carried out elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -41,30 +44,7 @@ def search(
     amend: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Carry a study through to its verdict, or continue it if the store has begun it.
-
-    Others may be at work on it at the same time, on this machine or another.
-
-    Args:
-        spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
-        storage: URL of the database.
-        workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at most;
-            None: what the spec says, else ``auto``.
-        checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
-            if that can be reached, else ``tempopt-runs`` in the current folder.
-        trials: Search tickets of a study that is begun, instead of the spec's number.
-        more: Search tickets to add to a study that has been begun.
-        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
-        amend: Whether a study that is there and searches another space searches this one from now on; then
-            ``more`` is half of ``study.trials`` if its search is over and no number is given.
-        observer: Who looks on.
-
-    Raises:
-        SpecError: The spec cannot be carried out; nothing has been written.
-        StudyChanged: The store has a study of that name that asks something else.
-        StudyFailed: Nothing could be trained, or the store was away for too long.
-        KeyboardInterrupt: After everything was saved.
-    """
+    """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
     spec = _loaded(spec)
     refuse_comparison(spec)
     import_schedules(spec)
@@ -86,28 +66,7 @@ def compare(
     max_runs: int | None = None,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Compare parameter sets on fresh paired seeds: each with the first one, the reference.
-
-    What was found is in ``comparison`` of what is returned. The same comparison asked again continues the
-    study that the store has of it, or returns its result.
-
-    Args:
-        spec: As for :func:`search`, with or without ``search:``, which is not read.
-        sets: Mappings of parameters to values, by name if they are given as a mapping; ``{}`` is the spec as
-            it stands. A text is one in YAML, or the path of a YAML file. None: those of the spec's section
-            ``compare:``.
-        storage: As for :func:`search`, and so ``workers``, ``checkpoints`` and ``observer``.
-        name: Name of the study; None: the spec's with a short hash of the sets.
-        pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
-        max_runs: Most runs that it may take; one that could take more is refused.
-
-    Raises:
-        SpecError: The spec or a set is wrong, or two sets train the same; nothing has been written.
-        UsageError: It could take more runs than are allowed, or there is nothing to compare.
-        StudyChanged: The store has a study of that name that asks something else.
-        StudyFailed: Nothing could be trained, or the store was away for too long.
-        KeyboardInterrupt: After everything was saved.
-    """
+    """Compare parameter sets on fresh paired seeds; all is as for :func:`tempopt.compare`."""
     spec = comparison_spec(spec, sets, name=name, pairs=pairs)
     import_schedules(spec)
     check_comparison(spec, max_runs)
@@ -141,20 +100,7 @@ def resume(
     retry_failed: bool = False,
     observer: Observer | None = None,
 ) -> StudyResult:
-    """Continue a study from the database alone; other arguments and errors as for :func:`search`.
-
-    Args:
-        name: Name of the study.
-        pairs: Confirming seeds to add to its verdict, instead of trials.
-        amend: Changes of its search space, as in ``search.temperature_init={low: 0.25, high: 16}``, with
-            ``null`` for a name that is taken out; ``more`` as for :func:`search`.
-        retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
-
-    Raises:
-        StudyNotFound: There is no study of that name.
-        UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
-            or a change is none of a search space.
-    """
+    """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
     with Store.open(storage, create=False) as store:
         study = store.load_study(name)
         seen = observer or Unobserved()
@@ -285,21 +231,7 @@ def plan(
     trials: int | None = None,
     earlier: str | None = None,
 ) -> StudyForecast:
-    """Return what a study costs and what gain it can show, after a dry run; nothing is stored.
-
-    Args:
-        spec: As for :func:`search`.
-        storage: URL of the database whose runs tell of the noise, if it has any of this study.
-        workers: Trials side by side; as for :func:`search`, but any machine's.
-        trials: Search trials, instead of the spec's number.
-        earlier: Name of a study in the database whose runs tell of the noise; None: this study itself, or
-            one of ``study.warm_start``.
-
-    Raises:
-        SpecError: The spec cannot be carried out.
-        StudyNotFound: There is no study ``earlier``.
-        UsageError: Its runs say nothing of this study's noise.
-    """
+    """Return what a study costs and what gain it can show; all is as for :func:`tempopt.plan`."""
     spec = _loaded(spec)
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])

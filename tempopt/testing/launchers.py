@@ -20,9 +20,9 @@ from typing import Any, ClassVar, TypeVar
 import optuna
 import pytest
 
-from tempopt.cli.launched import PROGRAM
 from tempopt.errors import StorageError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.launch.launching import PROGRAM
 from tempopt.records.liveness import machine
 from tempopt.records.rows import TicketRow
 from tempopt.spec.study_spec import StudySpec

@@ -34,6 +34,12 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
     module_name, _, class_name = class_path.rpartition(".")
     if not module_name:
         raise SpecError(f'{where}: given "{class_path}". Give an import path: package.module.{class_path}.')
+    if module_name == "__main__":
+        raise SpecError(
+            f'{where}: "{class_path}" is in a program that is running, which workers cannot import. Put '
+            f"{class_name} into a module of its own, and name it my_module.{class_name}. In Python, "
+            "tempopt.search takes the class itself."
+        )
     module = import_module(module_name, where=where)
     try:
         found = getattr(module, class_name)

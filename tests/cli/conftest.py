@@ -1,14 +1,9 @@
-"""What the command line is shown in tests: tickets and snapshots that no study has to run for."""
+"""What the command line is shown in tests, and a password that it may not show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
-
-from tempopt.agent.observer import Snapshot, WorkerView
-from tempopt.records.rows import TicketRow
+from tests.progress_fixtures import make_snapshot as make_snapshot
+from tests.progress_fixtures import make_ticket as make_ticket
 
 # A password as it is, as it is written in a URL, and the parts that a careless mask would leave.
 SECRET = "zqx@kvw:2/jq"
@@ -19,74 +14,3 @@ _TRACES = ("zqx", "kvw", "2/jq", "2%2Fjq")
 def holds_no_password(text: str) -> None:
     """See that nothing of the password is in a text."""
     assert not [trace for trace in _TRACES if trace in text]
-
-
-@pytest.fixture
-def make_ticket() -> Callable[..., TicketRow]:
-    """Return a maker of finished search tickets; keyword arguments replace fields."""
-
-    def make(**fields: Any) -> TicketRow:
-        values: dict[str, Any] = {
-            "id": 1,
-            "study_id": 1,
-            "kind": "search",
-            "arm": "search",
-            "number": 7,
-            "candidate": None,
-            "pair": None,
-            "seed": 1,
-            "parameters": {"temperature_init": 2.5, "schedule": "cosine"},
-            "trial_number": 7,
-            "state": "done",
-            "outcome": "complete",
-            "attempt": 1,
-            "value": 0.71239,
-            "diverged_at": None,
-            "error": None,
-            "agent": None,
-            "seconds": 3.0,
-            "steps": 500,
-            "total_steps": 500,
-            "code": None,
-            "started": None,
-            "finished": None,
-        }
-        return TicketRow(**{**values, **fields})
-
-    return make
-
-
-@pytest.fixture
-def make_snapshot() -> Callable[..., Snapshot]:
-    """Return a maker of snapshots in the middle of a search; keyword arguments replace fields."""
-
-    def make(**fields: Any) -> Snapshot:
-        values: dict[str, Any] = {
-            "study": "pairs",
-            "metric": "val_accuracy",
-            "direction": "maximize",
-            "stage": "search",
-            "done": {"baseline": 3, "constant": 20, "search": 16},
-            "asked": {"baseline": 3, "constant": 20, "search": 40},
-            "best": 0.69,
-            "best_params": {"schedule": "cosine", "temperature_init": 2.5},
-            "baseline_mean": 0.61,
-            "workers": [
-                WorkerView(
-                    slot=0,
-                    kind="search",
-                    number=17,
-                    step=100,
-                    total_steps=500,
-                    value=0.55,
-                    bound=0.6,
-                    device="cpu",
-                ),
-                WorkerView(slot=1, device="cpu"),
-            ],
-            "elapsed": 61.0,
-            "remaining": 125.0,
-        }
-        return Snapshot(**{**values, **fields})
-
-    return make

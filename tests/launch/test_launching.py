@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tempopt.agent.observer import Unobserved
-from tempopt.cli.launched import PROGRAM
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.launch.launcher import Job
-from tempopt.launch.launching import Launch
+from tempopt.launch.launching import PROGRAM, Launch
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tests.launch.conftest import Beside, Recorder

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.cli.launched import PROGRAM
 from tempopt.errors import UsageError
 from tempopt.launch.launcher import Job, Task
+from tempopt.launch.launching import PROGRAM
 from tempopt.launch.local import LocalLauncher
 from tempopt.testing import LauncherTests
 from tempopt.workers.placement import Need

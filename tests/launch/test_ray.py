@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tempopt.cli.launched import PROGRAM
 from tempopt.errors import UsageError
 from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Job, Task, tasks
+from tempopt.launch.launching import PROGRAM
 from tempopt.testing import LauncherTests
 from tempopt.workers.messages import TITLE
 from tempopt.workers.placement import Need

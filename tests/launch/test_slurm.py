@@ -16,10 +16,10 @@ from sqlalchemy import make_url
 
 pytest.importorskip("submitit", reason="Slurm's tests are of the tier service, which needs tempopt[slurm].")
 
-from tempopt.cli.launched import PROGRAM
 from tempopt.errors import UsageError
 from tempopt.launch import slurm, slurm_job
 from tempopt.launch.launcher import Job, Task
+from tempopt.launch.launching import PROGRAM
 from tempopt.launch.slurm import SlurmLauncher
 from tempopt.testing import LauncherTests
 from tempopt.workers.placement import Need

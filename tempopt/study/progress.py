@@ -1,15 +1,18 @@
-"""How a running study looks: a live screen on a terminal, one line per finished ticket elsewhere.
+"""How a running study looks: a live screen on a terminal, a picture in a notebook, else a line per ticket.
 
 Owns the drawing only; what is drawn is a Snapshot of the agent's.
 """
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -18,12 +21,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tempopt.agent.observer import Observer, Snapshot, WorkerView
+from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
 from tempopt.records.rows import KINDS, Kind, TicketRow
 from tempopt.results.wording import parameters_text
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
 _REFRESH_PER_SECOND = 2
+# A notebook redraws the whole output; a cell is so many characters wide in the usual ones.
+_CELL_EVERY, _CELL_WIDTH, _CELL_HEIGHT = 1.0, 100, 40
+_CELL = '<pre style="white-space:pre;line-height:normal;overflow-x:auto">{code}</pre>'
 # What other agents do is asked of the store; seldom enough that the store does not feel it.
 _OTHERS_EVERY = 5.0
 # Title, nine stages, best, its parameters, heading and the last line of the table, one to spare.
@@ -289,3 +295,66 @@ def observing(stream: TextIO) -> Iterator[Observer]:
     screen = Screen(Console(file=stream))
     with screen.live:
         yield screen
+
+
+class Cell(Screen):
+    """A picture of the study in one output of a notebook's cell, drawn anew in its place.
+
+    It is drawn by the thread that tells of the study, and needs IPython alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Console(file=io.StringIO(), width=_CELL_WIDTH, height=_CELL_HEIGHT))
+        self._display = importlib.import_module("IPython.display").display
+        self._output: Any = None
+        self._drawn = 0.0
+
+    def update(self, snapshot: Snapshot) -> None:
+        super().update(snapshot)
+        if time.monotonic() - self._drawn >= _CELL_EVERY:
+            self.draw()
+
+    def note(self, text: str) -> None:
+        print(text)
+
+    def draw(self) -> None:
+        """Show how things stand now."""
+        self._drawn = time.monotonic()
+        console = Console(file=io.StringIO(), width=_CELL_WIDTH, record=True, force_jupyter=False)
+        console.print(self.picture())
+        shown = {
+            "text/plain": console.export_text(clear=False),
+            "text/html": console.export_html(inline_styles=True, code_format=_CELL),
+        }
+        if self._output is None:
+            self._output = self._display(shown, raw=True, display_id=True)
+        else:
+            self._output.update(shown, raw=True)
+
+
+def in_notebook() -> bool:
+    """Return whether this is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@contextmanager
+def watching(progress: bool) -> Iterator[Observer]:
+    """Yield the observer of a search in Python, which shows what suits where it runs.
+
+    Args:
+        progress: Whether to show anything. In a notebook that is a picture in the cell; else it is on
+            standard error, as :func:`observing` has it.
+    """
+    if not progress:
+        yield Unobserved()
+    elif in_notebook():
+        cell = Cell()
+        cell.draw()
+        try:
+            yield cell
+        finally:
+            cell.draw()
+    else:
+        with observing(sys.stderr) as seen:
+            yield seen

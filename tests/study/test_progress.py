@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from tempopt.agent.observer import Snapshot, WorkerView
-from tempopt.cli.progress import LABELS, Lines, Screen, amount, called, duration, observing, outcome
 from tempopt.records.rows import KINDS, TicketRow
+from tempopt.study.progress import LABELS, Lines, Screen, amount, called, duration, observing, outcome
 
 MakeTicket = Callable[..., TicketRow]
 MakeSnapshot = Callable[..., Snapshot]

@@ -1,0 +1,303 @@
+"""search, compare, resume and plan as Python calls them; what they do is done by tempopt.study."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+from tempopt.agent.observer import Observer
+from tempopt.confirmation.compare import check_comparison
+from tempopt.python.classes import Spec, loaded, with_paths
+from tempopt.python.handle import StudyHandle
+from tempopt.records.rows import StudyRow
+from tempopt.results.study_result import StudyResult
+from tempopt.spec.compared_sets import GivenSet
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store import urls
+from tempopt.store.store import Store
+from tempopt.study import admin, api
+from tempopt.study.api import DEFAULT_STORAGE
+from tempopt.study.enlarge import grown, ordered
+from tempopt.study.planning import StudyForecast
+from tempopt.study.progress import watching
+
+
+class _Common(TypedDict, total=False):
+    storage: str
+    workers: Workers | None
+    checkpoints: str | Path | None
+    progress: bool
+    observer: Observer | None
+
+
+class _Search(_Common, total=False):
+    trials: int | None
+    more: int
+    enqueue: Sequence[Mapping[str, Any]]
+    amend: bool
+
+
+class _Compare(_Common, total=False):
+    name: str | None
+    pairs: int | None
+    max_runs: int | None
+
+
+class _Resume(_Common, total=False):
+    more: int
+    pairs: int
+    amend: Sequence[str]
+
+
+@overload
+def search(spec: Spec, *, wait: Literal[True] = True, **options: Unpack[_Search]) -> StudyResult: ...
+@overload
+def search(spec: Spec, *, wait: Literal[False], **options: Unpack[_Search]) -> StudyHandle: ...
+def search(
+    spec: Spec,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    trials: int | None = None,
+    more: int = 0,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    amend: bool = False,
+    progress: bool = True,
+    observer: Observer | None = None,
+    wait: bool = True,
+) -> StudyResult | StudyHandle:
+    """Carry a study through to its verdict, or continue it if the store has begun it.
+
+    Others may be at work on it at the same time, on this machine or another.
+
+    In a spec that is plain data, a class can be given as itself: ``"model": MyModel`` or
+    ``"model": {"class_path": MyModel, "init_args": {...}}``, and so the data module and callbacks. Workers
+    import it. A class that the running script or notebook defines is first written to a module, with what it
+    uses of the program, in the folder ``tempopt_modules`` of the current folder. The module's name has a hash
+    of its source: a class that was changed is another one, and belongs to another study.
+
+    Args:
+        spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
+        storage: URL of the database.
+        workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at most;
+            None: what the spec says, else ``auto``.
+        checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
+            if that can be reached, else ``tempopt-runs`` in the current folder.
+        trials: Search tickets of a study that is begun, instead of the spec's number.
+        more: Search tickets to add to a study that has been begun.
+        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        amend: Whether a study that is there and searches another space searches this one from now on; then
+            ``more`` is half of ``study.trials`` if its search is over and no number is given.
+        progress: Whether to show the progress: in a notebook in the cell, on a terminal live, else a line for
+            each training, the latter two on standard error.
+        observer: Who looks on instead.
+        wait: False: begin in a process of its own, and return a handle at once.
+
+    Raises:
+        SpecError: The spec cannot be carried out, or a class cannot be imported by workers; nothing has been
+            written but the module.
+        StudyChanged: The store has a study of that name that asks something else.
+        StudyFailed: Nothing could be trained, or the store was away for too long.
+        KeyboardInterrupt: After everything was saved; the message says how to go on.
+    """
+    spec = loaded(spec)
+    ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue, "amend": amend}
+    if not wait:
+        api.refuse_comparison(spec)
+        import_schedules(spec)
+        return _begun(
+            lambda store: ordered(store, spec, **ask), storage, workers=workers, checkpoints=checkpoints
+        )
+    with _shown(spec.study.name, storage, progress, observer) as seen:
+        return api.search(
+            spec, storage=storage, workers=workers, checkpoints=checkpoints, observer=seen, **ask
+        )
+
+
+@overload
+def compare(
+    spec: Spec,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    wait: Literal[True] = True,
+    **options: Unpack[_Compare],
+) -> StudyResult: ...
+@overload
+def compare(
+    spec: Spec,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    wait: Literal[False],
+    **options: Unpack[_Compare],
+) -> StudyHandle: ...
+def compare(
+    spec: Spec,
+    sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    name: str | None = None,
+    pairs: int | None = None,
+    max_runs: int | None = None,
+    progress: bool = True,
+    observer: Observer | None = None,
+    wait: bool = True,
+) -> StudyResult | StudyHandle:
+    """Compare parameter sets on fresh paired seeds: each with the first one, the reference.
+
+    What was found is in ``comparison`` of what is returned. The same comparison asked again continues the
+    study that the store has of it, or returns its result.
+
+    Args:
+        spec: As for :func:`search`, with or without ``search:``, which is not read.
+        sets: Mappings of parameters to values, by name if they are given as a mapping; ``{}`` is the spec as
+            it stands. A text is one in YAML, or the path of a YAML file. None: those of the spec's section
+            ``compare:``.
+        storage: As for :func:`search`, and so ``workers``, ``checkpoints``, ``progress``, ``observer`` and
+            ``wait``.
+        name: Name of the study; None: the spec's with a short hash of the sets.
+        pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
+        max_runs: Most runs that it may take; one that could take more is refused.
+
+    Raises:
+        SpecError: The spec or a set is wrong, or two sets train the same; nothing has been written.
+        UsageError: It could take more runs than are allowed, or there is nothing to compare.
+        StudyChanged: The store has a study of that name that asks something else.
+        StudyFailed: Nothing could be trained, or the store was away for too long.
+        KeyboardInterrupt: After everything was saved; the message says how to go on.
+    """
+    asked = loaded(comparison_spec(with_paths(spec), sets, name=name, pairs=pairs))
+    if not wait:
+        import_schedules(asked)
+        check_comparison(asked, max_runs)
+        return _begun(lambda store: ordered(store, asked), storage, workers=workers, checkpoints=checkpoints)
+    with _shown(asked.study.name, storage, progress, observer) as seen:
+        return api.compare(
+            asked,
+            storage=storage,
+            workers=workers,
+            checkpoints=checkpoints,
+            max_runs=max_runs,
+            observer=seen,
+        )
+
+
+@overload
+def resume(name: str, *, wait: Literal[True] = True, **options: Unpack[_Resume]) -> StudyResult: ...
+@overload
+def resume(name: str, *, wait: Literal[False], **options: Unpack[_Resume]) -> StudyHandle: ...
+def resume(
+    name: str,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    checkpoints: str | Path | None = None,
+    more: int = 0,
+    pairs: int = 0,
+    amend: Sequence[str] = (),
+    progress: bool = True,
+    observer: Observer | None = None,
+    wait: bool = True,
+) -> StudyResult | StudyHandle:
+    """Continue a study from the database alone; other arguments and errors as for :func:`search`.
+
+    Args:
+        name: Name of the study.
+        pairs: Confirming seeds to add to its verdict, instead of trials.
+        amend: Changes of its search space, as in ``search.temperature_init={low: 0.25, high: 16}``, with
+            ``null`` for a name that is taken out; ``more`` as for :func:`search`.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        UsageError: Pairs were to be added, and there is no verdict; or a change is none of a search space.
+    """
+    ask: dict[str, Any] = {"more": more, "pairs": pairs, "amend": amend}
+    if not wait:
+
+        def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
+            study = store.load_study(name)
+            return grown(store, study, **ask), study
+
+        return _begun(order, storage, workers=workers, checkpoints=checkpoints, create=False)
+    with _shown(name, storage, progress, observer) as seen:
+        return api.resume(
+            name, storage=storage, workers=workers, checkpoints=checkpoints, observer=seen, **ask
+        )
+
+
+def plan(
+    spec: Spec,
+    *,
+    storage: str = DEFAULT_STORAGE,
+    workers: Workers | None = None,
+    trials: int | None = None,
+    earlier: str | None = None,
+) -> StudyForecast:
+    """Return what a study costs and what gain it can show, after a dry run; nothing is stored.
+
+    Args:
+        spec: As for :func:`search`.
+        storage: URL of the database whose runs tell of the noise, if it has any of this study.
+        workers: Trials side by side; as for :func:`search`, but any machine's.
+        trials: Search trials, instead of the spec's number.
+        earlier: Name of a study in the database whose runs tell of the noise; None: this study itself, or
+            one of ``study.warm_start``.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyNotFound: There is no study ``earlier``.
+        UsageError: Its runs say nothing of this study's noise.
+    """
+    return api.plan(loaded(spec), storage=storage, workers=workers, trials=trials, earlier=earlier)
+
+
+def _begun(
+    order: Callable[[Store], tuple[StudySpec, StudyRow | None]],
+    storage: str,
+    *,
+    workers: Workers | None,
+    checkpoints: str | Path | None,
+    create: bool = True,
+) -> StudyHandle:
+    """Return the handle of a study that is begun or continued in a process of its own."""
+    store = Store.open(storage, create=create)
+    try:
+        spec, study = order(store)
+        return StudyHandle(store, spec, study, workers=workers, checkpoints=checkpoints)
+    except BaseException:
+        store.close()
+        raise
+
+
+@contextmanager
+def _shown(name: str, storage: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
+    """Yield who looks on; an interrupt says how to go on."""
+    try:
+        if observer is not None:
+            yield observer
+            return
+        with watching(progress) as seen:
+            yield seen
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(name, storage)) from None
+
+
+def _how_to_go_on(name: str, storage: str) -> str:
+    if not admin.may_be_begun(storage, name):
+        return "Interrupted before the study was begun; nothing was written."
+    shown = urls.parse(storage).shown
+    here = storage == DEFAULT_STORAGE
+    call = f"tempopt.resume({name!r}" + ("" if here else f", storage={shown!r}") + ")"
+    command = f"tempopt resume {shlex.quote(name)}" + ("" if here else f" --storage {shlex.quote(shown)}")
+    return (
+        "Interrupted. Everything that was reported is saved. To go on, make the same call again, or:\n"
+        f"  {call}\n  {command}"
+    )

@@ -1,0 +1,109 @@
+"""Classes in a spec given as Python data: each is replaced by the path under which workers import it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tempopt.errors import SpecError
+from tempopt.python.main_module import write_module
+from tempopt.python.main_source import MAIN, main_names
+from tempopt.spec.study_spec import StudySpec, load_spec
+
+Spec = StudySpec | Mapping[str, Any] | str | Path
+"""A study spec: loaded, as plain data, the path of a YAML file or the name of a bundled one."""
+
+_SECTIONS = ("model", "data", "trainer")
+_IN_MAIN = re.compile(r"__main__\.([A-Za-z_]\w*)")
+
+
+def loaded(spec: Spec) -> StudySpec:
+    """Return a spec that workers can carry out, whatever way it was given.
+
+    Raises:
+        SpecError: It is wrong, or a class in it cannot be had by workers.
+        UsageError: A module with classes of the running program cannot be written.
+    """
+    given = with_paths(spec)
+    if isinstance(given, StudySpec):
+        return importable(given)
+    if isinstance(given, Mapping):
+        return importable(StudySpec.parse(given, source="the study spec"))
+    return importable(load_spec(given))
+
+
+def with_paths(spec: Spec) -> Spec:
+    """Return a spec that is plain data with the import path in place of every class; others as they are.
+
+    Raises:
+        SpecError: There is an object where a class belongs, or a class that nobody else can import.
+    """
+    if isinstance(spec, StudySpec) or not isinstance(spec, Mapping):
+        return spec
+    return {key: _plain(value, key) if key in _SECTIONS else value for key, value in spec.items()}
+
+
+def _plain(given: Any, where: str) -> Any:
+    """Return a part of a spec with paths in place of classes; a class by itself is one without arguments."""
+    if isinstance(given, type):
+        path = _path(given, where)
+        is_argument = where.endswith(".class_path") or ".init_args" in where
+        return path if is_argument else {"class_path": path}
+    if isinstance(given, Mapping):
+        return {key: _plain(value, f"{where}.{key}") for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [_plain(value, f"{where}[{number}]") for number, value in enumerate(given)]
+    if hasattr(given, "state_dict"):
+        name = type(given).__qualname__
+        raise SpecError(
+            f"{where}: given an object of the class {name}. Every run makes one of its own, so give the "
+            f'class and its arguments: {{"class_path": {name}, "init_args": {{...}}}}.'
+        )
+    return given
+
+
+def _path(cls: type, where: str) -> str:
+    module, name = cls.__module__, cls.__qualname__
+    if "." in name:
+        raise SpecError(
+            f"{where}: the class {name} is defined inside of a function or another class, where workers do "
+            "not find it. Define it at the top level of a module, a script or a cell."
+        )
+    found = main_names() if module == MAIN else vars(sys.modules.get(module, object))
+    if found.get(name) is not cls:
+        raise SpecError(
+            f"{where}: the class {name} was given, but {module}.{name} is another one by now or is not "
+            "there. Import or define it again, and give that."
+        )
+    return f"{module}.{name}"
+
+
+def importable(spec: StudySpec) -> StudySpec:
+    """Return a spec with classes of the running program replaced by those of a module that is written.
+
+    Raises:
+        SpecError: A class cannot be written to a module.
+        UsageError: The module cannot be written.
+    """
+    sections = {key: getattr(spec, key) for key in _SECTIONS}
+    names: dict[str, None] = {}
+    _replaced(sections, lambda name: str(names.setdefault(name)))
+    if not names:
+        return spec
+    module = write_module(list(names))
+    return spec.model_copy(update=_replaced(sections, lambda name: f"{module}.{name}"))
+
+
+def _replaced(given: Any, path: Callable[[str], str]) -> Any:
+    """Return plain data with what names a class of the running program replaced."""
+    if isinstance(given, str):
+        found = _IN_MAIN.fullmatch(given)
+        return given if found is None else path(found[1])
+    if isinstance(given, Mapping):
+        return {key: _replaced(value, path) for key, value in given.items()}
+    if isinstance(given, Sequence) and not isinstance(given, bytes):
+        return [_replaced(value, path) for value in given]
+    return given

@@ -1,0 +1,194 @@
+"""Writes classes of the running program, with all that they need of it, into a module that workers import."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.python.main_source import (
+    MAIN,
+    Definition,
+    definition,
+    imports_of,
+    is_defined_in_main,
+    main_names,
+)
+from tempopt.results.files import replace
+
+FOLDER = "tempopt_modules"
+"""Folder for these modules, in the current one, where workers look for modules first."""
+
+_HEAD = '''"""{names} as the running program defined {them}: written by tempopt, for its workers to import.
+
+A study that was begun with this file needs it to be resumed. Its name holds a hash of what is in it.
+"""
+
+'''
+_FOLDER_TEXT = '"""Classes of scripts and notebooks, written by tempopt; their studies need them."""\n'
+_CONSTANTS = (int, float, str, bytes, list, tuple, dict, set, type(None))
+_LONGEST_CONSTANT = 20_000
+_NOT_OURS = ("__name__", "__doc__", "__builtins__", "__builtin__", "__package__", "__spec__", "__loader__")
+# A message names so many of what is in the way.
+_NAMED = 8
+
+
+def write_module(classes: Sequence[str]) -> str:
+    """Write classes of the running program into a module in the current folder, and return its name.
+
+    Args:
+        classes: Their names in the running program, each once; the module is named after the first.
+
+    Raises:
+        SpecError: There is no such class, or its source or something that it uses cannot be written.
+        UsageError: The file cannot be written.
+    """
+    names = main_names()
+    for each in classes:
+        if not isinstance(names.get(each), type):
+            raise SpecError(f'"{MAIN}.{each}": the program that is running has no class {each}.')
+    module = _Module()
+    for each in classes:
+        module.need(each)
+    if module.problems:
+        raise SpecError(_refusal(classes, module.problems))
+    them = "it" if len(classes) == 1 else "them"
+    text = _HEAD.format(names=", ".join(classes), them=them) + module.text()
+    name = f"{classes[0].lower()}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    folder = Path.cwd() / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"The classes of the running program have to be written to {folder} for workers to import, and "
+            f"that cannot be made: {error.strerror}. Go to a folder that can be written to."
+        ) from error
+    _write(folder / "__init__.py", _FOLDER_TEXT)
+    _write(folder / f"{name}.py", text)
+    return f"{FOLDER}.{name}"
+
+
+def _write(path: Path, text: str) -> None:
+    # one that is the same may be read by workers just now
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        replace(path, text)
+
+
+class _Module:
+    """A module that grows by what its definitions need.
+
+    Attributes:
+        problems: What cannot be written, each in words.
+    """
+
+    def __init__(self) -> None:
+        self._names = main_names()
+        self._seen: set[str] = set()
+        self._imports: dict[str, None] = {}
+        self._constants: list[str] = []
+        self._definitions: list[str] = []
+        self._waiting: list[tuple[str, bool]] = []
+        self._postponed = False
+        self.problems: list[str] = []
+
+    def text(self) -> str:
+        """Return the source of the module behind its docstring."""
+        head = ["from __future__ import annotations"] if self._postponed else []
+        lines = [*head, "", *sorted(self._imports), "", *self._constants]
+        return "\n".join(lines).strip("\n") + "\n" + "".join(f"\n\n{each}" for each in self._definitions)
+
+    def need(self, name: str) -> None:
+        """Take in what a name stands for in the running program, and all that it needs."""
+        self._waiting.append((name, False))
+        while self._waiting:
+            self._take(*self._waiting.pop(0))
+
+    def _take(self, name: str, hint: bool = False) -> None:
+        """Take in one name, after those that have to be there when it is defined.
+
+        Args:
+            hint: Whether it is used in an annotation alone, which does without it.
+        """
+        # what is in no place here is a builtin, or missing there, too
+        if name in self._seen or name not in self._names or name in _NOT_OURS:
+            return
+        self._seen.add(name)
+        value = self._names[name]
+        if is_defined_in_main(value):
+            found = definition(value)
+            if not isinstance(found, str):
+                self._define(name, value, found)
+            elif not hint:
+                self.problems.append(f"{name}, which {found}")
+        elif statements := imports_of(name, value) or _import(name, value):
+            self._imports.update(dict.fromkeys(statements))
+        elif (constant := _constant(value)) is not None:
+            self._constants.append(f"{name} = {constant}")
+        elif not hint:
+            self.problems.append(f"{name} (of type {type(value).__qualname__})")
+
+    def _define(self, name: str, value: Any, found: Definition) -> None:
+        self.problems += _redefined(name, value, self._names)
+        self._postponed |= found.postponed
+        if value.__qualname__ != name:
+            # another name of it
+            self._take(value.__qualname__)
+            self._definitions.append(f"{name} = {value.__qualname__}\n")
+            return
+        for each in sorted(found.eager):
+            self._take(each)
+        self._definitions.append(found.text)
+        self._waiting += [(each, False) for each in sorted(found.lazy)]
+        self._waiting += [(each, True) for each in sorted(found.hints)]
+
+
+def _redefined(name: str, value: object, names: dict[str, Any]) -> list[str]:
+    """Return which bases of a class have been defined anew since, so that its source means another class."""
+    bases = value.__bases__ if isinstance(value, type) else ()
+    return [
+        f"{name}, whose base {base.__name__} has been defined anew since: define {name} again"
+        for base in bases
+        if base.__module__ == MAIN and names.get(base.__name__) is not base
+    ]
+
+
+def _import(name: str, value: Any) -> list[str]:
+    """Return the statement that imports a module, or what a module has under its own name."""
+    if isinstance(value, ModuleType):
+        there = value.__name__ != MAIN and sys.modules.get(value.__name__) is value
+        return [f"import {value.__name__} as {name}"] if there else []
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(own, str) or module == MAIN or not own.isidentifier():
+        return []
+    if getattr(sys.modules.get(module), own, None) is not value:
+        return []
+    return [f"from {module} import {own}" + ("" if own == name else f" as {name}")]
+
+
+def _constant(value: object) -> str | None:
+    """Return a number, text, or collection of them as source; None if it is something else."""
+    text = repr(value) if isinstance(value, _CONSTANTS) else ""
+    try:
+        same = 0 < len(text) <= _LONGEST_CONSTANT and ast.literal_eval(text) == value
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return text if same else None
+
+
+def _refusal(classes: Sequence[str], problems: Sequence[str]) -> str:
+    told = "\n".join(f"  {each}" for each in problems[:_NAMED])
+    more = f"\n  and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+    name = classes[0]
+    return (
+        f"{' and '.join(classes)} {'is' if len(classes) == 1 else 'are'} defined in the program that is "
+        "running, which workers cannot import, and cannot be written to a module with all that is used:\n"
+        f"{told}{more}\n"
+        "A class can use imports, other classes and functions of the program, and constants. Give it "
+        "anything else as an argument, or make it inside of the class. Or write it to a file yourself: in a "
+        f"notebook, put %%writefile my_module.py at the top of its cell, and give my_module.{name}."
+    )

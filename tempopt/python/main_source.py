@@ -1,0 +1,241 @@
+"""The source of what the running program defines: a script's ``__main__``, or the cells of a notebook.
+
+Finds definitions, the names that they use and the statements that import those; writes nothing.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+import inspect
+import linecache
+import symtable
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+MAIN = "__main__"
+_COMPREHENSIONS = ("listcomp", "setcomp", "dictcomp", "genexpr")
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """A class or function of the program.
+
+    Args:
+        text: Its source, decorators included.
+        eager: Names that have to be there when it is defined, such as those of its bases.
+        lazy: Names that have to be there when it is used.
+        hints: Names that annotations use, which may be absent.
+        postponed: Whether its annotations are not evaluated (``from __future__ import annotations``).
+    """
+
+    text: str
+    eager: frozenset[str]
+    lazy: frozenset[str]
+    hints: frozenset[str]
+    postponed: bool
+
+
+def main_names() -> dict[str, Any]:
+    """Return the global names of the running program."""
+    return vars(sys.modules[MAIN])
+
+
+def is_defined_in_main(value: object) -> bool:
+    """Return whether a class or function was defined in the running program."""
+    if getattr(value, "__module__", None) != MAIN or not hasattr(value, "__qualname__"):
+        return False
+    return isinstance(value, type | FunctionType) or hasattr(value, "__wrapped__")
+
+
+def definition(value: Any) -> Definition | str:
+    """Return the definition of a class or function of the running program; in words why there is none."""
+    name = value.__qualname__
+    if name == "<lambda>":
+        return "is a lambda, which has no source of its own: write a def"
+    if "." in name:
+        return "is defined inside of a function or class: define it at the top level"
+    codes = _codes(value)
+    found = _found(name, codes)
+    if found is None:
+        return "has no source that can be read"
+    node, text, file = found
+    if isinstance(node, ast.ClassDef) and (added := _added(node, file, codes)):
+        return f"was given {', '.join(added)} after its definition: write that into the class"
+    postponed = any(code.co_flags & __future__.annotations.compiler_flag for _, code in codes)
+    return _read(name, node, text, postponed=postponed)
+
+
+def _codes(value: Any) -> list[tuple[str, CodeType]]:
+    """Return the code of a function, or of all functions in a class, by name."""
+    own = vars(value).items() if isinstance(value, type) else [(value.__qualname__, value)]
+    found = []
+    for name, each in own:
+        each = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+        function = inspect.unwrap(each) if callable(each) else each
+        if isinstance(function, FunctionType):
+            found.append((name, function.__code__))
+    return found
+
+
+def _found(name: str, codes: list[tuple[str, CodeType]]) -> tuple[_Definition, str, str | None] | None:
+    """Return a definition, its source and file: what was run if code tells, else the last that there is."""
+    for _, code in codes:
+        for node, text in _definitions(name, "".join(linecache.getlines(code.co_filename))):
+            if _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
+                return node, text, code.co_filename
+    every = [each for source in main_sources() for each in _definitions(name, source)]
+    return (*every[-1], None) if every else None
+
+
+def _definitions(name: str, source: str) -> Iterator[tuple[_Definition, str]]:
+    tree = _parsed(source)
+    for node in [] if tree is None else _top_level(tree):
+        if isinstance(node, _Definition) and node.name == name:
+            lines = source.splitlines(keepends=True)[_first_line(node) - 1 : node.end_lineno]
+            yield node, textwrap.dedent("".join(lines)).rstrip("\n") + "\n"
+
+
+def _first_line(node: _Definition) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _added(node: ast.ClassDef, file: str | None, codes: list[tuple[str, CodeType]]) -> list[str]:
+    """Return the methods that the program has put on a class, or replaced, outside of its definition."""
+    plain = {each.name for each in node.body if isinstance(each, _Definition) and not each.decorator_list}
+    named = {name for each in node.body for name in _bound(each)}
+    span = range(_first_line(node), (node.end_lineno or 0) + 1)
+    return [
+        name
+        for name, code in codes
+        if _is_of_program(code.co_filename)
+        and not (
+            name in named
+            and (name not in plain or (code.co_filename == file and code.co_firstlineno in span))
+        )
+    ]
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    for each in ast.walk(statement):
+        if isinstance(each, _Definition):
+            yield each.name
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            yield each.id
+
+
+def _is_of_program(filename: str) -> bool:
+    # a cell has lines and no file; what dataclasses and their like make has neither
+    return filename == main_names().get("__file__") or (
+        bool(linecache.getlines(filename)) and not Path(filename).is_file()
+    )
+
+
+def _read(name: str, node: _Definition, text: str, *, postponed: bool) -> Definition:
+    eager: set[str] = set()
+    lazy: set[str] = set()
+    head = "from __future__ import annotations\n" if postponed else ""
+    _names(symtable.symtable(head + text, MAIN, "exec"), eager, lazy, is_eager=True)
+    hints = {
+        each.id for hint in _annotations(node) for each in ast.walk(hint) if isinstance(each, ast.Name)
+    } - (eager | lazy)
+    own = {name, "annotations"}
+    return Definition(
+        text=text,
+        eager=frozenset(eager - own),
+        lazy=frozenset(lazy - own),
+        hints=frozenset(hints - own),
+        postponed=postponed,
+    )
+
+
+def _names(table: symtable.SymbolTable, eager: set[str], lazy: set[str], *, is_eager: bool) -> None:
+    """Gather the global names that a piece of source uses, by whether its definition uses them."""
+    top = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (not symbol.is_assigned() if top else symbol.is_global()):
+            (eager if is_eager else lazy).add(symbol.get_name())
+    for child in table.get_children():
+        body = child.get_type() == "function" and child.get_name() not in _COMPREHENSIONS
+        _names(child, eager, lazy, is_eager=is_eager and not body)
+
+
+def _annotations(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the annotations in a definition, those that are written as text parsed."""
+    for each in ast.walk(node):
+        for hint in (getattr(each, "annotation", None), getattr(each, "returns", None)):
+            if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
+                tree = _parsed(hint.value)
+                if tree is not None:
+                    yield tree
+            elif isinstance(hint, ast.AST):
+                yield hint
+
+
+def imports_of(name: str, value: object) -> list[str]:
+    """Return the statements with which the running program imports what a name stands for."""
+    found = []
+    for source in main_sources():
+        tree = _parsed(source)
+        for node in [] if tree is None else _top_level(tree):
+            if isinstance(node, ast.Import):
+                found += [s for each in node.names if (s := _import(each, name, value))]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found += [s for each in node.names if (s := _import_from(node.module, each, name, value))]
+    return list(dict.fromkeys(found))
+
+
+def _import(alias: ast.alias, name: str, value: object) -> str | None:
+    if alias.asname is not None:
+        same = alias.asname == name and sys.modules.get(alias.name) is value
+        return f"import {alias.name} as {name}" if same else None
+    root = alias.name.partition(".")[0]
+    return f"import {alias.name}" if root == name and sys.modules.get(root) is value else None
+
+
+def _import_from(module: str, alias: ast.alias, name: str, value: object) -> str | None:
+    if (alias.asname or alias.name) != name or module == "__future__":
+        return None
+    there = getattr(sys.modules.get(module), alias.name, sys.modules.get(f"{module}.{alias.name}"))
+    renamed = "" if alias.asname is None else f" as {alias.asname}"
+    return f"from {module} import {alias.name}{renamed}" if there is value else None
+
+
+def main_sources() -> list[str]:
+    """Return what the running program consists of: the text of its file, and the cells that were run."""
+    names = main_names()
+    file = names.get("__file__")
+    found = ["".join(linecache.getlines(file))] if isinstance(file, str) else []
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        found += [str(cell) for cell in shell.user_ns.get("In", [])]
+    return [text for text in found if text.strip()]
+
+
+@functools.lru_cache(maxsize=1000)
+def _parsed(source: str) -> ast.Module | None:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        return cast(ast.Module, compile(source, MAIN, "exec", flags, dont_inherit=True))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, those in its blocks (if, try, with, for) included."""
+    waiting: list[ast.AST] = list(reversed(tree.body))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, _Definition):
+            inside = [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr)]
+            waiting += reversed(inside)

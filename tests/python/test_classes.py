@@ -1,0 +1,292 @@
+"""Classes in a spec given as Python data, and the module that those of the running program are written to."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.python.classes import loaded
+from tempopt.python.main_module import FOLDER
+from tempopt.spec.study_spec import StudySpec
+from tempopt.testing.toys import Toy, ToyData
+from tempopt.workers.class_paths import load_class
+
+Run = Callable[..., ModuleType]
+
+SPEC: dict[str, Any] = {
+    "study": {"name": "toy", "metric": "val_loss", "direction": "minimize", "trials": 2},
+    "model": {"class_path": "tempopt.testing.toys.Toy"},
+    "data": {"class_path": "tempopt.testing.toys.ToyData"},
+    "trainer": {"max_steps": 20, "accelerator": "cpu"},
+    "search": {"temperature_init": {"low": 1.5, "high": 4.0}},
+}
+
+
+def spec(**sections: Any) -> StudySpec:
+    return loaded({**SPEC, **sections})
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the current folder, which is empty and importable."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [each for each in sys.modules if each.partition(".")[0] == FOLDER]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return what runs a text as the program's file."""
+
+    def run(text: str) -> ModuleType:
+        main = ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        path = folder / "train.py"
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        linecache.checkcache(str(path))
+        main.__file__ = str(path)
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True), vars(main))
+        return main
+
+    return run
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return what runs texts as the cells of a notebook, each with its lines where IPython has them."""
+    main = ModuleType("__main__")
+    history: list[str] = [""]
+    shell = SimpleNamespace(user_ns={"In": history})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+
+    def run(*texts: str) -> ModuleType:
+        for text in map(textwrap.dedent, texts):
+            history.append(text)
+            name = f"/nowhere/ipykernel_1/{len(history)}.py"
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+            exec(compile(text, name, "exec", dont_inherit=True), vars(main))
+        return main
+
+    return run
+
+
+def written(path: str) -> ModuleType:
+    importlib.invalidate_caches()
+    return importlib.import_module(path.rpartition(".")[0])
+
+
+# ---- classes of modules
+
+
+@pytest.mark.parametrize("given", [Toy, {"class_path": Toy}, {"class_path": "tempopt.testing.toys.Toy"}])
+def test_a_class_is_given_as_itself_or_as_its_path(given: object) -> None:
+    assert spec(model=given).model == {"class_path": "tempopt.testing.toys.Toy", "init_args": {}}
+    assert not Path(FOLDER).exists()
+
+
+def test_callbacks_and_arguments_can_be_classes() -> None:
+    found = spec(
+        model={"class_path": Toy, "init_args": {"inner": {"class_path": ToyData}, "kind": ToyData}},
+        trainer={"max_steps": 1, "callbacks": [ToyData, {"class_path": ToyData, "init_args": {"a": 1}}]},
+    )
+    path = "tempopt.testing.toys.ToyData"
+    assert found.model["init_args"] == {"inner": {"class_path": path}, "kind": path}
+    assert found.trainer["callbacks"] == [{"class_path": path}, {"class_path": path, "init_args": {"a": 1}}]
+
+
+def test_an_object_in_place_of_a_class_is_refused() -> None:
+    with pytest.raises(SpecError, match=r'data: given an object of the class ToyData.*"class_path": ToyData'):
+        spec(data=ToyData())
+
+
+def test_a_class_that_no_name_leads_to_is_refused() -> None:
+    class Local(Toy):
+        pass
+
+    with pytest.raises(SpecError, match=r"model: the class .*Local is defined inside of a function"):
+        spec(model=Local)
+    Local.__qualname__ = "Toy"
+    Local.__module__ = "tempopt.testing.toys"
+    with pytest.raises(SpecError, match=r"model: .*toys.Toy is another one by now"):
+        spec(model=Local)
+
+
+def test_a_path_into_the_program_is_explained_where_nobody_can_write_it() -> None:
+    with pytest.raises(SpecError, match=r"model: .*which workers cannot import.*my_module\.M"):
+        load_class("__main__.M", base=object, where="model")
+
+
+# ---- classes of the running program
+
+PROGRAM = """
+    import collections.abc
+    import json as js
+    from math import inf, sqrt as root
+    from dataclasses import dataclass
+    from tempopt.testing.toys import Toy
+
+    WIDTH = 8
+    SIZES = {"a": [1, (2.5, None)]}
+    untouched = open
+
+    def half(number):
+        return other(number) / WIDTH
+
+    def other(number):
+        return -number if number < 0 else number
+
+    @dataclass
+    class Config:
+        width: int = WIDTH
+        sizes: "collections.abc.Mapping" = None
+
+    class Base(Toy):
+        limit = inf
+
+    class Model(Base):
+        def __init__(self, config: Config = Config()):
+            self.config = config
+
+        def found(self):
+            return half(root(16) + len(js.dumps(SIZES))), [self.again(each) for each in (1, 2)]
+
+        @classmethod
+        def again(cls, number):
+            return Late.number + number
+
+    class Late(Model):
+        number = sum(WIDTH for _ in range(2))
+
+    model = object()
+"""
+
+
+def test_a_class_of_a_script_is_written_with_all_that_it_uses(script: Run) -> None:
+    main = script(PROGRAM)
+    path = spec(model=main.Model).model["class_path"]
+    module = written(path)
+    assert path == f"{FOLDER}.{module.__name__.rpartition('.')[2]}.Model"
+    model = module.Model()
+    assert model.found() == main.Model().found()
+    assert model.config.width == 8 and model.limit == float("inf")
+    assert not {"model", "untouched", "SPEC"} & set(vars(module))
+
+
+def test_a_path_into_the_program_is_the_class(script: Run) -> None:
+    main = script(PROGRAM)
+    by_class = spec(model=main.Model)
+    assert spec(model={"class_path": "__main__.Model"}).model == by_class.model
+    assert loaded(StudySpec.parse({**SPEC, "model": {"class_path": "__main__.Model"}}, source="")) == by_class
+
+
+def test_classes_of_one_spec_share_a_module_and_a_change_makes_another(script: Run) -> None:
+    main = script(PROGRAM)
+    first = spec(model=main.Model, trainer={"max_steps": 1, "callbacks": [main.Late]})
+    late = first.trainer["callbacks"][0]["class_path"]
+    module = written(late)
+    assert first.model["class_path"] == f"{module.__name__}.Model"
+    assert issubclass(module.Late, module.Model)
+    before = spec(model=main.Model).model["class_path"]
+    again = script(PROGRAM.replace("model = object()", "model = None"))
+    assert spec(model=again.Model, trainer=first.trainer | {"callbacks": [again.Late]}) == first
+    changed = script(PROGRAM.replace("WIDTH = 8", "WIDTH = 9"))
+    assert spec(model=changed.Model).model["class_path"] not in (before, first.model["class_path"])
+
+
+def test_annotations_that_are_not_evaluated_stay_so(script: Run) -> None:
+    main = script("""
+        from __future__ import annotations
+        from tempopt.testing.toys import Toy, ToyData
+
+        class Model(Toy):
+            def used(self, data: ToyData, later: Nowhere) -> Model:
+                return self
+    """)
+    module = written(spec(model=main.Model).model["class_path"])
+    assert module.Model.used.__annotations__["later"] == "Nowhere"
+    assert module.ToyData is ToyData
+
+
+def test_a_class_of_a_notebook_is_that_of_the_cell_which_was_run_last(cells: Run) -> None:
+    main = cells(
+        "from tempopt.testing.toys import Toy\nimport torch.nn.functional\nSIZE = 1",
+        "class Model(Toy):\n    def size(self):\n        return SIZE",
+        "class Config:\n    size = 1",
+        "class Model(Toy):\n    def size(self):\n        return torch.nn.functional, Config.size + SIZE",
+        "class Config:\n    size = 20",
+        "SIZE = 300",
+        "Other = Model",
+    )
+    module = written(spec(model=main.Model).model["class_path"])
+    assert module.Model.size(None)[1] == 320
+    assert not hasattr(module, "Other")
+
+
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ("import threading\nlock = threading.Lock()\n", r"lock \(of type lock\)"),
+        ("lock = lambda: 1\n", "lock, which is a lambda"),
+        ("class Other:\n    pass\nlock = Other()\n", r"lock \(of type Other\)"),
+        ("lock = float('nan')\n", r"lock \(of type float\)"),
+        ("lock = [0] * 30_000\n", r"lock \(of type list\)"),
+        (
+            "def make():\n    class lock:\n        pass\n    return lock\nlock = make()\n",
+            "lock, which is defined in",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_named_with_the_way_out(cells: Run, added: str, named: str) -> None:
+    model = "class Model(Toy):\n    def used(self):\n        return lock, fine\n"
+    main = cells("from tempopt.testing.toys import Toy\nfine = 1\n", added, model)
+    with pytest.raises(SpecError, match=named) as caught:
+        spec(model=main.Model)
+    assert "%%writefile my_module.py" in str(caught.value) and "my_module.Model" in str(caught.value)
+    assert "  fine" not in str(caught.value)
+    assert not Path(FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    ("cell", "named"),
+    [
+        ("def step(self):\n    return 2\nModel.step = step", "was given step after its definition"),
+        ("def used(self):\n    return 2\nModel.used = used", "was given used after its definition"),
+        ("class Base(Toy):\n    pass", "base Base has been defined anew since"),
+    ],
+)
+def test_a_class_that_is_no_longer_what_its_source_says_is_refused(cells: Run, cell: str, named: str) -> None:
+    main = cells(
+        "from tempopt.testing.toys import Toy\nclass Base(Toy):\n    pass\n",
+        "class Model(Base):\n    def used(self):\n        return 1\n",
+        cell,
+    )
+    with pytest.raises(SpecError, match=named):
+        spec(model=main.Model)
+
+
+def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run) -> None:
+    source = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    pass\n"
+    old = cells(source).Model
+    cells(source)
+    with pytest.raises(SpecError, match=r"__main__\.Model is another one by now"):
+        spec(model=old)
+
+
+def test_a_class_without_source_is_refused(cells: Run) -> None:
+    main = cells("from tempopt.testing.toys import Toy\nexec('class Model(Toy): pass')")
+    with pytest.raises(SpecError, match="Model, which has no source that can be read"):
+        spec(model=main.Model)
+    with pytest.raises(SpecError, match="has no class Nothing"):
+        spec(model={"class_path": "__main__.Nothing"})

@@ -1,0 +1,6 @@
+"""What the display of a study is shown in tests."""
+
+from __future__ import annotations
+
+from tests.progress_fixtures import make_snapshot as make_snapshot
+from tests.progress_fixtures import make_ticket as make_ticket
