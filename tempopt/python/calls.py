@@ -10,8 +10,10 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tempopt.agent.observer import Observer
 from tempopt.confirmation.compare import check_comparison
+from tempopt.errors import StudyChanged
 from tempopt.python.classes import Spec, loaded, with_paths
 from tempopt.python.handle import StudyHandle
+from tempopt.python.main_module import FOLDER
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.compared_sets import GivenSet
@@ -270,7 +272,8 @@ def _begun(
     """Return the handle of a study that is begun or continued in a process of its own."""
     store = Store.open(storage, create=create)
     try:
-        spec, study = order(store)
+        with _explained():
+            spec, study = order(store)
         return StudyHandle(store, spec, study, workers=workers, checkpoints=checkpoints)
     except BaseException:
         store.close()
@@ -281,13 +284,29 @@ def _begun(
 def _shown(name: str, storage: str, progress: bool, observer: Observer | None) -> Iterator[Observer]:
     """Yield who looks on; an interrupt says how to go on."""
     try:
-        if observer is not None:
-            yield observer
-            return
-        with watching(progress) as seen:
-            yield seen
+        with _explained():
+            if observer is not None:
+                yield observer
+                return
+            with watching(progress) as seen:
+                yield seen
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(name, storage)) from None
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Have a study that was changed since its class was say so."""
+    try:
+        yield
+    except StudyChanged as error:
+        if f"{FOLDER}." not in str(error):
+            raise
+        raise StudyChanged(
+            f"{error}\nThe name of a module in {FOLDER} has a hash of what was written to it: a class of the "
+            "running program, or something that it uses there, is not what it was when the study was begun. "
+            "Define it as it was, or give the changed one another name of the study: study.name."
+        ) from None
 
 
 def _how_to_go_on(name: str, storage: str) -> str:

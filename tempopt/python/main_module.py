@@ -99,8 +99,10 @@ class _Module:
     def text(self) -> str:
         """Return the source of the module behind its docstring."""
         head = ["from __future__ import annotations"] if self._postponed else []
-        lines = [*head, "", *sorted(self._imports), "", *self._constants]
-        return "\n".join(lines).strip("\n") + "\n" + "".join(f"\n\n{each}" for each in self._definitions)
+        body = "".join(f"\n\n{each}" for each in self._definitions)
+        # what the program has imported for another reason is no part of these classes
+        used = sorted(each for each in self._imports if _inside(each) in body)
+        return "\n".join([*head, "", *used, "", *self._constants]).strip("\n") + "\n" + body
 
     def need(self, name: str) -> None:
         """Take in what a name stands for in the running program, and all that it needs."""
@@ -147,6 +149,12 @@ class _Module:
         self._waiting += [(each, True) for each in sorted(found.hints)]
 
 
+def _inside(statement: str) -> str:
+    """Return the module that a statement imports into its package's name; empty if it does another thing."""
+    words = statement.split()
+    return words[1] if len(words) == 2 and "." in words[1] else ""
+
+
 def _redefined(name: str, value: object, names: dict[str, Any]) -> list[str]:
     """Return which bases of a class have been defined anew since, so that its source means another class."""
     bases = value.__bases__ if isinstance(value, type) else ()
@@ -161,7 +169,8 @@ def _import(name: str, value: Any) -> list[str]:
     """Return the statement that imports a module, or what a module has under its own name."""
     if isinstance(value, ModuleType):
         there = value.__name__ != MAIN and sys.modules.get(value.__name__) is value
-        return [f"import {value.__name__} as {name}"] if there else []
+        alias = "" if value.__name__ == name else f" as {name}"
+        return [f"import {value.__name__}{alias}"] if there else []
     module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(own, str) or module == MAIN or not own.isidentifier():
         return []

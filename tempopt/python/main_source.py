@@ -21,6 +21,7 @@ from typing import Any, cast
 
 MAIN = "__main__"
 _COMPREHENSIONS = ("listcomp", "setcomp", "dictcomp", "genexpr")
+_MAGIC = "get_ipython().run_cell_magic("
 _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -180,16 +181,22 @@ def _annotations(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_of(name: str, value: object) -> list[str]:
-    """Return the statements with which the running program imports what a name stands for."""
-    found = []
+    """Return the statements with which the running program imports what a name stands for.
+
+    The first one that does; of a package, also those that import modules in it under the same name.
+    """
+    found, inside = [], []
     for source in main_sources():
         tree = _parsed(source)
         for node in [] if tree is None else _top_level(tree):
             if isinstance(node, ast.Import):
-                found += [s for each in node.names if (s := _import(each, name, value))]
+                statements = [s for each in node.names if (s := _import(each, name, value))]
+                inside += [s for s in statements if "." in s and " as " not in s]
+                found += [s for s in statements if s not in inside]
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 found += [s for each in node.names if (s := _import_from(node.module, each, name, value))]
-    return list(dict.fromkeys(found))
+    first = found[:1] if found or not inside else [f"import {name}"]
+    return list(dict.fromkeys([*first, *inside]))
 
 
 def _import(alias: ast.alias, name: str, value: object) -> str | None:
@@ -216,8 +223,17 @@ def main_sources() -> list[str]:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
-        found += [str(cell) for cell in shell.user_ns.get("In", [])]
+        found += [_without_magic(str(cell)) for cell in shell.user_ns.get("In", [])]
     return [text for text in found if text.strip()]
+
+
+def _without_magic(cell: str) -> str:
+    """Return what a cell defines: as IPython keeps it, the body of one with %%time is an argument."""
+    tree = _parsed(cell) if cell.startswith(_MAGIC) else None
+    match tree.body if tree is not None else []:
+        case [ast.Expr(ast.Call(args=[ast.Constant("time" | "capture"), _, ast.Constant(str(body))]))]:
+            return body
+    return cell
 
 
 @functools.lru_cache(maxsize=1000)

@@ -5,6 +5,7 @@ Works at every stage of a study; what is not known yet is None. Writes nothing a
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -235,10 +236,10 @@ class StudyResult:
         Raises:
             UsageError: The file cannot be written.
         """
-        # pages are made on a floor above this one, so it is found by its public name
-        import tempopt
-
-        return tempopt.write_report(self, path, plotlyjs=plotlyjs)
+        # pages are made on a floor above this one, which a method of a result can only look up
+        page = importlib.import_module("tempopt.report.page.html")
+        written: Path = page.write_report(self, path, plotlyjs=plotlyjs)
+        return written
 
     def runs_frame(self) -> DataFrame:
         """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""

@@ -176,6 +176,7 @@ def test_a_module_of_a_cell_is_searched_interrupted_and_gone_on_with(notebook: N
     changed = _text(notebook.run("tempopt.search(spec, workers=1)"))
     assert "StudyChanged" in changed
     assert "model.class_path" in changed
+    assert "is not what it was when the study was begun" in changed
 
 
 def test_a_handle_pauses_goes_on_and_outlives_no_kernel(notebook: Notebook) -> None:

@@ -84,8 +84,8 @@ def test_a_report_is_written_where_it_was_asked_for(
     result: StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert tempopt.write_report(result, plotlyjs="cdn") == Path("pairs.html")
-    path = tempopt.write_report(result, tmp_path / "mine.html", plotlyjs="cdn")
+    assert result.report(plotlyjs="cdn") == Path("pairs.html")
+    path = result.report(tmp_path / "mine.html", plotlyjs="cdn")
     assert "<!doctype html>" in path.read_text(encoding="utf-8").lower()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mine.html", "pairs.html"]
 
