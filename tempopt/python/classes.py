@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
 from tempopt.errors import SpecError
 from tempopt.python.main_module import write_module
 from tempopt.python.main_source import MAIN, main_names
@@ -56,12 +58,15 @@ def _plain(given: Any, where: str) -> Any:
         return {key: _plain(value, f"{where}.{key}") for key, value in given.items()}
     if isinstance(given, list | tuple):
         return [_plain(value, f"{where}[{number}]") for number, value in enumerate(given)]
-    if hasattr(given, "state_dict"):
+    try:
+        to_jsonable_python(given)
+    except PydanticSerializationError as error:
         name = type(given).__qualname__
         raise SpecError(
-            f"{where}: given an object of the class {name}. Every run makes one of its own, so give the "
-            f'class and its arguments: {{"class_path": {name}, "init_args": {{...}}}}.'
-        )
+            f"{where}: given an object of the class {name}, and a spec is plain data. Give a plain number or "
+            "text, or in place of an object its class and arguments, from which every run makes its own: "
+            '{"class_path": TheClass, "init_args": {...}}.'
+        ) from error
     return given
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tempopt.errors import SpecError
@@ -106,9 +107,13 @@ def test_callbacks_and_arguments_can_be_classes() -> None:
     assert found.trainer["callbacks"] == [{"class_path": path}, {"class_path": path, "init_args": {"a": 1}}]
 
 
-def test_an_object_in_place_of_a_class_is_refused() -> None:
-    with pytest.raises(SpecError, match=r'data: given an object of the class ToyData.*"class_path": ToyData'):
-        spec(data=ToyData())
+@pytest.mark.parametrize("given", [ToyData(), object(), np.int64(3)])
+def test_an_object_in_place_of_plain_data_is_refused(given: object) -> None:
+    named = type(given).__qualname__
+    with pytest.raises(SpecError, match=rf"data: given an object of the class {named}.*class_path"):
+        spec(data=given)
+    with pytest.raises(SpecError, match=rf"trainer.logger\[0\]: given an object of the class {named}"):
+        spec(trainer={"max_steps": 1, "logger": [given]})
 
 
 def test_a_class_that_no_name_leads_to_is_refused() -> None:
