@@ -55,6 +55,7 @@ class _Resume(_Common, total=False):
     more: int
     pairs: int
     amend: Sequence[str]
+    retry_failed: bool
 
 
 @overload
@@ -205,6 +206,7 @@ def resume(
     more: int = 0,
     pairs: int = 0,
     amend: Sequence[str] = (),
+    retry_failed: bool = False,
     progress: bool = True,
     observer: Observer | None = None,
     wait: bool = True,
@@ -216,12 +218,14 @@ def resume(
         pairs: Confirming seeds to add to its verdict, instead of trials.
         amend: Changes of its search space, as in ``search.temperature_init={low: 0.25, high: 16}``, with
             ``null`` for a name that is taken out; ``more`` as for :func:`search`.
+        retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: Pairs were to be added, and there is no verdict; or a change is none of a search space.
+        UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
+            or a change is none of a search space.
     """
-    ask: dict[str, Any] = {"more": more, "pairs": pairs, "amend": amend}
+    ask: dict[str, Any] = {"more": more, "pairs": pairs, "amend": amend, "retry_failed": retry_failed}
     if not wait:
 
         def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
