@@ -36,6 +36,23 @@ def read(connection: Connection, study_name: str, prefixes: Collection[str]) -> 
     return None if study_id is None else _attributes(connection, study_id, prefixes)
 
 
+def read_all(connection: Connection, key: str) -> dict[str, tuple[int, Any]]:
+    """Return of each of Optuna's studies, by name, its id and its attribute of that key; None: it has none.
+
+    Empty if Optuna's tables are of a version that is not known.
+    """
+    if not is_known(connection):
+        return {}
+    of_study = (_ATTRIBUTES.c.study_id == STUDIES.c.study_id) & (_ATTRIBUTES.c.key == key)
+    query = select(STUDIES.c.study_name, STUDIES.c.study_id, _ATTRIBUTES.c.value_json).select_from(
+        STUDIES.outerjoin(_ATTRIBUTES, of_study)
+    )
+    return {
+        row.study_name: (row.study_id, None if row.value_json is None else json.loads(row.value_json))
+        for row in connection.execute(query)
+    }
+
+
 def change(connection: Connection, study_name: str, prefixes: Collection[str], decide: Change) -> int:
     """Change attributes of Optuna's study, and return how many rows were written.
 

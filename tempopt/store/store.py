@@ -138,6 +138,14 @@ class Store:
         """
         return self._database.read(lambda c: optuna_page.read(c, name, prefixes))
 
+    def page_attributes(self, key: str) -> dict[str, tuple[int, Any]]:
+        """Return Optuna's id of every study and what its dashboard keeps of it under a key, by name.
+
+        Empty if Optuna's tables are of a version that is not known; None is what is kept of a study without
+        that key.
+        """
+        return self._database.read(lambda c: optuna_page.read_all(c, key))
+
     def change_page(self, name: str, prefixes: Collection[str], decide: optuna_page.Change) -> int:
         """Change what Optuna's dashboard keeps of a study; see :func:`tempopt.store.optuna_page.change`."""
         return self._database.write(lambda c: optuna_page.change(c, name, prefixes, decide))

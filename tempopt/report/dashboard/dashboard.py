@@ -19,6 +19,7 @@ from optuna_dashboard import wsgi
 from tempopt.errors import StorageError
 from tempopt.report.dashboard.access import Access, guarded, may_send, require_secret
 from tempopt.report.dashboard.artifacts import Curves
+from tempopt.report.dashboard.overlay import overlaid
 from tempopt.report.dashboard.refresh import Refresher
 from tempopt.report.dashboard.server import Server, address, listen, require_proxy
 from tempopt.report.dashboard.throttle import Throttle
@@ -88,7 +89,7 @@ class Dashboard:
             self.study_url = self._url_of(first)
             # an URL, or the rows themselves, would be read whole at every look
             storage = get_storage(rows)
-            app = _settled(wsgi(storage, artifact_store=Curves(store)), storage)
+            app = overlaid(_settled(wsgi(storage, artifact_store=Curves(store)), storage), store)
             refresher = Refresher(store.url, first=first, note=note)
             opened.callback(refresher.close)
             door = guarded(app, access, Throttle(note))

@@ -14,6 +14,7 @@ from typing import Any
 
 from tempopt.errors import StudyFailed
 from tempopt.records.rows import KINDS
+from tempopt.report.headline import is_below
 from tempopt.results.export import to_python
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
@@ -25,8 +26,6 @@ _SPECIAL = re.compile(f"[{re.escape(string.punctuation)}]")
 _LONGEST = 200
 _LONGEST_LINE = 2000
 _MOST_ROWS = 60
-_INDENT = 2
-"""How far the statements of a verdict are indented."""
 # A table does not break a value, and has to fit a phone; the whole value stands in the call below.
 _LONGEST_VALUE = 22
 # A longer one is written to a file, not read in a note.
@@ -43,11 +42,6 @@ def written(result: StudyResult, plots: Sequence[str] = (), absent: Sequence[str
     """
     text = "\n".join(_parts(result, plots, absent))
     return f"[tempopt]: # ({_digest(text)})\n\n{text}"
-
-
-def is_below(line: str) -> bool:
-    """Return whether a line of the verdict belongs to the statement before it."""
-    return len(line) - len(line.lstrip()) > _INDENT
 
 
 def belongs_to_tempopt(note: str) -> bool:

@@ -23,6 +23,7 @@ from plotly.basedatatypes import BasePlotlyType
 from tempopt.errors import NothingToPlot
 from tempopt.records.rows import SAMPLED, StudySummary, TicketRow
 from tempopt.records.tickets import oriented
+from tempopt.report import headline
 from tempopt.report.dashboard.note import belongs_to_tempopt, written
 from tempopt.report.plots import PLOTS, Plot
 from tempopt.report.plots.style import GROUND, evenly
@@ -38,9 +39,12 @@ LARGEST = 16 * 2045
 
 _IDS = "tempopt-"
 _STAMP = "tempopt:page"
+HEADLINE = "tempopt:headline"
+"""The key under which a page keeps its headline: answer, verdict and what to do."""
+
 _PLOTS, _NOTE = f"dashboard:plot_data:{_IDS}", "dashboard:note_"
 _METRIC = "dashboard:objective_names"
-PREFIXES = (_PLOTS, _NOTE, _METRIC, _STAMP)
+PREFIXES = (_PLOTS, _NOTE, _METRIC, _STAMP, HEADLINE)
 """How the keys of the page's attributes begin in Optuna's tables."""
 _MANY = 16
 # The dashboard gives a plot 450 pixels.
@@ -95,9 +99,15 @@ def publish(store: Store, name: str, summary: StudySummary | None = None) -> int
     note = written(result, [title for title, _ in plots.values()], absent)
     attributes = _lasting_attributes({key: figure for key, (_, figure) in plots.items()}, result.metric)
 
+    lead = {
+        "answer": headline.answer(result),
+        "verdict": headline.verdict(result)[0],
+        "todo": headline.what_to_do(result),
+    }
+
     def decide(there: Mapping[str, Any]) -> dict[str, Any]:
         gone = dict.fromkeys(key for key in there if key.startswith(_PLOTS))
-        return {**gone, **attributes, **_note_attributes(there, note), _STAMP: now}
+        return {**gone, **attributes, **_note_attributes(there, note), HEADLINE: lead, _STAMP: now}
 
     return store.change_page(name, PREFIXES, decide)
 
@@ -133,7 +143,15 @@ def _placed(figure: go.Figure, title: str) -> go.Figure:
     for trace in figure.data:
         _coarsen(trace)
     figure.update_layout(
-        title={"text": title, "x": 0.02, "xanchor": "left", "y": 0.98, "yanchor": "top", "yref": "container"},
+        title={
+            "text": title,
+            "font": {"size": 14},
+            "x": 0.02,
+            "xanchor": "left",
+            "y": 0.98,
+            "yanchor": "top",
+            "yref": "container",
+        },
         # light ground, whatever the dashboard's is: it has no say in the other colours
         paper_bgcolor=GROUND,
         plot_bgcolor=GROUND,

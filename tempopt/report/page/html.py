@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
+from tempopt.report import headline
 from tempopt.report.page import sections
 from tempopt.report.plots.style import DARK, number
 from tempopt.results.files import replace
@@ -46,15 +47,15 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
     found = sections.sections(result, storage)
     script = _script()
     library = get_plotlyjs() if plotlyjs == "inline" else None
-    first, rest = sections.verdict(result)
+    first, rest = headline.verdict(result)
     text: str = (
         _environment()
         .get_template("report.html.j2")
         .render(
             study=result,
-            answer=sections.answer(result),
+            answer=headline.answer(result),
             verdict=first,
-            todo=sections.what_to_do(result),
+            todo=headline.what_to_do(result),
             statements=rest,
             tiles=sections.tiles(result),
             sections=found,

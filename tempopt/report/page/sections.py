@@ -16,13 +16,10 @@ import yaml
 
 from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
-from tempopt.report.dashboard.note import is_below
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
-from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
 from tempopt.results.wording import duration, rounded
 from tempopt.statistics.paired_tests import ALPHA
 
@@ -148,45 +145,6 @@ def _title_of_use(result: StudyResult) -> str:
     if found is None:
         return "The best so far, not confirmed"
     return "The configuration at τ = 1" if found.now == "change_nothing" else "How to use it"
-
-
-def answer(result: StudyResult) -> str:
-    """Return in two or three words what the study found."""
-    if result.comparison is not None:
-        return "Gain shown" if result.comparison.outcome == "better" else "No gain shown"
-    if result.verdict is None:
-        return "No verdict" if result.state == "done" else "No verdict yet"
-    return "Gain shown" if result.verdict.total.significant else "No gain shown"
-
-
-def verdict(result: StudyResult) -> tuple[str, list[tuple[str, list[str]]]]:
-    """Return the verdict in a line, and what is to be said besides: each statement with what is below it.
-
-    What to do is not among them.
-    """
-    first, *rest = verdict_lines(result)
-    rest = [line for line in rest if not line.strip().startswith(HEAD)]
-    prefix = f"{answer(result)}: "
-    if first.startswith(prefix):
-        first = first.removeprefix(prefix)
-        first = first[0].upper() + first[1:] if not first.startswith(result.metric) else first
-    told: list[tuple[str, list[str]]] = []
-    for line in rest:
-        text = line.strip()
-        text = text[0].upper() + text[1:]
-        if told and is_below(line):
-            told[-1][1].append(text)
-        else:
-            told.append((text, []))
-    return first, told
-
-
-def what_to_do(result: StudyResult) -> str:
-    """Return the recommendation; empty without a verdict."""
-    if result.verdict is None:
-        return ""
-    text = recommendation_text(result)
-    return text[0].upper() + text[1:]
 
 
 def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
