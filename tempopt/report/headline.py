@@ -7,12 +7,32 @@ from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
 
 GAIN = "Gain shown"
+_IN_SHORT = {
+    "train_with_schedule": "train with a schedule",
+    "train_at_constant": "train at a constant temperature",
+    "inference_only": "change the temperature at inference only",
+    "change_nothing": "change nothing",
+    "more_pairs": "train more pairs",
+    "widen_range": "widen the range and search on",
+}
 _INDENT = 2
 """How far the statements of a verdict are indented."""
 
 
 def answer(result: StudyResult) -> str:
-    """Return in two or three words what the study found."""
+    """Return in a few words what the study found."""
+    found = result.verdict
+    if found is None or found.recommendation is None:
+        return _answer(result)
+    if found.total.significant:
+        return _answer(result) if found.guards_kept else f"{GAIN}, but a guard is not kept"
+    if found.recommendation.now == "inference_only":
+        # what to do then tells of a gain, which "no gain shown" alone would contradict
+        return "No gain shown by training at another temperature"
+    return _answer(result)
+
+
+def _answer(result: StudyResult) -> str:
     if result.comparison is not None:
         return GAIN if result.comparison.outcome == "better" else "No gain shown"
     if result.verdict is None:
@@ -27,7 +47,7 @@ def verdict(result: StudyResult) -> tuple[str, list[tuple[str, list[str]]]]:
     """
     first, *rest = verdict_lines(result)
     rest = [line for line in rest if not line.strip().startswith(HEAD)]
-    prefix = f"{answer(result)}: "
+    prefix = f"{_answer(result)}: "
     if first.startswith(prefix):
         first = first.removeprefix(prefix)
         first = first[0].upper() + first[1:] if not first.startswith(result.metric) else first
@@ -53,3 +73,31 @@ def what_to_do(result: StudyResult) -> str:
         return ""
     text = recommendation_text(result)
     return text[0].upper() + text[1:]
+
+
+def in_short(result: StudyResult) -> str:
+    """Return the recommendation in a few words, for a list of studies; empty without one."""
+    found = None if result.verdict is None else result.verdict.recommendation
+    return "" if found is None else _IN_SHORT[found.action]
+
+
+def terms(result: StudyResult) -> list[str]:
+    """Return what the words of a verdict mean, a sentence each, for somebody who has read nothing else."""
+    told = [
+        "τ is the temperature of attention, softmax(q·k / (√d · τ)): 1 is usual, below 1 attention is "
+        "sharper, above 1 softer."
+    ]
+    if result.verdict is None:
+        return told
+    found = result.verdict.recommendation
+    shown = [result.verdict.params, *((found.parameters, found.at_inference or {}) if found else ())]
+    if any(each.get("length_scaling", "none") != "none" for each in shown):
+        told.append(
+            "Length scaling changes 1/τ with n, the number of keys that a query sees; log_n multiplies it by "
+            "ln n / ln n0, so n0 is the number of keys at which nothing changes."
+        )
+    told.append(
+        "Fresh seeds neither searched nor chose, so the luck of the search is not in the gain. p is how "
+        "likely a difference this large is if there is none."
+    )
+    return told

@@ -1,4 +1,4 @@
-"""What tempopt lays over Optuna's dashboard, in a browser: it fails where Optuna's page has changed under it."""
+"""What tempopt lays over Optuna's dashboard, in a browser: fails where Optuna's page has changed under it."""
 
 from __future__ import annotations
 
@@ -90,9 +90,11 @@ def test_the_list_says_state_and_verdict_and_offers_nothing_that_is_refused(
 ) -> None:
     page = opened("/dashboard", width=width, dark=dark)
     cards = page.locator(".MuiCard-root > a")
-    cards.filter(has_text="pairs").get_by_text("done · Gain shown").wait_for(timeout=PATIENCE)
-    line = cards.filter(has_text="early").locator(".tempopt-line").text_content()
-    assert line == "running · No verdict yet"
+    cards.filter(has_text="pairs").get_by_text("done · Gain shown: train at a constant temperature").wait_for(
+        timeout=PATIENCE
+    )
+    early = cards.filter(has_text="early").locator(".tempopt-line").text_content()
+    assert early == "running · No verdict yet"
     page.screenshot(path=screenshots / f"dashboard_list_{width}_{'dark' if dark else 'light'}.png")
     # that they are there, so that a new label is noticed, and that nobody sees them
     for refused in ("button[aria-label='delete study']", "button[aria-label='rename study']"):

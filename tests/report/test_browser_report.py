@@ -25,6 +25,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, confirmed: StudyResult) -> d
     folder = tmp_path_factory.mktemp("pages")
     results = {
         "whole": confirmed,
+        "one_layer": make(World(layers=1, trials=8)).result(),
         "named": hostile(confirmed, name=SCRIPT, metric=SCRIPT),
         "long": make(World(search={"p" * 500: {"low": 0.0, "high": 1.0}})).result(),
         "nan": make(World(nan=True)).result(),
@@ -93,7 +94,7 @@ def open_page(opened: Opened) -> Iterator[Opened]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_opens_offline_and_fits(
     open_page: Opened, screenshots: Path, width: int, scheme: str
 ) -> None:
@@ -101,6 +102,48 @@ def test_the_page_opens_offline_and_fits(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("section h2").count() == 13
     page.screenshot(path=screenshots / f"report_{width}_{scheme}.png", full_page=True)
+
+
+_BARS = """() => Object.fromEntries([...document.querySelectorAll(".plot")].flatMap((plot) => {
+    const box = (each) => each.getBoundingClientRect();
+    const bar = plot.querySelector(".colorbar");
+    if (!bar) return [];
+    const title = plot.querySelector(".infolayer [class^=x][class$=title]");
+    const labels = [...bar.querySelectorAll(".cbaxis text")].map(box);
+    const apart = labels.every((one, i) => labels.slice(i + 1).every((other) =>
+        one.right < other.left || other.right < one.left ||
+        one.bottom < other.top + 2 || other.bottom < one.top + 2));
+    const below = !title || box(bar.querySelector(".cbfill, .cbfills path")).top >= box(title).bottom;
+    const turned = labels.some((each) => each.height > 30);
+    return [[plot.dataset.plot, [apart, below, turned]]];
+}))"""
+
+
+@pytest.mark.parametrize("name", ["whole", "one_layer"])
+def test_on_a_phone_scales_of_colours_lie_below_the_axis_with_labels_apart(
+    open_page: Opened, screenshots: Path, name: str
+) -> None:
+    page = open_page(name, width=390)
+    bars = page.evaluate(_BARS)
+    assert bars.keys() >= {"depth", "schedules", "landscape", "heads"}
+    assert all(found == [True, True, False] for found in bars.values()), bars
+    page.screenshot(path=screenshots / f"report_{name}_390.png", full_page=True)
+
+
+def test_labels_of_a_scale_beside_one_layer_do_not_touch(open_page: Opened) -> None:
+    apart, _, turned = open_page("one_layer", width=1280).evaluate(_BARS)["depth"]
+    assert apart and not turned
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_code_is_seen_to_its_last_line_and_column(open_page: Opened, width: int) -> None:
+    page = open_page("whole", width=width)
+    cut = page.evaluate(
+        """[...document.querySelectorAll("pre")].filter((each) =>
+            each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1).length"""
+    )
+    assert page.locator("pre").count() == 4
+    assert cut == 0
 
 
 _MARKS = """key => document.getElementById(`plot-${key}`).querySelectorAll(

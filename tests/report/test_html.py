@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tempopt.report.headline import verdict
 from tempopt.report.page.html import file_name, render
-from tempopt.report.page.sections import tiles, verdict
+from tempopt.report.page.sections import tiles
 from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
@@ -102,10 +103,10 @@ def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
     ):
         assert each in heads
     tiles_shown = {name: (value, more) for name, value, more in tiles(result)}
-    assert tiles_shown["level of this verdict"] == ("4 %", "verdict 1; all share 5 %")
+    assert tiles_shown["error rate allowed"] == ("4 %", "verdict 1; 5\u00a0% for all")
     assert tiles_shown["gain in val_accuracy"][1].startswith("96 % interval +")
     again = {name: value for name, value, _ in tiles(make(World(more_pairs=4)).result())}
-    assert again["level of this verdict"] == "0.5 %"
+    assert again["error rate allowed"] == "0.5 %"
 
 
 def test_every_link_leads_to_something_on_the_page(page: str) -> None:
@@ -266,4 +267,4 @@ def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None
     box = page.partition("<h3>What to do</h3>")[2].partition("</div>")[0]
     assert box.strip().startswith("<p>Train at a constant temperature: τ = 0.5")
     assert "<code>tempopt export pairs</code>" in box and "`" not in box
-    assert page.index('class="answer') < page.index("What to do") < page.index('class="tiles"')
+    assert page.index('class="answer') < page.index("What to do") < page.index('class="quiet terms"')

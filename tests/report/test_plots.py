@@ -187,6 +187,45 @@ def test_a_run_away_loss_hides_neither_constant_nor_baseline(confirmed: StudyRes
     assert low < -3.0 < high
 
 
+def test_a_trial_that_is_far_off_is_drawn_at_the_edge_with_its_value(confirmed: StudyResult) -> None:
+    data = plots.history_data(confirmed)
+    place, first = next((i, each) for i, each in enumerate(data.trials) if each.outcome == "pruned")
+    away = replace(first, value=-50.0)
+    data = replace(data, trials=(*data.trials[:place], away, *data.trials[place + 1 :]))
+    made = plots.plot_history(data)
+    low, high = made.layout.yaxis.range
+    pruned = next(trace for trace in made.data if trace.name == "pruned")
+    at = list(pruned.x).index(away.number)
+    assert all(low < value < high for trace in made.data[:3] for value in trace.y)
+    assert made.data[2].name == "diverged or lost"
+    assert pruned.customdata[at] == -50.0
+    assert "customdata" in pruned.hovertemplate
+    assert "1 far outside of the plot is drawn at its edge" in data.caption()
+
+
+def test_pruned_and_complete_trials_differ_by_more_than_colour(confirmed: StudyResult) -> None:
+    made = plots.plot_pruned(plots.pruned_data(confirmed))
+    lines = {trace.name: trace.line.dash for trace in made.data if trace.mode == "lines"}
+    assert lines["pruned"] == "dot"
+    assert lines["complete"] != "dot"
+
+
+@pytest.mark.parametrize(
+    ("last", "ticks"), [(0.25, ["0.25", "0.5", "1", "2", "4"]), (0.9, ["0.5", "1", "2"])]
+)
+def test_the_scale_of_the_depth_map_has_few_ticks(last: float, ticks: list[str]) -> None:
+    plan = plots.PlanShown(
+        progress=(0.0, 1.0),
+        temperatures=((1.0, last),),
+        layers_known=True,
+        pattern="uniform",
+        beside={},
+        confirmed=True,
+    )
+    made = plots.plot_depth(plots.DepthShown(plan=plan))
+    assert list(made.data[0].colorbar.ticktext) == ticks
+
+
 @pytest.mark.parametrize(
     ("world", "reason"),
     [

@@ -1,8 +1,8 @@
 """A layer over Optuna's dashboard that shows tempopt's verdicts first and puts its plots in order.
 
-Owns a stylesheet and a script, which it adds to the dashboard's page, and what they ask for. Both come from the
-dashboard's own address, which is all that its content security policy allows. They rely on ids and labels of
-Optuna's page; ``tests/report/test_browser_overlay.py`` fails where a new version of Optuna's page lacks one.
+Owns a stylesheet and a script, which it adds to the dashboard's page, and what they ask for. Both come from
+the dashboard's own address, which is all that its content security policy allows. They rely on ids and
+labels of Optuna's page; ``tests/report/test_browser_overlay.py`` fails where a new version lacks one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _ROOT = "/tempopt"
-_HEAD = (
-    f'<link rel="stylesheet" href="{_ROOT}/overlay.css"><script defer src="{_ROOT}/overlay.js"></script></head>'
-)
+_LINK = f'<link rel="stylesheet" href="{_ROOT}/overlay.css">'
+_SCRIPT = f'<script defer src="{_ROOT}/overlay.js"></script>'
 # With these the answer would be a part of Optuna's page, or the word that the browser has it already.
 _CONDITIONS = ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_NONE_MATCH", "HTTP_RANGE", "HTTP_ACCEPT_ENCODING")
 _OF_THE_FILE = {"content-length", "last-modified", "etag", "accept-ranges"}
@@ -67,7 +66,7 @@ def _with_head(
         if hasattr(found, "close"):
             found.close()
     status, headers, exc_info = told
-    body = body.replace(b"</head>", _HEAD.encode(), 1)
+    body = body.replace(b"</head>", f"{_LINK}{_SCRIPT}</head>".encode(), 1)
     kept = [(name, value) for name, value in headers if name.lower() not in _OF_THE_FILE]
     kept += [("Content-Length", str(len(body))), ("Cache-Control", "no-cache")]
     start_response(status, kept, exc_info)
@@ -105,7 +104,7 @@ def headlines(store: Store) -> list[dict[str, Any]]:
 
     The keys are ``id`` (Optuna's), ``name``, ``state``, ``runs`` (how many are over, in words; empty before
     there are any), and, once its
-    page was written, ``answer``, ``verdict`` and ``todo``.
+    page was written, ``answer``, ``verdict``, ``todo`` and ``in_short``.
 
     Raises:
         StorageError: The database cannot be read.
@@ -123,7 +122,9 @@ def headlines(store: Store) -> list[dict[str, Any]]:
 
 def _runs(summary: StudySummary) -> str:
     counts = [
-        (state, count) for states in summary.tickets.values() for state, count in states.items()
+        (state, count)
+        for states in summary.tickets.values()
+        for state, count in states.items()
         if state != "withdrawn"
     ]
     over = sum(count for state, count in counts if state in ("done", "failed"))

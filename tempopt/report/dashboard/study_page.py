@@ -40,7 +40,7 @@ LARGEST = 16 * 2045
 _IDS = "tempopt-"
 _STAMP = "tempopt:page"
 HEADLINE = "tempopt:headline"
-"""The key under which a page keeps its headline: answer, verdict and what to do."""
+"""The key under which a page keeps its headline: answer, verdict and what to do, in full and in short."""
 
 _PLOTS, _NOTE = f"dashboard:plot_data:{_IDS}", "dashboard:note_"
 _METRIC = "dashboard:objective_names"
@@ -103,6 +103,7 @@ def publish(store: Store, name: str, summary: StudySummary | None = None) -> int
         "answer": headline.answer(result),
         "verdict": headline.verdict(result)[0],
         "todo": headline.what_to_do(result),
+        "in_short": headline.in_short(result),
     }
 
     def decide(there: Mapping[str, Any]) -> dict[str, Any]:

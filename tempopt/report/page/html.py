@@ -54,8 +54,10 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
         .render(
             study=result,
             answer=headline.answer(result),
+            gain=headline.GAIN,
             verdict=first,
             todo=headline.what_to_do(result),
+            terms=headline.terms(result),
             statements=rest,
             tiles=sections.tiles(result),
             sections=found,

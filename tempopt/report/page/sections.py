@@ -189,8 +189,8 @@ def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
 
 def _ledger(found: Verdict) -> tuple[str, str, str]:
     """Return which verdict it is, and what it may spend of the level that all verdicts share."""
-    of_all = f"verdict {found.looks}; all share {100 * ALPHA:.2g} %"
-    return "level of this verdict", f"{100 * found.alpha:.2g} %", of_all
+    of_all = f"verdict {found.looks}; {100 * ALPHA:.2g}\u00a0% for all"
+    return "error rate allowed", f"{100 * found.alpha:.2g} %", of_all
 
 
 def _short(text: str, longest: int = 32) -> str:

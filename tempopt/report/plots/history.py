@@ -84,6 +84,10 @@ class HistoryShown:
         if self.best:
             text += f"The best, {number(self.best[-1][1])}, came with trial {self.best[-1][0]}; being picked "
             text += "for its luck too, it is not the gain to expect."
+        low, high = _window(self) or (-math.inf, math.inf)
+        count = sum(each.value is not None and not low <= each.value <= high for each in self.trials)
+        if count:
+            text += f" {count} far outside of the plot {'is' if count == 1 else 'are'} drawn at its edge."
         if len(self.trials) < self.out_of:
             text += f" {len(self.trials)} of {self.out_of} trials are drawn."
         return text
@@ -153,14 +157,17 @@ def plot_history(data: HistoryShown) -> go.Figure:
     made = figure(x="trial", y=data.metric, height=400)
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
     labels = {each.number: label(each.parameters) for each in data.ranked()[:MOST_LABELS]}
+    window = _window(data)
     for outcome, colour in (("pruned", OTHER), ("complete", WINNER)):
         shown = [each for each in data.trials if each.outcome == outcome and each.value is not None]
         if shown:
-            made.add_trace(_marks(shown, outcome, colour, labels))
+            made.add_trace(_marks(shown, outcome, colour, labels, window))
     lost = [each for each in data.trials if each.value is None]
     values = [each.value for each in data.trials if each.value is not None]
     if lost:
         worst = (min if data.direction == "maximize" else max)(values, default=0.0)
+        if window is not None:
+            worst = min(max(worst, window[0]), window[1])
         made.add_trace(_lost(lost, worst))
     # over the marks, which may be many
     if data.baseline is not None:
@@ -179,26 +186,27 @@ def plot_history(data: HistoryShown) -> go.Figure:
                 hoverinfo="skip",
             )
         )
-    _focus(made, data)
+    if window is not None:
+        room = 0.03 * (window[1] - window[0])
+        made.update_yaxes(range=[window[0] - room, window[1] + room])
     return made
 
 
-def _focus(made: go.Figure, data: HistoryShown) -> None:
-    """Keep one runaway loss from squeezing all others into a line."""
-    values = [each.value for each in data.trials if each.value is not None and each.outcome == "complete"]
-    if len(values) < _FEWEST:
-        return
-    low, high = min(values), max(values)
-    middle = sorted(values)[len(values) // 2]
+def _window(data: HistoryShown) -> tuple[float, float] | None:
+    """Return the ends of the axis, so that one runaway loss squeezes no others into a line; None: any."""
+    complete = [each.value for each in data.trials if each.value is not None and each.outcome == "complete"]
+    if len(complete) < _FEWEST:
+        return None
+    middle = sorted(complete)[len(complete) // 2]
     # half of the complete trials decide what is far
-    spread = float(np.percentile(np.abs(np.array(values) - middle), 75)) or (high - low)
-    shown = [v for v in values if abs(v - middle) <= 8 * spread]
-    kept = [*shown, *_levels(data)]
-    if len(shown) < len(values) or any(
-        each.value is not None and abs(each.value - middle) > 8 * spread for each in data.trials
-    ):
-        margin = 0.06 * (max(kept) - min(kept))
-        made.update_yaxes(range=[min(kept) - margin, max(kept) + margin])
+    spread = float(np.percentile(np.abs(np.array(complete) - middle), 75)) or max(complete) - min(complete)
+    values = [each.value for each in data.trials if each.value is not None]
+    near = [value for value in values if abs(value - middle) <= 8 * spread]
+    if len(near) == len(values):
+        return None
+    kept = [*near, *_levels(data)]
+    margin = 0.06 * (max(kept) - min(kept))
+    return min(kept) - margin, max(kept) + margin
 
 
 def _levels(data: HistoryShown) -> list[float]:
@@ -228,10 +236,23 @@ def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str)
     )
 
 
-def _marks(trials: Sequence[Trial], outcome: str, colour: str, labels: Mapping[int, str]) -> go.Scatter:
+def _marks(
+    trials: Sequence[Trial],
+    outcome: str,
+    colour: str,
+    labels: Mapping[int, str],
+    window: tuple[float, float] | None,
+) -> go.Scatter:
+    """Return a mark a trial; one whose value is outside of the window is at its edge."""
+    values = np.array([each.value for each in trials], dtype=np.float32)
+    # as 32-bit numbers what lies at the edge is not beyond it
+    at_edge = values if window is None else values.clip(*np.array(window, dtype=np.float32))
+    moved = bool((at_edge != values).any())
+    said = "customdata" if moved else "y"
     return go.Scatter(
         x=np.array([each.number for each in trials], dtype=np.int32),
-        y=np.array([each.value for each in trials], dtype=np.float32),
+        y=at_edge,
+        customdata=values if moved else None,
         text=[labels.get(each.number, "") for each in trials],
         mode="markers",
         marker={
@@ -241,7 +262,7 @@ def _marks(trials: Sequence[Trial], outcome: str, colour: str, labels: Mapping[i
             "line": {"color": colour, "width": 1},
         },
         name=outcome,
-        hovertemplate="trial %{x}: %{y:.4g}<br>%{text}<extra>" + outcome + "</extra>",
+        hovertemplate=f"trial %{{x}}: %{{{said}:.4g}}<br>%{{text}}<extra>{outcome}</extra>",
     )
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,7 +17,7 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.rows import OVER, Measurement, TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import confirming, seeds
-from tempopt.report.plots.style import BASELINE, INK, OTHER, WINNER, evenly, figure
+from tempopt.report.plots.style import BASELINE, INK, WINNER, evenly, figure
 from tempopt.results.study_result import Curve, StudyResult
 from tempopt.results.wording import duration
 from tempopt.sampling.arms import Arms
@@ -294,9 +295,10 @@ def _bound(run: TicketRow, result: StudyResult, arms: Arms, rungs: tuple[int, ..
 def plot_pruned(data: Pruned) -> go.Figure:
     """Return the trials' curves, those that were pruned ending in a cross."""
     made = figure(x="training step", y=data.metric, height=400)
-    for curves, colour, name in ((data.complete, WINNER, "complete"), (data.pruned, OTHER, "pruned")):
-        if curves:
-            made.add_trace(_lines(curves, colour, name))
+    if data.complete:
+        made.add_trace(_lines(data.complete, "complete", {"color": WINNER, "width": 1}))
+    # told apart by more than their colour
+    made.add_trace(_lines(data.pruned, "pruned", {"color": INK, "width": 1.4, "dash": "dot"}))
     ends = [(trial, *curve[-1]) for trial, curve in data.pruned]
     made.add_trace(
         go.Scatter(
@@ -312,7 +314,7 @@ def plot_pruned(data: Pruned) -> go.Figure:
     return made
 
 
-def _lines(curves: Sequence[tuple[int, Curve]], colour: str, name: str) -> go.Scatter:
+def _lines(curves: Sequence[tuple[int, Curve]], name: str, line: dict[str, Any]) -> go.Scatter:
     points = [
         (trial, step, value) for trial, curve in curves for step, value in (*curve, (math.nan, math.nan))
     ]
@@ -321,8 +323,8 @@ def _lines(curves: Sequence[tuple[int, Curve]], colour: str, name: str) -> go.Sc
         y=np.array([value for _, _, value in points], dtype=np.float32),
         customdata=np.array([trial for trial, _, _ in points], dtype=np.int32),
         mode="lines",
-        line={"color": colour, "width": 1},
-        opacity=0.6,
+        line=line,
+        opacity=0.7,
         name=name,
         hovertemplate=f"trial %{{customdata}} ({name}), step %{{x}}: %{{y:.4g}}<extra></extra>",
     )

@@ -27,7 +27,6 @@ from tempopt.report.plots.style import (
     plain,
     scale,
     temperature_axis,
-    temperature_ticks,
 )
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import parameters_text
@@ -303,7 +302,9 @@ def plot_depth(data: DepthShown) -> go.Figure:
     rows = data.plan.temperatures
     logs = np.log2(np.array(rows, dtype=np.float32)).round(4)
     widest = max(1.0, float(np.abs(logs).max()))
-    ticks = temperature_ticks(2**-widest, 2**widest)
+    # seven at most: the scale is short beside one layer, and below a plot on a phone
+    ends = math.floor(widest)
+    ticks = [2.0**power for power in range(-ends, ends + 1) if power % math.ceil(ends / 3) == 0]
     made = figure(x="training progress", height=170 + 22 * min(len(rows), 20), margin={"t": 12})
     made.add_trace(
         go.Heatmap(

@@ -33,7 +33,7 @@
   const line = (study) => {
     const said = made("div", "tempopt-line", `${standing(study)} · `);
     said.toggleAttribute("data-tempopt-gain", isGain(study));
-    said.append(made("b", "", study.answer ?? "No verdict yet"));
+    said.append(made("b", "", study.answer ?? "No verdict yet"), study.in_short ? `: ${study.in_short}` : "");
     return said;
   };
 

@@ -30,10 +30,10 @@
     const layout = figure.layout;
     const bars = [layout.coloraxis, ...figure.data, ...figure.data.map((trace) => trace.marker)];
     for (const bar of bars.map((each) => each && each.colorbar).filter(Boolean)) {
-      Object.assign(bar, { orientation: "h", y: -0.22, yanchor: "top", x: 0.5, len: 1, thickness: 10 });
-      bar.title = { ...bar.title, side: "bottom" };
-      layout.height += 60;
-      layout.margin = { ...layout.margin, b: 90 };
+      Object.assign(bar, { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0.5, len: 1 });
+      Object.assign(bar, { thickness: 10, tickangle: 0, title: { ...bar.title, side: "bottom" } });
+      layout.height += 70;
+      layout.margin = { ...layout.margin, b: 115 };
     }
     layout.font = { ...layout.font, size: 12 };
   };

@@ -1,0 +1,55 @@
+"""What report and dashboard lead with: the answer, the verdict, what to do, and what their words mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from tempopt.confirmation.guards import Guard
+from tempopt.confirmation.recommendation import Action
+from tempopt.report.headline import GAIN, answer, in_short, terms, verdict
+from tempopt.results.study_result import StudyResult
+from tests.report.made_study import World, make
+
+
+def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed: StudyResult) -> None:
+    assert confirmed.verdict is not None
+    assert answer(confirmed) == GAIN
+    guard = Guard(name="val_loss", text="no worse than 5%", state="broken", side="most", why="it diverged")
+    broken = replace(confirmed, verdict=replace(confirmed.verdict, guards=(guard,)))
+    assert answer(broken) == "Gain shown, but a guard is not kept"
+    assert verdict(broken)[0].startswith("val_accuracy is higher by")
+
+
+def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
+    narrow = {"low": 0.9, "high": 1.4, "log": True}
+    result = make(World(search={"temperature_init": narrow, "temperature_final": narrow})).result()
+    assert result.verdict is not None and not result.verdict.total.significant
+    assert in_short(result) == "change the temperature at inference only"
+    assert answer(result) == "No gain shown by training at another temperature"
+    assert verdict(result)[0].startswith("The winner of the search gains")
+
+
+@pytest.mark.parametrize("action", get_args(Action))
+def test_every_recommendation_has_a_short_form(confirmed: StudyResult, action: Action) -> None:
+    assert confirmed.verdict is not None and confirmed.verdict.recommendation is not None
+    found = replace(confirmed.verdict.recommendation, action=action)
+    short = in_short(replace(confirmed, verdict=replace(confirmed.verdict, recommendation=found)))
+    assert 1 < len(short.split()) < 9
+
+
+def test_what_is_not_recommended_yet_has_no_short_form(searching: StudyResult) -> None:
+    assert in_short(searching) == ""
+
+
+def test_terms_say_what_the_first_screen_shows_and_no_more(
+    confirmed: StudyResult, searching: StudyResult
+) -> None:
+    assert "τ is the temperature of attention" in terms(searching)[0] and len(terms(searching)) == 1
+    assert "n0" not in " ".join(terms(confirmed))
+    assert confirmed.verdict is not None
+    scaled = {**confirmed.verdict.params, "length_scaling": "log_n", "n0": 16}
+    told = " ".join(terms(replace(confirmed, verdict=replace(confirmed.verdict, params=scaled))))
+    assert "log_n multiplies it by ln n / ln n0" in told and "Fresh seeds" in told
