@@ -71,7 +71,7 @@ def _parts(result: StudyResult, plots: Sequence[str], absent: Sequence[str]) -> 
     yield f"- On the terminal: {_code(f'tempopt show {name}')}"
     if plots:
         titles = ", ".join(map(escaped, plots))
-        yield f"- tempopt's plots are on the page *History*, below Optuna's own: {titles}."
+        yield f"- tempopt's plots are on the page *History*: {titles}."
     if absent:
         yield f"- Not among them: {'; '.join(map(escaped, absent))}."
     yield (

@@ -37,25 +37,27 @@
     return said;
   };
 
-  // Has an element where it belongs, unless the same is there already: whatever is written here calls us again.
+  // Has an element before another, unless the same is there already: whatever is written here calls us again.
   const keep = (parent, kind, wanted, before) => {
     const there = parent.querySelector(`:scope > .${kind}`);
-    if (there && wanted && there.isEqualNode(wanted)) return;
+    if (there && wanted && there.isEqualNode(wanted) && there.nextElementSibling === before) return;
     there?.remove();
-    if (wanted) parent.insertBefore(wanted, before ?? null);
+    if (wanted) parent.insertBefore(wanted, before);
   };
 
   const update = () => {
-    const [red, green, blue] = getComputedStyle(document.body).backgroundColor.match(/[\d.]+/g).map(Number);
-    const scheme = red + green + blue < 384 ? "dark" : "light";
+    const ground = getComputedStyle(document.body).backgroundColor.match(/[\d.]+/g).map(Number);
+    const [red, green, blue, opacity = 1] = ground;
+    const scheme = opacity > 0 && red + green + blue < 384 ? "dark" : "light";
     if (document.documentElement.dataset.tempopt !== scheme) document.documentElement.dataset.tempopt = scheme;
     const main = document.querySelector("main") ?? document.body;
     const study = studies.get(Number(location.pathname.match(STUDY)?.[1]));
-    const first = [...main.children].find((each) => !each.classList.contains("tempopt-lead") && each.clientHeight > 80);
-    keep(main, "tempopt-lead", study && panel(study), first);
+    // its first element only leaves room for the bar at the top
+    const content = [...main.children].find((each) => !each.matches(".tempopt-lead") && each.childElementCount);
+    keep(main, "tempopt-lead", study && content && panel(study), content);
     for (const link of document.querySelectorAll('.MuiCard-root > a[href*="/dashboard/studies/"]')) {
       const listed = studies.get(Number(new URL(link.href).pathname.match(STUDY)?.[1]));
-      keep(link, "tempopt-line", listed && line(listed));
+      keep(link, "tempopt-line", listed && line(listed), null);
     }
     for (const title of document.querySelectorAll(".MuiCardContent-root > h6")) {
       const best = title.textContent.startsWith("Best Trial");
