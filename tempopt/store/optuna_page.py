@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, Text, delete, insert, or_, select
 
-from tempopt.store.optuna_tables import find_study, is_known
+from tempopt.store.optuna_tables import STUDIES, find_study, is_known
 
 Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 

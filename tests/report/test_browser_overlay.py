@@ -13,7 +13,7 @@ import pytest
 from tempopt.report.dashboard.dashboard import Dashboard
 from tempopt.report.dashboard.study_page import publish
 from tempopt.report.plots import PLOTS
-from tempopt.sampling.optuna_study import make_study
+from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World

@@ -14,8 +14,9 @@ from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import NothingToPlot
 from tempopt.records.rows import NewTicket
 from tempopt.report.dashboard.note import written
+from tempopt.report.headline import answer
 from tempopt.report.page.html import render
-from tempopt.report.page.sections import answer, sections, tiles
+from tempopt.report.page.sections import sections, tiles
 from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.report.plots.style import DARK
 from tempopt.results.study_result import StudyResult
