@@ -12,6 +12,7 @@ from tempopt.errors import SpecError, StudyNotFound
 from tempopt.records.rows import SEARCHING, PriorRuns, TicketRow
 from tempopt.records.tickets import oriented, usable
 from tempopt.sampling.features import Features
+from tempopt.spec.sections import FEWEST
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
@@ -31,7 +32,7 @@ def load_prior_runs(store: Store, spec: StudySpec) -> PriorRuns:
 
 def _runs(store: Store, name: str, spec: StudySpec) -> list[tuple[Mapping[str, Any], float]]:
     # it loads scipy, for which who begins from nothing should not wait
-    from tempopt.sampling.knowledge_gradient import FEWEST, telling
+    from tempopt.sampling.knowledge_gradient import telling
 
     try:
         study = store.load_study(name)

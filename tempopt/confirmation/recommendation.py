@@ -54,6 +54,8 @@ _ALONE = 4
 """Inference alone, where no gain is shown, is judged at the level divided by this."""
 _END = 0.02
 """So near to an end of its range, as a share of it, a value lies at the end."""
+_HALVINGS = 100
+_ROUNDING = 1e-9
 _PER_PAIR: tuple[Kind, ...] = ("confirm", "init_only")
 _CONSTANTS: tuple[Literal["constant_twin", "constant"], ...] = ("constant_twin", "constant")
 
@@ -316,26 +318,28 @@ def _at_inference(plan: str | None, verdict: Verdict, spec: StudySpec) -> dict[s
 
 
 def _more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
-    """Return the pairs with which a gain of ``study.min_gain`` would be shown; None: no number of them."""
+    """Return the pairs with which a gain of ``study.min_gain`` would be shown; None: no number of them.
+
+    As many as the comparison needs that needs the most. One whose pairs are lost, or gain all alike, does not
+    say how many it needs, and leaves that to the others.
+    """
     study = evidence.spec.study
     winner, needed = evidence.runs("search"), []
     for reference in at_one(evidence):
-        stages = evidence.stages(winner, reference)
-        if not stages:
-            return None
-        needed.append(
-            pairs_to_add(
-                stages,
-                min_gain,
-                test=study.test,
-                direction=study.direction,
-                alpha=level(evidence.verdict + 1),
-            )
+        gains = evidence.gains(winner, reference)
+        if not gains or min(gains) == max(gains) > 0:
+            continue
+        pairs = pairs_to_add(
+            evidence.stages(winner, reference),
+            min_gain,
+            test=study.test,
+            direction=study.direction,
+            alpha=level(evidence.verdict + 1),
         )
-    if any(each is None for each in needed):
-        return None
-    pairs = max(each for each in needed if each is not None)
-    return _priced(evidence, pairs)
+        if pairs is None:
+            return None
+        needed.append(pairs)
+    return _priced(evidence, max(needed)) if needed else None
 
 
 def _priced(evidence: Evidence, pairs: int) -> MorePairs:
@@ -382,25 +386,55 @@ def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening
 
 
 def _wider(name: str, domain: Range, value: float) -> tuple[float, float] | None:
-    """Return a range that is half as wide again at the end where a value lies; None: it lies at neither."""
+    """Return a range that is half as wide again at the end where a value lies, as far as is allowed.
+
+    None: the value lies at neither end, or that end is the last value that is allowed.
+    """
     log = domain.log and domain.low > 0 and value > 0
     low, high, at = (math.log(each) if log else each for each in (domain.low, domain.high, value))
-    reach, near = (high - low) / 2, _END * (high - low)
+    near = _END * (high - low)
     if at <= low + near:
-        ends = (low - reach, high)
-    elif at >= high - near:
-        ends = (low, high + reach)
-    else:
-        return None
-    to_low, to_high = (
-        domain.low if ends[0] == low else _number(math.exp(ends[0]) if log else ends[0], domain),
-        domain.high if ends[1] == high else _number(math.exp(ends[1]) if log else ends[1], domain),
-    )
+        to_low = _beyond(name, domain, domain.low, domain.high)
+        return None if to_low >= domain.low else (to_low, float(domain.high))
+    if at >= high - near:
+        to_high = _beyond(name, domain, domain.high, domain.low)
+        return None if to_high <= domain.high else (float(domain.low), to_high)
+    return None
+
+
+def _beyond(name: str, domain: Range, end: float, other: float) -> float:
+    """Return where a range ends that is half as wide again at an end, or the last value that is allowed."""
+    ratio = math.sqrt(end / other) if domain.low > 0 else 1.0
+    least = domain.step or isinstance(domain.low, int)
+    further = end + math.copysign(max(abs(end - other) / 2, least), end - other)
+    wanted = end * ratio if domain.log else further
     allowed = RANGES.get(name)
-    if allowed is not None and not (allowed.accepts(to_low) and allowed.accepts(to_high)):
-        return None
-    return to_low, to_high
+    if allowed is None or allowed.accepts(_number(wanted, domain)):
+        return _number(wanted, domain)
+    if allowed.accepts(_number(end * ratio, domain)) and not allowed.accepts(0.0):
+        # what has to be above 0 goes half as far again in ratio
+        return _number(end * ratio, domain)
+    inside, outside = float(end), wanted
+    for _ in range(_HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if allowed.accepts(middle) else (inside, middle)
+    plain = (0.0, _number(inside, domain), _inward(inside, end, domain))
+    between = sorted((inside - _ROUNDING, end)) if inside < end else sorted((end, inside + _ROUNDING))
+    return next((each for each in plain if allowed.accepts(each) and between[0] <= each <= between[1]), end)
 
 
 def _number(value: float, domain: Range) -> float:
+    """Return a value as it is written: whole where the range is, in its steps, else with three digits."""
+    if domain.step is not None:
+        steps = math.trunc((value - domain.low) / domain.step + math.copysign(_ROUNDING, value - domain.low))
+        return float(f"{domain.low + steps * domain.step:.12g}")
     return float(round(value)) if isinstance(domain.low, int) else float(f"{value:.3g}")
+
+
+def _inward(value: float, end: float, domain: Range) -> float:
+    """Return a value as :func:`_number` does, but no farther from an end of its range."""
+    towards = math.ceil if value < end else math.floor
+    if isinstance(domain.low, int) or not value:
+        return float(towards(value))
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return float(f"{towards(value / unit) * unit:.3g}")

@@ -38,6 +38,7 @@ from tempopt.confirmation.timing import timing_tickets
 from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import added_pairs, current_round, finished, next_number, of_kind, over, pairs_of
 from tempopt.seeds import derive, seed_name
+from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.temperature import GROUPS, is_neutral
 
 if TYPE_CHECKING:
@@ -208,7 +209,10 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     if of_kind(tickets, "choose", of_round=now):
         choosing = most_to_choose(tickets, spec, (*SEARCHED, *REMATCHED))
     else:
-        choosing = seeds * sum(each for count in asked.values() if (each := min(count, most)) > 1)
+        # tempopt's sampler names sets that no run has tried, too
+        named = spec.study.sampler.name == KNOWLEDGE_GRADIENT
+        counts = [most if named and count >= FEWEST else min(count, most) for count in asked.values()]
+        choosing = seeds * sum(count for count in counts if count > 1)
     return confirming + rematch + choosing + after
 
 

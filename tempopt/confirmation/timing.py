@@ -30,6 +30,19 @@ def timing_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTic
         tickets: All tickets of the study, which are all over, the confirmation's among them.
         spec: The study's spec.
     """
+    if STEP_TIME not in spec.study.guards:
+        return []
+    answer = gain(Evidence(tickets, spec, current_round(tickets)))
+    return timing_runs(tickets, spec) if answer is not None and answer.significant else []
+
+
+def timing_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
+    """Return the runs that time a step if a gain is shown; none if they are not asked for, or there already.
+
+    Args:
+        tickets: As for :func:`timing_tickets`.
+        spec: The study's spec.
+    """
     now = current_round(tickets)
     arms = confirmed_arms(of_kind(tickets, "confirm", of_round=now))
     if STEP_TIME not in spec.study.guards or not {"search", "baseline"} <= arms.keys():
@@ -38,11 +51,7 @@ def timing_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTic
         return []
     if of_kind(tickets, "timing", of_round=now):
         return []
-    evidence = Evidence(tickets, spec, now)
-    answer = gain(evidence)
-    if answer is None or not answer.significant:
-        return []
-    first = next_number(tickets, "timing")
+    alpha, first = Evidence(tickets, spec, now).alpha, next_number(tickets, "timing")
     return [
         NewTicket(
             kind="timing",
@@ -53,7 +62,7 @@ def timing_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTic
             parameters=arms["search"],
             round=now,
         )
-        for pair in range(max(REPETITIONS, least_pairs(spec.study.test, evidence.alpha)))
+        for pair in range(max(REPETITIONS, least_pairs(spec.study.test, alpha)))
     ]
 
 

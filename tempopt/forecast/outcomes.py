@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -15,14 +15,24 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from tempopt.confirmation.stages import first_tickets, next_tickets
+from tempopt.confirmation.timing import timing_runs
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import arms_of, oriented
 from tempopt.sampling.initial_design import first_trial
-from tempopt.sampling.unit_cube import at_places
+from tempopt.sampling.unit_cube import at_place, at_places
 from tempopt.seeds import derive
-from tempopt.spec.search_space import Arm, distinct
+from tempopt.spec.domains import Choices
+from tempopt.spec.search_space import Arm, constant_grid, distinct
+from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import active_groups, is_neutral, training_key
+from tempopt.temperature import (
+    NEUTRAL,
+    NORMALISATION,
+    active_groups,
+    constant_levels,
+    is_neutral,
+    training_key,
+)
 
 if TYPE_CHECKING:
     from tempopt.confirmation.selection import Recommend
@@ -32,6 +42,10 @@ CLEAR_GAIN = 3.0
 
 _POINTS = 40
 _NOISE = 0.01
+_FAR = 1e6
+_CLIMBED = 3
+_TWO = 2
+_PLACES = (0.25, 0.75)
 
 
 class Outcome(Protocol):
@@ -139,9 +153,12 @@ class Space:
         """Return how many parts a plan has that could be taken away."""
         key = training_key(parameters)
         if key not in self._parts:
-            values = {name: self.spec.search[name].baseline for name in self.spec.method_names}
-            methods = sum(parameters.get(name, value) != value for name, value in values.items())
-            self._parts[key] = len(active_groups(parameters)) + methods
+            methods = {
+                name: NEUTRAL[name] if name in NORMALISATION else self.spec.search[name].baseline
+                for name in self.spec.method_names
+            }
+            changed = sum(parameters.get(name, value) != value for name, value in methods.items())
+            self._parts[key] = len(active_groups(parameters)) + changed
         return self._parts[key]
 
     @cached_property
@@ -154,6 +171,42 @@ class Space:
         """The points but τ = 1, those with the fewest parts first."""
         others = [each for each in self.points if not is_neutral(self.parameters(each))]
         return sorted(others, key=lambda each: self.parts(self.parameters(each)))
+
+    @cached_property
+    def richest(self) -> list[list[dict[str, Any]]]:
+        """The points, with others that have more parts, in one or two orders.
+
+        Those first that have the most parts of a plan; and, where others have more methods, those first that
+        have the most of these: under some normalisers a plan has no entropy term.
+        """
+        plans = self._climbed(self.riches)
+        methods = self._climbed(lambda point: self.riches(point)[::-1])
+        return [plans] if self.riches(plans[0]) == self.riches(methods[0]) else [plans, methods]
+
+    def _climbed(self, riches: Callable[[dict[str, Any]], tuple[int, int]]) -> list[dict[str, Any]]:
+        drawn = sorted(self.points, key=riches, reverse=True)
+        found = []
+        for point in drawn[:_CLIMBED]:
+            for name, values in 2 * [*self._values.items()]:
+                point = max((point, *({**point, name: value} for value in values)), key=riches)
+            found.append(point)
+        known = {distinct(self.parameters(each)): each for each in [*found, *drawn]}
+        return sorted(known.values(), key=riches, reverse=True)
+
+    @cached_property
+    def _values(self) -> dict[str, list[Any]]:
+        return {
+            name: list(domain.choices)
+            if isinstance(domain := self.spec.search[name], Choices)
+            else [at_place(each, place) for place in _PLACES]
+            for name, each in self.spec.space("search").items()
+        }
+
+    def riches(self, point: dict[str, Any]) -> tuple[int, int]:
+        """Return how many parts of its plan a point has, and how many methods."""
+        parameters = self.parameters(point)
+        plan = len(active_groups(parameters))
+        return plan, self.parts(parameters) - plan
 
     @cached_property
     def at_one(self) -> list[dict[str, Any]]:
@@ -208,6 +261,7 @@ class Extreme:
         own: Whether the rematch finds nothing better than the winner's own other parameters.
         exchanged: Whether the winner is better with the baseline's other parameters.
         ahead: Whether the winner is ahead on the confirming seeds, by too little to stop; else it is behind.
+        simpler: Which of the simpler plans alone is as good as the winner, from 0.
     """
 
     space: Space
@@ -216,19 +270,26 @@ class Extreme:
     own: bool
     exchanged: bool
     ahead: bool
+    simpler: int = 0
 
     def sampled(self, ticket: NewTicket, place: int) -> dict[str, Any]:
         """Return the best points first, then others; of a constant, its temperature."""
-        if ticket.kind == "search" and place < len(self.best):
-            return self.best[place]
+        if ticket.kind == "search":
+            # what study.enqueue gives is no part of them: the trials after it begin anew
+            given = len(self.space.spec.study.enqueue) if self.ties else 0
+            place_of_best = place - given if place >= given else place
+            if place_of_best < len(self.best):
+                return self.best[place_of_best]
         return self.space.drawn(ticket, place, 0)
 
     def value(self, row: TicketRow) -> float:
         """Return a value that has no noise."""
         match row.kind:
             case "constant":
-                # the first one is τ = 1, which shares the runs of the baseline
-                return float(row.number) if self.ties else -float(row.number)
+                return -float(row.number) - _FAR * (self._alike(row.parameters or {}) == self.ties)
+            case "search" if self.ties:
+                own = distinct(row.parameters or {}) == distinct(self.space.parameters(self.best[0]))
+                return _FAR * own - row.number
             case "baseline" | "search":
                 return -float(row.number)
             case "rematch":
@@ -243,13 +304,18 @@ class Extreme:
         assert row.pair is not None
         return 1.0 if row.pair % 2 == 0 else -0.9
 
+    def _alike(self, constant: Parameters) -> bool:
+        """Whether a constant shares runs with the baseline, or with the winner without its other parts."""
+        level = constant["temperature_init"]
+        return is_neutral(constant) or level in constant_levels(self.space.parameters(self.best[0]))
+
     def _chosen(self, row: TicketRow) -> float:
         rank = row.candidate or 0
         if row.arm == "exchange":
             return 0.0 if rank == 0 else 1.0 if self.exchanged else -1.0
         if row.arm == "simpler":
-            # ranks 0 and 1 are the winner and the baseline; a simpler plan is as good as the winner
-            return -5.0 if rank == 1 else 2.0
+            # ranks 0 and 1 are the winner and the baseline
+            return 2.0 if rank in (0, 2 + self.simpler) else -5.0
         low = -5.0 if row.arm == "baseline" else 0.0
         if not self.ties:
             return low - rank
@@ -275,10 +341,12 @@ def most(spec: StudySpec) -> Iterator[Made]:
     # a gain that is shown at the last look takes the winner apart, as "full" does in any case
     full = {"ablation": "full"} if spec.study.ablation == "auto" else {}
     space = Space(_by_students_test(spec, **full))
-    richest = space.by_parts[::-1]
-    yield _extreme(space, richest, many=True)
-    if spec.other_names:
-        yield _extreme(space, richest, many=True, exchanged=True)
+    for best in space.richest:
+        # of two parts one alone may be what is confirmed, or trained without the other anyway
+        both = spec.study.ablation != "none" and space.riches(best[0])[0] == _TWO
+        for exchanged in (False, True) if spec.other_names else (False,):
+            for simpler in (0, 1) if both else (0,):
+                yield _extreme(space, best, many=True, exchanged=exchanged, simpler=simpler)
 
 
 def _extreme(
@@ -288,9 +356,40 @@ def _extreme(
     many: bool = False,
     own: bool = False,
     exchanged: bool = False,
+    simpler: int = 0,
 ) -> Made:
-    outcome = Extreme(space=space, best=best, ties=many, own=own, exchanged=exchanged, ahead=many)
-    return carried_out(space.spec, outcome)
+    outcome = Extreme(
+        space=space, best=best, ties=many, own=own, exchanged=exchanged, ahead=many, simpler=simpler
+    )
+    if not many:
+        return carried_out(space.spec, outcome)
+    made = carried_out(space.spec, outcome, _named(space, best))
+    # these follow where a gain is shown, which no values show at the last look and at none before
+    timed = [
+        _done(new, len(made.rows) + place, space.spec, outcome)
+        for place, new in enumerate(timing_runs(made.rows, space.spec))
+    ]
+    return Made((*made.batches, tuple(timed))) if timed else made
+
+
+def _named(space: Space, best: list[dict[str, Any]]) -> Recommend | None:
+    """Return what names as many candidates as there may be; tempopt's sampler names untried sets, too."""
+    spec = space.spec
+    if spec.study.sampler.name != KNOWLEDGE_GRADIENT:
+        return None
+
+    def named(arm: Any, count: int) -> list[Parameters]:
+        runs = {"search": spec.study.trials, "constant": spec.num_constant}.get(arm, 0)
+        if runs < FEWEST or not spec.space(arm):
+            return []
+        if arm == "search":
+            return [space.parameters(each) for each in best[:count]]
+        own = {1.0, *constant_levels(space.parameters(best[0]))}
+        levels = constant_grid(spec.space(), count + len(own))
+        others = [each for each in levels if each not in own]
+        return [spec.parameters("constant", {"temperature_init": each}) for each in others[:count]]
+
+    return named
 
 
 def likely(spec: StudySpec, studies: int) -> Iterator[tuple[bool, Made]]:

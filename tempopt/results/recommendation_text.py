@@ -130,8 +130,12 @@ def _widen(result: StudyResult, found: Recommendation) -> str:
 
 def widen_command(name: str, widen: tuple[Widening, ...]) -> str:
     """Return the command that widens ranges of a study and goes on searching."""
+    # the end alone, so that log, step, baseline and when: stay
     sets = (
-        shlex.quote(f"search.{each.name}={{low: {each.to_low:g}, high: {each.to_high:g}}}") for each in widen
+        f"search.{each.name}.low={each.to_low:g}"
+        if each.to_low < each.low
+        else f"search.{each.name}.high={each.to_high:g}"
+        for each in widen
     )
     return " ".join([f"tempopt resume {shlex.quote(name)}", *(f"--amend {text}" for text in sets)])
 

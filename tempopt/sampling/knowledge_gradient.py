@@ -33,14 +33,13 @@ from tempopt.sampling.surrogate import (
     select_batch,
 )
 from tempopt.sampling.unit_cube import at_place, at_places, nearest, place_of
+from tempopt.spec.sections import FEWEST
 
 Array = NDArray[np.float64]
 Row = TypeVar("Row", bound=tuple[Any, ...])
 Describe = Callable[[Mapping[str, Any]], Array]
 """Turns sampled values into the features of the parameter set that they make."""
 
-FEWEST = 3
-"""Complete runs below which nothing is said."""
 _ENOUGH = 6
 _COMPLETE = 1 / 3
 """Least share of ended trials that are complete: the prediction of final values is fitted to them."""

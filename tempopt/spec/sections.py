@@ -32,6 +32,9 @@ from tempopt.statistics.paired_tests import Direction, Test, least_pairs
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
 
+FEWEST = 3
+"""Complete runs of an arm below which that sampler says nothing."""
+
 # Why methods that are often asked for are none of the samplers; more of it is in docs/specs.md.
 _WHY_NOT = {
     "pbt": "Population-based training changes parameters within a run; search a schedule instead.",

@@ -12,8 +12,10 @@ from tempopt.confirmation.recommendation import Recommendation, at_ends
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
+from tempopt.results.recommendation_text import widen_command
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Stage, paired, pairs_to_add
+from tempopt.study.amend import with_changes
 from tempopt.temperature import active_groups
 from tests.simulated import SPACE, Simulated
 
@@ -189,6 +191,30 @@ def test_where_pairs_do_not_differ_at_all_no_number_of_them_is_given() -> None:
             {"entropy_lambda": 0.01, "temperature_init": 2.0},
             ("entropy_lambda", -0.01, 0.02),
         ),
+        # half as wide again would be below 0, where there is no temperature
+        (
+            {"temperature_init": {"low": 0.25, "high": 4.0, "log": False}},
+            {"temperature_init": 0.25},
+            ("temperature_init", 0.0625, 4.0),
+        ),
+        # as far as is allowed, and no farther
+        (
+            {"temperature_init": {"low": 2e-6, "high": 4.0}},
+            {"temperature_init": 2e-6},
+            ("temperature_init", 1e-6, 4.0),
+        ),
+        ({"temperature_init": {"low": 1e-6, "high": 4.0}}, {"temperature_init": 1e-6}, None),
+        (
+            {"length_power": {"low": 0.1, "high": 1.0}, "length_scaling": ["log_n_power"], **CHOICE},
+            {"temperature_init": 2.0, "length_scaling": "log_n_power", "length_power": 0.1},
+            ("length_power", 0.0, 1.0),
+        ),
+        # in whole steps, and at least one of them
+        (
+            {"temperature_init": {"low": 0.5, "high": 1.0, "step": 0.5}},
+            {"temperature_init": 1.0},
+            ("temperature_init", 0.5, 1.5),
+        ),
         # what only shapes a schedule, and what is no temperature
         (
             {**FINAL, "schedule": ["hold_anneal"], "hold_fraction": {"low": 0.1, "high": 0.5}},
@@ -214,6 +240,44 @@ def test_a_winner_at_the_end_of_its_range_says_to_widen_it_and_what_to_do_until_
     found = of(conclude(whole_study, [], spec))
     assert (found.action, found.now) == ("widen_range", "train_at_constant")
     assert [(each.name, each.value, each.to_high) for each in found.widen] == [("temperature_init", 4.0, 8.0)]
+
+
+def test_the_widened_range_is_one_that_a_spec_accepts_with_all_else_as_it_was(make_spec: Any) -> None:
+    spec = make_spec({"search": {"temperature_init": {"low": 0.3, "high": 4.0, "log": False}}})
+    (found,) = at_ends({"temperature_init": 0.3}, spec)
+    command = widen_command("pairs", (found,))
+    assert command == "tempopt resume pairs --amend search.temperature_init.low=0.0822"
+    wider = with_changes(spec, [command.split("--amend ")[1]]).search["temperature_init"]
+    assert (wider.low, wider.high, wider.log) == (0.0822, 4.0, False)
+
+
+def test_a_comparison_whose_pairs_gain_all_alike_leaves_the_number_of_pairs_to_the_other(
+    make_spec: Any, make_ticket: Any
+) -> None:
+    gains = noisy(0.02)
+
+    def confirmed(arm: str, number: int, values: list[float], **parameters: float) -> list[TicketRow]:
+        return [
+            make_ticket("confirm", 10 * number + pair, value, arm=arm, pair=pair, parameters=parameters)
+            for pair, value in enumerate(values)
+        ]
+
+    def recommended(twin: list[float]) -> Recommendation:
+        tickets = [
+            make_ticket("search", 0, 0.5, parameters={"temperature_init": 2.0, "lr": 0.1}),
+            *confirmed("search", 0, [0.5 + gain for gain in gains], temperature_init=2.0, lr=0.1),
+            *confirmed("baseline", 1, [0.5] * 8, temperature_init=1.0, lr=0.2),
+            *confirmed("twin", 2, twin, temperature_init=1.0, lr=0.1),
+        ]
+        space = {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}}
+        return of(conclude(tickets, [], make_spec({"search": space}, min_gain=0.05)))
+
+    alone = recommended([0.5] * 8)
+    beside = recommended([0.49 + gain for gain in gains])
+    assert alone.action == beside.action == "more_pairs"
+    assert alone.pairs is not None and beside.pairs is not None and alone.pairs.pairs == beside.pairs.pairs
+    # the twin is as good on every pair: no number of pairs shows a gain over it
+    assert recommended([0.5 + gain for gain in gains]).action == "change_nothing"
 
 
 def by_part(t: TicketRow, parts: dict[str, float]) -> float:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tempopt.forecast.outcomes import likely
+from tempopt.forecast.outcomes import Space, likely
 from tempopt.forecast.runs import TRAINED, Forecast, run_seconds
 from tempopt.records.rows import TicketRow
+from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import is_neutral
 from tempopt.workers.messages import Times
 from tests.simulated import SPACE, Simulated
@@ -96,6 +97,95 @@ def test_studies_that_turn_out_in_any_way_have_runs_in_the_range(
         counts.append(len(Simulated(spec, worth).run().rows))
     assert runs.least <= min(counts)
     assert max(counts) <= runs.most
+
+
+PARTS = {
+    "temperature_init": {"low": 0.25, "high": 4.0},
+    "temperature_final": {"low": 0.25, "high": 4.0},
+    "schedule": ["constant", "linear"],
+    "length_scaling": ["none", "log_n"],
+    "layer_pattern": ["uniform", "linear"],
+    "layer_ratio": {"low": 0.5, "high": 2.0},
+    "entropy_lambda": [0.0, 0.01],
+    "normaliser": ["softmax", "sparsemax"],
+    "output_temperature": {"low": 0.5, "high": 2.0},
+    "dropout": {"choices": [0.0, 0.1], "baseline": 0.0},
+    "lr": {"low": 0.001, "high": 0.1},
+}
+_ALONE = {"temperature_final": "schedule", "schedule": "temperature_final"}
+_ALONE |= {"layer_pattern": "layer_ratio", "layer_ratio": "layer_pattern"}
+
+
+def drawn_spec(make_spec: Any, number: int) -> StudySpec:
+    """Return a spec that is drawn at random, another for each number."""
+    draw = random.Random(number)
+    names = {"temperature_init", *draw.sample(sorted(PARTS), draw.randint(1, 8))}
+    names |= {_ALONE[name] for name in names if name in _ALONE}
+    search = {name: each for name, each in PARTS.items() if name in names}
+    if draw.random() < 0.3:
+        search["temperature_init"] = [0.5, 1.0, 2.0]
+    confirm = draw.choice([6, {"min": 2, "max": 7}])
+    return make_spec(  # type: ignore[no-any-return]
+        {"search": search},
+        trials=draw.randint(1, 8),
+        candidates=draw.randint(1, 4),
+        seeds={"choose": draw.randint(1, 4), "confirm": confirm},
+        ablation=draw.choice(["auto", "full", "none"]),
+        init_only=draw.choice([True, False]),
+        guards=draw.choice([{}, {"step_time": "<= +5%"}]),
+        arms=draw.choice([{}, {"baseline": 1}, {"constant": 1}]),
+        enqueue=draw.choice([[], [{"temperature_init": 1.0}]]),
+    )
+
+
+def most_of_some(spec: StudySpec, number: int, studies: int) -> int:
+    """Return the most runs that some studies have whose runs turn out at random."""
+    counts, space = [], Space(spec)
+    for study in range(studies):
+        draw = random.Random(f"{number} {study}")
+        gain, noise = draw.choice([0.0, 4.0, 4.0]), draw.choice([0.0, 1.0])
+        fails, of_parts = draw.choice([0.0, 0.0, 0.2]), draw.choice([0, 1])
+
+        def worth(row: TicketRow) -> float | None:
+            if draw.random() < fails:  # noqa: B023
+                return None
+            parts = space.parts(row.parameters or {})
+            return gain * (parts if of_parts else parts > 0) + noise * draw.gauss(0.0, 1.0)  # noqa: B023
+
+        counts.append(len(Simulated(spec, worth).run().rows))
+    return max(counts)
+
+
+# the first five had more than was said, the others study.enqueue or nothing to take apart
+@pytest.mark.parametrize("number", [4, 6, 8, 11, 18, 17, 0])
+def test_no_study_has_more_runs_than_are_said(number: int, make_spec: Any) -> None:
+    spec = drawn_spec(make_spec, number)
+    assert most_of_some(spec, number, 3) <= Forecast(spec, studies=2).runs().most
+
+
+@pytest.mark.long
+def test_none_of_very_many_studies_has_more_runs_than_are_said(make_spec: Any) -> None:
+    for number in range(150):
+        spec = drawn_spec(make_spec, number)
+        assert most_of_some(spec, number, 4) <= Forecast(spec, studies=2).runs().most, number
+
+
+@pytest.mark.parametrize(
+    ("sections", "study", "more"),
+    [
+        # steps are timed in 8 runs of their own
+        (TAU, {"guards": {"step_time": "<= +5%"}}, 8),
+        # tempopt's sampler may name 3 candidates out of 3 runs, and 4 sets that none of 3 trials has tried
+        (TAU, {"trials": 3, "candidates": 4}, 2 * (4 - 2)),
+    ],
+)
+def test_runs_that_need_not_be_are_among_the_most(
+    make_spec: Any, sections: dict[str, Any], study: dict[str, Any], more: int
+) -> None:
+    plain = {**SMALL, "seeds": {"choose": 2, "confirm": 3}}
+    least = {**plain, "trials": study.get("trials", plain["trials"])}
+    most = [Forecast(make_spec(sections, **each)).runs().most for each in (least, {**plain, **study})]
+    assert most[1] - most[0] == more
 
 
 def test_drawn_studies_show_a_gain_where_they_have_one(make_spec: Any) -> None:
