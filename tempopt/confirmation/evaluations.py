@@ -117,7 +117,7 @@ def evaluations(
     the baseline and the twin are measured under the plans of inference, too, on the validation data, where
     the best is picked, and on those of the confirmation; the runs of a comparison are not. What is guarded is
     measured with the value of the runs that search, by which further ones are chosen, and of those that
-    confirm.
+    confirm or take the winner apart; of the baseline's models under each plan of inference, too.
 
     Args:
         kind: Kind of the ticket.
@@ -127,7 +127,7 @@ def evaluations(
         own: Parameters of the ticket, whose normaliser stays at inference.
     """
     on = dataloader(kind, spec)
-    guards = spec.study.guarded_metrics if kind in (*SAMPLED, "confirm") else []
+    guards = spec.study.guarded_metrics if kind in (*SAMPLED, "confirm", "ablation") else []
     plain, current = (guards if counted(kind, spec) == name else [] for name in (on, f"{on}_current"))
     measured = [
         Evaluation(name=on, on=on, guards=plain),
@@ -145,7 +145,12 @@ def evaluations(
     kept = {name: value for name, value in own.items() if name in NORMALISATION}
     return measured + [
         # under some normalisers there is no temperature to speak of
-        Evaluation(name=f"{loader}:{name}", on=loader, temperature=effective({**plan, **kept}))
+        Evaluation(
+            name=f"{loader}:{name}",
+            on=loader,
+            temperature=effective({**plan, **kept}),
+            guards=guards if loader == on and "baseline" in arms else [],
+        )
         for loader in loaders
         for name, plan in plans.items()
     ]

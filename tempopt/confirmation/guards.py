@@ -1,4 +1,4 @@
-"""Whether the winner keeps the guards of a study: non-inferiority to the baseline, guard by guard.
+"""Whether the winner, or something simpler, keeps the guards of a study: non-inferiority to the baseline.
 
 Pure: rows and measurements in, answers out. Runs count as in comparisons.py: a pair of which a run was lost
 is left out, and a run that diverged counts with the worst value that any run of the two arms reached. Which
@@ -15,7 +15,8 @@ from typing import Literal
 
 from tempopt.confirmation.comparisons import Evidence, Runs
 from tempopt.confirmation.evaluations import counted
-from tempopt.records.rows import Measurement, TicketRow
+from tempopt.confirmation.inference import counting
+from tempopt.records.rows import Kind, Measurement, TicketRow
 from tempopt.records.tickets import finished, of_kind, usable
 from tempopt.spec.guards import STEP_TIME, GuardSpec
 from tempopt.statistics.non_inferiority import headroom
@@ -28,6 +29,9 @@ NO_GAIN = "no gain is shown"
 PENDING = "its runs are not over"
 NO_GPU = "no pair of confirming runs was trained on GPUs"
 FAILED = "all of its runs failed"
+NOT_THERE = "it was not measured at that temperature"
+WINNER_ALONE = "steps are timed for the winner alone"
+UNTRAINED = "models trained at τ = 1 are trained as before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,40 +82,84 @@ class Guard:
 
 
 def judged_guards(
-    evidence: Evidence, measurements: Iterable[Measurement], *, gained: bool
+    evidence: Evidence,
+    measurements: Iterable[Measurement],
+    *,
+    gained: bool,
+    arm: str = "search",
+    kind: Kind = "confirm",
+    reference: str = "baseline",
 ) -> tuple[Guard, ...]:
     """Return what the pairs of a verdict say of each guard of the study, in the order of the spec.
 
     Args:
         evidence: The pairs.
-        measurements: What confirm and timing runs measured at their end.
+        measurements: What confirm, ablation and timing runs measured at their end.
         gained: Whether a gain is shown: without one no step is timed.
+        arm: Arm that is to keep the guards; of any but the winner's no step is timed.
+        kind: Kind of its runs.
+        reference: Arm that it is compared with.
     """
-    specs = evidence.spec.study.guarded
-    if not specs:
-        return ()
-    named: dict[str, dict[int, float]] = {}
-    for each in measurements:
-        named.setdefault(each.name, {})[each.ticket_id] = each.value
+    named = _by_name(measurements)
     found = []
-    for spec in specs:
+    for spec in evidence.spec.study.guarded:
         if spec.is_metric:
             own = named.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
-            arms = [_measured(evidence, arm, own) for arm in ("search", "baseline")]
-            found.append(_judged(spec, evidence, *arms, why=FAILED))
-        elif spec.name == STEP_TIME:
+            runs = _measured(evidence, arm, own, kind), _measured(evidence, reference, own)
+            found.append(_judged(spec, evidence, *runs, why=FAILED))
+        elif spec.name != STEP_TIME:
+            peaks = _peaks(evidence, arm, kind), _peaks(evidence, reference)
+            found.append(_judged(spec, evidence, *peaks, why=NO_GPU))
+        elif arm == "search":
             found.append(_timed(spec, evidence, named, gained=gained))
         else:
-            arms = [_peaks(evidence, arm) for arm in ("search", "baseline")]
-            found.append(_judged(spec, evidence, *arms, why=NO_GPU))
+            found.append(_not_measured(spec, WINNER_ALONE))
     return tuple(found)
 
 
-def _measured(evidence: Evidence, arm: str, values: Mapping[int, float]) -> list[Runs]:
+def guards_at_inference(
+    evidence: Evidence, measurements: Iterable[Measurement], plan: str
+) -> tuple[Guard, ...]:
+    """Return what is said of each guard of models trained at τ = 1 that are evaluated under another plan.
+
+    Metrics are compared on the pairs on which the gain under that plan is counted. What training takes stays
+    as it is, so that guards on it are kept.
+
+    Args:
+        evidence: The pairs.
+        measurements: What confirm runs measured at their end.
+        plan: Name of the plan.
+    """
+    named, on = _by_name(measurements), evidence.spec.study.confirm_on
+    found = []
+    for spec in evidence.spec.study.guarded:
+        if not spec.is_metric:
+            found.append(Guard(name=spec.name, text=spec.text, state="kept", side=spec.side, why=UNTRAINED))
+            continue
+        names = f"{on}:{plan}", counted("confirm", evidence.spec)
+        values = [named.get(guard_name(name, spec.name), {}) for name in names]
+        if not values[0]:
+            found.append(_not_measured(spec, NOT_THERE))
+            continue
+        runs = [counting(_measured(evidence, "baseline", each), on) for each in values]
+        found.append(_judged(spec, evidence, *runs, why=FAILED))
+    return tuple(found)
+
+
+def _by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]:
+    named: dict[str, dict[int, float]] = {}
+    for each in measurements:
+        named.setdefault(each.name, {})[each.ticket_id] = each.value
+    return named
+
+
+def _measured(
+    evidence: Evidence, arm: str, values: Mapping[int, float], kind: Kind = "confirm"
+) -> list[Runs]:
     """Return what the runs of an arm came to in a metric, round by round."""
     found = []
     for of_round in evidence.rounds:
-        runs = evidence.tickets("confirm", arm, of_round)
+        runs = evidence.tickets(kind, arm, of_round)
         reached = {
             t.pair: values[t.id]
             for t in runs
@@ -122,12 +170,12 @@ def _measured(evidence: Evidence, arm: str, values: Mapping[int, float]) -> list
     return found
 
 
-def _peaks(evidence: Evidence, arm: str) -> list[Runs]:
+def _peaks(evidence: Evidence, arm: str, kind: Kind = "confirm") -> list[Runs]:
     return [
         Runs(
             values={
                 t.pair: float(t.peak_memory)
-                for t in evidence.tickets("confirm", arm, of_round)
+                for t in evidence.tickets(kind, arm, of_round)
                 if t.pair is not None and usable(t) and t.peak_memory is not None
             }
         )

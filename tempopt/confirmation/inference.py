@@ -19,6 +19,7 @@ from tempopt.confirmation.evaluations import counted
 from tempopt.records.rows import Measurement
 from tempopt.records.tickets import oriented, usable
 from tempopt.statistics.fieller import Ratio, fieller
+from tempopt.workers.messages import GUARD
 
 AS_TRAINED = "as trained"
 """Name of a model's own plan among those that are compared."""
@@ -151,6 +152,8 @@ def _tuned(
                 continue
             pairs.add((of_round, ticket.pair))
             for name, value in measured.get(ticket.id, {}).items():
+                if GUARD in name:
+                    continue
                 loader, colon, plan = name.partition(":")
                 plan = plan if colon else AS_TRAINED
                 if loader == "validate" and (colon or name == "validate"):
@@ -192,6 +195,11 @@ def _divided(pairs: set[_Pair], on: str) -> tuple[set[_Pair], set[_Pair]]:
         return pairs, pairs
     counting = {pair for pair in pairs if _counts(pair[1], on)}
     return pairs - counting, counting
+
+
+def counting(runs: Sequence[Runs], on: str) -> list[Runs]:
+    """Return the runs on which a plan of inference is counted, round by round."""
+    return _only(runs, [frozenset(pair for pair in each.pairs if _counts(pair, on)) for each in runs])
 
 
 def _counts(pair: int, on: str) -> bool:

@@ -6,11 +6,11 @@ Pure. The order of precedence:
    on its own, do that. Else, if a gain of ``study.min_gain`` is still possible, add pairs. Else change
    nothing.
 2. A gain is shown, and is smaller than ``study.min_gain``: change nothing.
-3. A gain is shown, and the winner is not shown to keep a guard (``study.guards``): change nothing.
-4. A gain is shown. The simplest change is recommended that is shown to gain, is shown to keep
+3. A gain is shown. The simplest change is recommended that is shown to gain, is shown to keep
    ``study.keep_share`` of the winner's gain, and that the winner is not shown to beat by ``study.min_gain``:
    the temperature at inference only, then configurations with fewer parts than the winner, then the winner.
-   In a study with guards it is the winner, the only configuration that was tested on them.
+4. Nothing is recommended that is not shown to keep each guard (``study.guards``). Where the winner is not,
+   it is the simplest change that is shown to gain, those that keep enough of its gain first; else nothing.
 5. What is to be trained with lies at the end of a searched range: widen that range first.
 
 Where there is nothing to gain, the first verdict recommends a change in at most 2.5 % of studies: 2 % for the
@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, at_one, cautious, keeps
 from tempopt.confirmation.evaluations import inference_plans
+from tempopt.confirmation.guards import Guard
 from tempopt.confirmation.inference import AS_TRAINED
+from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.records.rows import Kind, Parameters
 from tempopt.records.tickets import ARMS, usable
-from tempopt.spec.domains import Range
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import ALPHA, pairs_to_add
-from tempopt.temperature import CREDITED, GROUPS, active_groups, moves, training_key
-from tempopt.temperature.ranges import RANGES
+from tempopt.temperature import active_groups, moves, training_key
 
 if TYPE_CHECKING:
     from tempopt.confirmation.verdict import Verdict
@@ -52,10 +52,6 @@ Action = Literal[
 
 _ALONE = 4
 """Inference alone, where no gain is shown, is judged at the level divided by this."""
-_END = 0.02
-"""So near to an end of its range, as a share of it, a value lies at the end."""
-_HALVINGS = 100
-_ROUNDING = 1e-9
 _PER_PAIR: tuple[Kind, ...] = ("confirm", "init_only")
 _CONSTANTS: tuple[Literal["constant_twin", "constant"], ...] = ("constant_twin", "constant")
 
@@ -78,24 +74,20 @@ class MorePairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Widening:
-    """A searched range at whose end a recommended value lies.
+class PassedOver:
+    """What would be recommended if it were shown to keep the guards of the study.
 
     Args:
-        name: The parameter.
-        value: The recommended value.
-        low: Lower end of the range that was searched.
-        high: Its upper end.
-        to_low: Lower end of the range to search.
-        to_high: Its upper end.
+        action: What it would be to do.
+        parameters: What to train with.
+        plan: Name of a plan of inference, None with it.
+        guards: Those that it is not shown to keep.
     """
 
-    name: str
-    value: float
-    low: float
-    high: float
-    to_low: float
-    to_high: float
+    action: Action
+    parameters: Parameters
+    plan: str | None
+    guards: tuple[Guard, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +109,7 @@ class Recommendation:
             nothing bounds it.
         pairs: What would decide; None unless the action is ``more_pairs``.
         widen: The ranges to widen; empty unless the action is ``widen_range``.
+        passed_over: What is simpler and is not recommended because of a guard alone.
     """
 
     action: Action
@@ -130,6 +123,7 @@ class Recommendation:
     excluded: float | None = None
     pairs: MorePairs | None = None
     widen: tuple[Widening, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +137,24 @@ class _Option:
     winner: Answer | None
     plan: str | None = None
 
+    guards: tuple[Guard, ...] = ()
+
+    def gains(self, min_gain: float) -> bool:
+        """Whether its gain is shown, and worth having."""
+        return self.gain is not None and self.gain.significant and self.gain.paired.gain >= min_gain
+
     def replaces_winner(self, min_gain: float) -> bool:
-        gains = self.gain is not None and self.gain.significant and self.gain.paired.gain >= min_gain
         over = self.winner
         behind = over is not None and over.significant and over.paired.gain >= min_gain
-        return gains and self.kept and not behind
+        return self.gains(min_gain) and self.kept and not behind
+
+    @property
+    def in_the_way(self) -> tuple[Guard, ...]:
+        """The guards that it may not be recommended for."""
+        return tuple(guard for guard in self.guards if guard.in_the_way)
+
+    def passed_over(self, guards: tuple[Guard, ...]) -> PassedOver:
+        return PassedOver(action=self.action, parameters=self.parameters, plan=self.plan, guards=guards)
 
 
 def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
@@ -160,21 +167,12 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     min_gain = evidence.spec.study.worth_having(_mean(evidence.runs("baseline")))
     if not verdict.total.significant:
         return _none_shown(verdict, evidence, min_gain)
-    if verdict.total.paired.gain < min_gain or not verdict.guards_kept:
+    if verdict.total.paired.gain < min_gain:
         return _change_nothing(verdict, min_gain)
-    options: list[_Option] = []
-    if not verdict.guards:
-        options = [*_inference(verdict), *sorted(_fewer_parts(verdict, evidence), key=_parts)]
-    found = next((each for each in options if each.replaces_winner(min_gain)), None)
+    options = [*_inference(verdict), *sorted(_fewer_parts(verdict, evidence), key=_parts)]
+    found, passed_over = _picked(verdict, options, min_gain)
     if found is None:
-        found = _Option(
-            action=_training(verdict.params),
-            parameters=verdict.params,
-            gain=verdict.total,
-            kept=True,
-            winner=None,
-            plan=_winners_plan(verdict, min_gain),
-        )
+        return _change_nothing(verdict, min_gain, passed_over=passed_over)
     widen = () if found.action == "inference_only" else tuple(at_ends(found.parameters, evidence.spec))
     return Recommendation(
         action="widen_range" if widen else found.action,
@@ -186,7 +184,36 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
         winner=found.winner,
         min_gain=min_gain,
         widen=widen,
+        passed_over=passed_over,
     )
+
+
+def _picked(
+    verdict: Verdict, options: Sequence[_Option], min_gain: float
+) -> tuple[_Option | None, tuple[PassedOver, ...]]:
+    """Return what to do where a gain is shown, and what guards are in the way of; None: change nothing."""
+    if verdict.guards_kept:
+        fit = [each for each in options if each.replaces_winner(min_gain)]
+    else:
+        # the winner is out, and what it would be better by does not count: what keeps enough of it goes first
+        gaining = [each for each in options if each.gains(min_gain)]
+        fit = sorted(gaining, key=lambda each: not each.kept)
+    passed_over: list[PassedOver] = []
+    for option in fit:
+        if not (broken := option.in_the_way):
+            return option, tuple(passed_over)
+        passed_over.append(option.passed_over(broken))
+    if not verdict.guards_kept:
+        return None, tuple(passed_over)
+    winner = _Option(
+        action=_training(verdict.params),
+        parameters=verdict.params,
+        gain=verdict.total,
+        kept=True,
+        winner=None,
+        plan=_winners_plan(verdict, min_gain),
+    )
+    return winner, tuple(passed_over)
 
 
 def _mean(runs: Sequence[Runs]) -> float:
@@ -195,11 +222,14 @@ def _mean(runs: Sequence[Runs]) -> float:
 
 
 def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recommendation:
-    for option in () if verdict.guards else _inference(verdict):
+    passed_over: list[PassedOver] = []
+    for option in _inference(verdict):
         assert option.gain is not None
         test = option.gain.paired
         alone = option.gain.significant and test.p_value < ALPHA / _ALONE and test.gain >= min_gain
-        if alone:
+        if alone and option.in_the_way:
+            passed_over.append(option.passed_over(option.in_the_way))
+        elif alone:
             return Recommendation(
                 action="inference_only",
                 now="inference_only",
@@ -215,11 +245,17 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
     if min_gain and possible and not verdict.total.worse and not verdict.at_one:
         pairs = _more_pairs(evidence, min_gain)
         if pairs is not None:
-            return _change_nothing(verdict, min_gain, pairs)
-    return _change_nothing(verdict, min_gain)
+            return _change_nothing(verdict, min_gain, pairs, passed_over=passed_over)
+    return _change_nothing(verdict, min_gain, passed_over=passed_over)
 
 
-def _change_nothing(verdict: Verdict, min_gain: float, pairs: MorePairs | None = None) -> Recommendation:
+def _change_nothing(
+    verdict: Verdict,
+    min_gain: float,
+    pairs: MorePairs | None = None,
+    *,
+    passed_over: Sequence[PassedOver] = (),
+) -> Recommendation:
     return Recommendation(
         action="change_nothing" if pairs is None else "more_pairs",
         now="change_nothing",
@@ -227,6 +263,7 @@ def _change_nothing(verdict: Verdict, min_gain: float, pairs: MorePairs | None =
         min_gain=min_gain,
         excluded=_excluded(verdict),
         pairs=pairs,
+        passed_over=tuple(passed_over),
     )
 
 
@@ -250,6 +287,7 @@ def _inference(verdict: Verdict) -> Iterator[_Option]:
         kept=found.kept is not None and found.kept.significant,
         winner=found.difference,
         plan=found.plan,
+        guards=verdict.guards_of.get("inference_only", ()),
     )
 
 
@@ -266,6 +304,7 @@ def _fewer_parts(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             gain=simplest.gain,
             kept=simplest.holds,
             winner=simplest.lost,
+            guards=verdict.guards_of.get("simplest", ()),
         )
     constants = {"constant_twin": verdict.constant_twin_params, "constant": verdict.constant_params}
     over = {"constant_twin": verdict.over_constant_twin, "constant": verdict.over_constant}
@@ -286,6 +325,7 @@ def _fewer_parts(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             gain=cautious([evidence.compare(runs, each) for each in references]),
             kept=kept is not None and kept.significant,
             winner=over[arm],
+            guards=verdict.guards_of.get(arm, ()),
         )
 
 
@@ -359,82 +399,3 @@ def _priced(evidence: Evidence, pairs: int) -> MorePairs:
     return MorePairs(
         pairs=pairs, runs=total, seconds=each * total, gpu_seconds=cards * total if cards else None
     )
-
-
-def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening]:
-    """Return the searched ranges of temperatures at whose ends parameters lie, as far as they can be wider.
-
-    Numbers that shape a schedule (a power, a share of training) are no reason to search again.
-    """
-    for name, domain in spec.search.items():
-        value = parameters.get(name)
-        shapes = name in GROUPS["schedule"] and name not in GROUPS["level"]
-        if not isinstance(domain, Range) or name not in CREDITED or shapes:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        ends = _wider(name, domain, float(value))
-        if ends is not None:
-            yield Widening(
-                name=name,
-                value=float(value),
-                low=float(domain.low),
-                high=float(domain.high),
-                to_low=ends[0],
-                to_high=ends[1],
-            )
-
-
-def _wider(name: str, domain: Range, value: float) -> tuple[float, float] | None:
-    """Return a range that is half as wide again at the end where a value lies, as far as is allowed.
-
-    None: the value lies at neither end, or that end is the last value that is allowed.
-    """
-    log = domain.log and domain.low > 0 and value > 0
-    low, high, at = (math.log(each) if log else each for each in (domain.low, domain.high, value))
-    near = _END * (high - low)
-    if at <= low + near:
-        to_low = _beyond(name, domain, domain.low, domain.high)
-        return None if to_low >= domain.low else (to_low, float(domain.high))
-    if at >= high - near:
-        to_high = _beyond(name, domain, domain.high, domain.low)
-        return None if to_high <= domain.high else (float(domain.low), to_high)
-    return None
-
-
-def _beyond(name: str, domain: Range, end: float, other: float) -> float:
-    """Return where a range ends that is half as wide again at an end, or the last value that is allowed."""
-    ratio = math.sqrt(end / other) if domain.low > 0 else 1.0
-    least = domain.step or isinstance(domain.low, int)
-    further = end + math.copysign(max(abs(end - other) / 2, least), end - other)
-    wanted = end * ratio if domain.log else further
-    allowed = RANGES.get(name)
-    if allowed is None or allowed.accepts(_number(wanted, domain)):
-        return _number(wanted, domain)
-    if allowed.accepts(_number(end * ratio, domain)) and not allowed.accepts(0.0):
-        # what has to be above 0 goes half as far again in ratio
-        return _number(end * ratio, domain)
-    inside, outside = float(end), wanted
-    for _ in range(_HALVINGS):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if allowed.accepts(middle) else (inside, middle)
-    plain = (0.0, _number(inside, domain), _inward(inside, end, domain))
-    between = sorted((inside - _ROUNDING, end)) if inside < end else sorted((end, inside + _ROUNDING))
-    return next((each for each in plain if allowed.accepts(each) and between[0] <= each <= between[1]), end)
-
-
-def _number(value: float, domain: Range) -> float:
-    """Return a value as it is written: whole where the range is, in its steps, else with three digits."""
-    if domain.step is not None:
-        steps = math.trunc((value - domain.low) / domain.step + math.copysign(_ROUNDING, value - domain.low))
-        return float(f"{domain.low + steps * domain.step:.12g}")
-    return float(round(value)) if isinstance(domain.low, int) else float(f"{value:.3g}")
-
-
-def _inward(value: float, end: float, domain: Range) -> float:
-    """Return a value as :func:`_number` does, but no farther from an end of its range."""
-    towards = math.ceil if value < end else math.floor
-    if isinstance(domain.low, int) or not value:
-        return float(towards(value))
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
-    return float(f"{towards(value / unit) * unit:.3g}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simplest, taken_apart
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, gain, is_decided
-from tempopt.confirmation.guards import Guard, judged_guards
+from tempopt.confirmation.guards import Guard, guards_at_inference, judged_guards
 from tempopt.confirmation.inference import InferenceOnly, inference_only, share_of
 from tempopt.confirmation.pairs import confirmed_arms
 from tempopt.confirmation.recommendation import Recommendation, recommend
@@ -109,6 +109,8 @@ class Verdict:
         simplest: The simpler plan that was tested, None if there was none.
         failures: Rates of failed runs of winner and baseline, None if nothing counts as failed.
         guards: What is said of each guard of the study; empty where the winner is τ = 1 itself.
+        guards_of: The same for what is simpler than the winner: ``inference_only``, ``simplest``,
+            ``constant`` and ``constant_twin``, as far as there are such.
         round: Round of search tickets that it closes, from 0.
         looks: Verdicts that the study has had with this one, >= 1.
         alpha: Two-sided level that it may spend; p is given so that 0.05 is the limit all the same.
@@ -135,6 +137,7 @@ class Verdict:
     simplest: Simplest | None
     failures: FailureRates | None
     guards: tuple[Guard, ...]
+    guards_of: dict[str, tuple[Guard, ...]]
     round: int
     looks: int
     alpha: float
@@ -208,6 +211,8 @@ def _conclude_round(
     over_baseline = evidence.compare(winner, evidence.runs("baseline"))
     init_only = of_kind(tickets, "init_only", of_round=of_round)
     apart = _apart(tickets, evidence)
+    inference = inference_only(evidence, measurements, total)
+    simplest_plan = None if apart is None or not total.significant else _simplest(apart, arms, tickets)
     over = _over_constants(evidence, arms)
     # arms with equal parameters share their runs, and are one reference
     constants = {training_key(arms[arm]): answer for arm, answer in over.items()}
@@ -226,12 +231,13 @@ def _conclude_round(
         over_constant_twin=over.get("constant_twin"),
         constant_params=arms.get("constant"),
         constant_twin_params=arms.get("constant_twin"),
-        inference_only=inference_only(evidence, measurements, total),
+        inference_only=inference,
         init_only=_init_only(evidence, total) if init_only and finished(init_only) else None,
         parts=() if apart is None else _parts(apart, arms),
-        simplest=None if apart is None or not total.significant else _simplest(apart, arms, tickets),
+        simplest=simplest_plan,
         failures=_failures(evidence),
         guards=_guards(evidence, arms, measurements, total),
+        guards_of=_guards_of(evidence, apart, arms, measurements, inference, simplest_plan),
         round=of_round,
         looks=evidence.verdict,
         alpha=evidence.alpha,
@@ -258,9 +264,13 @@ def _runs_with(
     evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
 ) -> list[Runs]:
     """Return runs of these parameters: a confirmed arm's that has the same, else those of the ablation."""
-    text = training_key(parameters)
-    same = next((each for each in arms if training_key(arms[each]) == text), None)
+    same = _arm_of(arms, parameters)
     return evidence.runs(same) if same is not None else evidence.runs(arm, "ablation")
+
+
+def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
+    text = training_key(parameters)
+    return next((each for each in arms if training_key(arms[each]) == text), None)
 
 
 def _apart(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
@@ -319,6 +329,36 @@ def _guards(
     if training_key(arms["search"]) == training_key(arms["baseline"]):
         return ()
     return judged_guards(evidence, measurements, gained=total.significant)
+
+
+def _guards_of(
+    evidence: Evidence,
+    apart: Evidence | None,
+    arms: dict[Arm, Parameters],
+    measurements: Sequence[Measurement],
+    inference: InferenceOnly | None,
+    simplest: Simplest | None,
+) -> dict[str, tuple[Guard, ...]]:
+    """Return what is said of each guard for what is simpler than the winner."""
+    found: dict[str, tuple[Guard, ...]] = {}
+    if not evidence.spec.study.guards:
+        return found
+    if inference is not None:
+        found["inference_only"] = guards_at_inference(evidence, measurements, inference.plan)
+    constants: tuple[Arm, ...] = ("constant", "constant_twin")
+    for arm in constants:
+        if arm in arms:
+            found[arm] = judged_guards(evidence, measurements, gained=True, arm=arm)
+    if simplest is not None and apart is not None:
+        same = _arm_of(arms, simplest.parameters)
+        found["simplest"] = judged_guards(
+            apart,
+            measurements,
+            gained=True,
+            arm=same or SIMPLEST,
+            kind="confirm" if same else "ablation",
+        )
+    return found
 
 
 def _failures(evidence: Evidence) -> FailureRates | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from tempopt.confirmation.recommendation import Recommendation, Widening
+from tempopt.confirmation.recommendation import PassedOver, Recommendation
+from tempopt.confirmation.widening import Widening
 from tempopt.results.wording import (
     confidence,
     duration,
@@ -62,10 +63,12 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
         where = "at the same temperature"
     text = f"train {how}: {temperature_text(found.parameters)}. Evaluate {where}"
     if found.parameters == verdict.params:
-        return f"{text}. Nothing simpler is shown to do as well. {_as_code(result)}"
+        simpler = _passed_over(found) or " Nothing simpler is shown to do as well."
+        return f"{text}.{simpler} {_as_code(result)}"
     test = None if found.gain is None else found.gain.paired
     gain = "" if test is None else f" That gains {signed(test)} over τ = 1 ({numbers(test)})."
-    return f"{text}.{gain} The winner is not shown to be better than this{_by(found)}. {_as_code(result)}"
+    winner = _without_winner(verdict) or f" The winner is not shown to be better than this{_by(found)}."
+    return f"{text}.{gain}{winner}{_passed_over(found)} {_as_code(result)}"
 
 
 def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
@@ -79,20 +82,21 @@ def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation
         end = f"is not shown to be worth more{_by(found)}"
     else:
         end = "is not shown to gain anything"
-    return f"{text} Training at another temperature {end}. {_as_code(result)}"
+    training = _without_winner(verdict) or f" Training at another temperature {end}."
+    return f"{text}{training}{_passed_over(found)} {_as_code(result)}"
 
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     others = _others(found).removeprefix(" with ")
     text = f"change nothing: train and evaluate at τ = 1{f', with {others}' if others else ''}."
     if verdict.total.significant and not verdict.guards_kept:
-        names = " and ".join(guard.name for guard in verdict.guards if guard.in_the_way)
-        return f"{text} The gain is shown, but the winner is not shown to keep the guard on {names}."
+        return f"{text} The gain is shown.{_without_winner(verdict)}{_passed_over(found)}"
     if verdict.total.significant:
         return (
             f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
             f"{_in_units(result, found)}."
         )
+    text += _passed_over(found)
     if verdict.at_one:
         return f"{text} The search found nothing better."
     if found.excluded is None:
@@ -117,7 +121,7 @@ def _more_pairs(result: StudyResult, found: Recommendation) -> str:
         f"it is not decided whether there is a gain of {gain} (study.min_gain)."
         f" If there is, {pairs.pairs} more pairs ({cost}) show it with a chance of 80 %: "
         f"`tempopt resume {shlex.quote(result.name)} --pairs +{pairs.pairs}`. Until they are trained, change "
-        "nothing."
+        f"nothing.{_passed_over(found)}"
     )
 
 
@@ -146,6 +150,33 @@ def _range(each: Widening) -> str:
         f"the range of {each.name} from {each.low:g} - {each.high:g} to {each.to_low:g} - {each.to_high:g} "
         f"({each.value:.4g} is at its {end} end)"
     )
+
+
+def _without_winner(verdict: Verdict) -> str:
+    """Return a sentence on the guards that the winner is not recommended for; empty if there are none."""
+    if not verdict.total.significant or verdict.guards_kept:
+        return ""
+    names = " and ".join(guard.name for guard in verdict.guards if guard.in_the_way)
+    return f" The winner is not shown to keep the guard on {names}."
+
+
+def _passed_over(found: Recommendation) -> str:
+    """Return a sentence on each of what is not recommended because of a guard alone; empty without."""
+    return "".join(f" {_in_the_way(each)}." for each in found.passed_over)
+
+
+def _in_the_way(each: PassedOver) -> str:
+    if each.plan is not None:
+        what = f"Training at τ = 1 and evaluating at {plan_text(each.plan)}"
+    else:
+        what = f"Training with {temperature_text(each.parameters)}"
+    broken = [guard.name for guard in each.guards if guard.state == "broken"]
+    unmeasured = [guard for guard in each.guards if guard.state == "not_measured"]
+    others = [guard.name for guard in each.guards if guard.state == "not_shown"]
+    why = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
+    why += [f"is not shown to keep the guard on {' and '.join(others)}"] if others else []
+    why += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
+    return f"{what} gains as well, but {', and '.join(why)}"
 
 
 def _as_code(result: StudyResult) -> str:

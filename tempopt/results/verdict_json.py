@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import InferenceOnly, Tuned
-from tempopt.confirmation.recommendation import Recommendation
+from tempopt.confirmation.recommendation import PassedOver, Recommendation
 from tempopt.confirmation.verdict import Share, Simplest
 from tempopt.results.guard_text import guards_json
 from tempopt.results.recommendation_text import recommendation_text
@@ -122,4 +122,14 @@ def _recommendation_json(result: StudyResult, found: Recommendation) -> dict[str
         "excluded_above": found.excluded,
         "pairs": found.pairs and asdict(found.pairs),
         "widen": [asdict(each) for each in found.widen],
+        "passed_over": [_passed_over_json(each) for each in found.passed_over],
+    }
+
+
+def _passed_over_json(each: PassedOver) -> dict[str, Any]:
+    return {
+        "action": each.action,
+        "params": each.parameters,
+        "at_inference": each.plan,
+        "guards": [{"name": guard.name, "state": guard.state, "why": guard.why} for guard in each.guards],
     }

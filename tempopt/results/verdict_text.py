@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
-from tempopt.confirmation.recommendation import at_ends
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
+from tempopt.confirmation.widening import at_ends
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.recommendation_text import recommendation_line
 from tempopt.results.rounds import ledger_lines

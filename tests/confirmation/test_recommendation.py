@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempopt.confirmation.recommendation import Recommendation, at_ends
+from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.confirmation.widening import at_ends
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.results.recommendation_text import widen_command

@@ -34,7 +34,7 @@ DOCUMENTED: dict[str, Any] = {
     "verdict": {
         "recommendation": (
             *("action", "why", "now", "params", "at_inference", "gain", "winner_over_it", "min_gain"),
-            *("excluded_above", "pairs", "widen"),
+            *("excluded_above", "pairs", "widen", "passed_over"),
         ),
         **dict.fromkeys(ANSWER),
         **dict.fromkeys(

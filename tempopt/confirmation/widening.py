@@ -1,0 +1,123 @@
+"""Whether a recommended value lies at the end of its searched range, and how far that range is to be widened.
+
+Pure; how the widened range is searched is the business of ``tempopt resume --amend``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tempopt.spec.domains import Range
+from tempopt.temperature import CREDITED, GROUPS
+from tempopt.temperature.ranges import RANGES
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+_END = 0.02
+"""So near to an end of its range, as a share of it, a value lies at the end."""
+_HALVINGS = 100
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widening:
+    """A searched range at whose end a recommended value lies.
+
+    Args:
+        name: The parameter.
+        value: The recommended value.
+        low: Lower end of the range that was searched.
+        high: Its upper end.
+        to_low: Lower end of the range to search.
+        to_high: Its upper end.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    to_low: float
+    to_high: float
+
+
+def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening]:
+    """Return the searched ranges of temperatures at whose ends parameters lie, as far as they can be wider.
+
+    Numbers that shape a schedule (a power, a share of training) are no reason to search again.
+    """
+    for name, domain in spec.search.items():
+        value = parameters.get(name)
+        shapes = name in GROUPS["schedule"] and name not in GROUPS["level"]
+        if not isinstance(domain, Range) or name not in CREDITED or shapes:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        ends = _wider(name, domain, float(value))
+        if ends is not None:
+            yield Widening(
+                name=name,
+                value=float(value),
+                low=float(domain.low),
+                high=float(domain.high),
+                to_low=ends[0],
+                to_high=ends[1],
+            )
+
+
+def _wider(name: str, domain: Range, value: float) -> tuple[float, float] | None:
+    """Return a range that is half as wide again at the end where a value lies, as far as is allowed.
+
+    None: the value lies at neither end, or that end is the last value that is allowed.
+    """
+    log = domain.log and domain.low > 0 and value > 0
+    low, high, at = (math.log(each) if log else each for each in (domain.low, domain.high, value))
+    near = _END * (high - low)
+    if at <= low + near:
+        to_low = _beyond(name, domain, domain.low, domain.high)
+        return None if to_low >= domain.low else (to_low, float(domain.high))
+    if at >= high - near:
+        to_high = _beyond(name, domain, domain.high, domain.low)
+        return None if to_high <= domain.high else (float(domain.low), to_high)
+    return None
+
+
+def _beyond(name: str, domain: Range, end: float, other: float) -> float:
+    """Return where a range ends that is half as wide again at an end, or the last value that is allowed."""
+    ratio = math.sqrt(end / other) if domain.low > 0 else 1.0
+    least = domain.step or isinstance(domain.low, int)
+    further = end + math.copysign(max(abs(end - other) / 2, least), end - other)
+    wanted = end * ratio if domain.log else further
+    allowed = RANGES.get(name)
+    if allowed is None or allowed.accepts(_number(wanted, domain)):
+        return _number(wanted, domain)
+    if allowed.accepts(_number(end * ratio, domain)) and not allowed.accepts(0.0):
+        # what has to be above 0 goes half as far again in ratio
+        return _number(end * ratio, domain)
+    inside, outside = float(end), wanted
+    for _ in range(_HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if allowed.accepts(middle) else (inside, middle)
+    plain = (0.0, _number(inside, domain), _inward(inside, end, domain))
+    between = sorted((inside - _ROUNDING, end)) if inside < end else sorted((end, inside + _ROUNDING))
+    return next((each for each in plain if allowed.accepts(each) and between[0] <= each <= between[1]), end)
+
+
+def _number(value: float, domain: Range) -> float:
+    """Return a value as it is written: whole where the range is, in its steps, else with three digits."""
+    if domain.step is not None:
+        steps = math.trunc((value - domain.low) / domain.step + math.copysign(_ROUNDING, value - domain.low))
+        return float(f"{domain.low + steps * domain.step:.12g}")
+    return float(round(value)) if isinstance(domain.low, int) else float(f"{value:.3g}")
+
+
+def _inward(value: float, end: float, domain: Range) -> float:
+    """Return a value as :func:`_number` does, but no farther from an end of its range."""
+    towards = math.ceil if value < end else math.floor
+    if isinstance(domain.low, int) or not value:
+        return float(towards(value))
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return float(f"{towards(value / unit) * unit:.3g}")

@@ -1,0 +1,160 @@
+"""What is recommended in a study with guards: whatever is shown to keep them, the winner or something simpler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tempopt.confirmation.evaluations import evaluations
+from tempopt.confirmation.guards import NOT_THERE, WINNER_ALONE
+from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.results.recommendation_text import recommendation_text
+from tests.confirmation.test_guards import NOISE, losses, measured, timed
+from tests.confirmation.test_recommendation import by_part, noisy, with_gains
+from tests.simulated import SPACE, Simulated
+
+LOSS = {"val_loss": "<= +5%"}
+WIDE = {"search": {"temperature_init": {"low": 0.05, "high": 80.0}}}
+AT_HALF = "test:constant=0.5/guard:val_loss"
+GAINS = {"validate:constant=0.5": 0.11, "test:constant=0.5": 0.11}
+
+
+def at_half(tickets: list[TicketRow], loss: float) -> list[Measurement]:
+    return measured(tickets, {"baseline": [loss + each for each in NOISE]}, AT_HALF)
+
+
+def concluded(spec: Any, tickets: list[TicketRow], measurements: list[Measurement]) -> Verdict:
+    verdict = conclude(tickets, measurements, spec)
+    assert verdict is not None and verdict.recommendation is not None
+    return verdict
+
+
+@pytest.mark.parametrize("winner", [1.0, 1.2])
+def test_inference_is_recommended_where_it_keeps_the_guards_whatever_the_winner_does(
+    winner: float, make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
+) -> None:
+    told = [*measured(whole_study, losses(winner)), *at_half(whole_study, 1.0)]
+    told += measure_baseline(whole_study, GAINS)
+    spec = make_spec(WIDE, guards=LOSS)
+    verdict = concluded(spec, whole_study, told)
+    found = verdict.recommendation
+    assert found is not None and (found.action, found.plan) == ("inference_only", "constant=0.5")
+    assert found.passed_over == ()
+    text = recommendation_text(result_of(spec, whole_study, told, state="done"))
+    assert ("The winner is not shown to keep the guard on val_loss." in text) == (winner > 1.1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "state", "words"),
+    [
+        (1.2, "broken", "breaks the guard on val_loss."),
+        (1.05, "not_shown", "is not shown to keep the guard on val_loss."),
+        (None, "not_measured", f"was not tested on the guard on val_loss, since {NOT_THERE}."),
+    ],
+)
+def test_inference_that_is_not_shown_to_keep_a_guard_is_passed_over_and_named(
+    loss: float | None,
+    state: str,
+    words: str,
+    make_spec: Any,
+    whole_study: list[TicketRow],
+    measure_baseline: Any,
+    result_of: Any,
+) -> None:
+    told = [*measured(whole_study, losses(1.0)), *measure_baseline(whole_study, GAINS)]
+    told += [] if loss is None else at_half(whole_study, loss)
+    spec = make_spec(WIDE, guards=LOSS)
+    found = concluded(spec, whole_study, told).recommendation
+    assert found is not None and found.action == "train_at_constant" and found.parameters != {}
+    assert [guard.state for each in found.passed_over for guard in each.guards] == [state]
+    text = recommendation_text(result_of(spec, whole_study, told, state="done"))
+    assert f"Training at τ = 1 and evaluating at τ = 0.5 gains as well, but {words}" in text
+    # without a gain of the winner's as well
+    none = with_gains(whole_study, noisy(0.0))
+    unsure = concluded(spec, none, told).recommendation
+    assert unsure is not None and unsure.action == "change_nothing" and len(unsure.passed_over) == 1
+
+
+def test_without_a_gain_of_the_winner_inference_is_recommended_where_it_keeps_the_guards(
+    make_spec: Any, whole_study: list[TicketRow], measure: Any
+) -> None:
+    none = with_gains(whole_study, noisy(0.0))
+    told = [*measure(none, baseline=GAINS), *measured(none, losses(1.0)), *at_half(none, 1.0)]
+    found = concluded(make_spec(WIDE, guards=LOSS), none, told).recommendation
+    assert found is not None and found.action == "inference_only"
+
+
+def test_inference_costs_no_training_and_a_simpler_plan_is_not_timed(
+    make_spec: Any, make_ticket: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
+) -> None:
+    spec = make_spec(WIDE, guards={"step_time": "<= +2%", "peak_memory": "<= +2%"})
+    slow, times = timed(make_ticket, [1.1, 1.12, 1.09, 1.08, 1.11, 1.1, 1.12, 1.1])
+    tickets = [*whole_study, *slow]
+    found = concluded(spec, tickets, [*times, *measure_baseline(tickets, GAINS)]).recommendation
+    assert found is not None and found.action == "inference_only"
+    # a constant would do, but nothing says what a step takes with it
+    found = concluded(spec, tickets, times).recommendation
+    assert found is not None and found.action == "change_nothing"
+    assert concluded(spec, tickets, times).guards_of["constant"][0].why == WINNER_ALONE
+
+
+def in_parts(t: TicketRow) -> float:
+    return by_part(t, {"length_scaling": 1.0, "schedule": 0.0, "level": 0.0})
+
+
+@pytest.mark.parametrize("simplest", [1.0, 1.5])
+def test_a_simpler_plan_is_tested_on_guards_that_its_runs_measure(simplest: float, make_spec: Any) -> None:
+    study = Simulated(make_spec({"search": SPACE}, trials=6, guards=LOSS), in_parts).run()
+    values = {arm: 1.0 for t in study.rows for arm in arms_of(t)} | {"simplest": simplest}
+    told = [
+        Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=value)
+        for t in study.rows
+        if t.kind in ("confirm", "ablation") and t.pair is not None
+        # a plan may be taken apart and be the simplest in one run
+        for value in [max(values[arm] for arm in arms_of(t)) + NOISE[t.pair % len(NOISE)]]
+    ]
+    verdict = concluded(study.spec, study.rows, told)
+    found = verdict.recommendation
+    assert found is not None and verdict.simplest is not None
+    # what has one part more and keeps the guards is next
+    expected = verdict.simplest.parameters if simplest == 1.0 else verdict.constant_twin_params
+    assert (found.now, found.parameters) == ("train_at_constant", expected)
+    assert [each.parameters for each in found.passed_over] == (
+        [verdict.simplest.parameters] if simplest > 1.0 else []
+    )
+
+
+def test_a_constant_that_keeps_the_guards_is_recommended_in_place_of_a_winner_that_does_not(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    arms = losses(1.2) | {"constant": [1.0 + float(each) for each in np.array(NOISE) / 2]}
+    kept = concluded(make_spec(WIDE, guards=LOSS), whole_study, measured(whole_study, arms))
+    # the winner is a constant itself: another one is no simpler
+    assert kept.guards_of["constant"][0].state == "kept"
+    assert kept.recommendation is not None and kept.recommendation.action == "change_nothing"
+    study = Simulated(make_spec({"search": SPACE}, trials=6, guards=LOSS, ablation="none"), in_parts).run()
+    told = [
+        Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=value + NOISE[t.pair % 8] / 2)
+        for t in study.rows
+        if t.kind == "confirm" and t.pair is not None
+        for value in [1.3 if "search" in arms_of(t) else 1.0]
+    ]
+    found = concluded(study.spec, study.rows, told).recommendation
+    assert found is not None and found.now == "train_at_constant"
+    assert found.parameters == concluded(study.spec, study.rows, told).constant_twin_params
+
+
+def test_what_is_guarded_is_measured_for_all_that_may_be_recommended(make_spec: Any) -> None:
+    spec = make_spec(guards=LOSS)
+
+    def guarded(kind: Any, *arms: str) -> set[str]:
+        found = evaluations(kind, arms, spec, {"temperature_init": 2.0}, {"temperature_init": 1.0})
+        return {each.name for each in found if each.guards}
+
+    assert {"test", "test:constant=0.5", "test:winner"} <= guarded("confirm", "baseline")
+    assert not any(name.startswith("validate") for name in guarded("confirm", "baseline"))
+    assert guarded("confirm", "search") == guarded("ablation", "simplest") == {"test"}
