@@ -74,6 +74,6 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
         print(f"Look again:       tempopt show {where}")
         if found is not None and found.best is not None:
             print(f"Take {found.best.name}:{' ' * max(1, 12 - len(found.best.name))}tempopt export {where}")
-    if found is None or all(each.answer is None for each in found.variants):
+    if found is None or all(each.answer is None and not each.fails for each in found.variants):
         return FAILED
     return _CODES[found.outcome]

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, gains_of
+from tempopt.confirmation.guards import Guard, judged_guards
 from tempopt.errors import SpecError, UsageError
-from tempopt.records.rows import NewTicket, Parameters, TicketRow
+from tempopt.records.rows import Measurement, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     added_pairs,
     current_round,
@@ -25,6 +26,7 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
     rounds_behind,
+    usable,
 )
 from tempopt.seeds import derive
 from tempopt.spec.compared_sets import ComparedSet, digest, fewest_pairs
@@ -48,21 +50,40 @@ class Variant:
         name: What it is called.
         params: Its whole parameter set, effective values.
         answer: It against the reference; None if no pair of their runs is left.
+        runs: Seeds that it was trained on, as was the reference.
+        failed: Of these, those on which its run diverged, or failed on every attempt.
+        reference_failed: The same of the reference.
+        guards: What is said of each guard of ``study.guards``.
     """
 
     name: str
     params: Parameters
     answer: Answer | None
+    runs: int = 0
+    failed: int = 0
+    reference_failed: int = 0
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def fails(self) -> bool:
+        """Whether it fails on more seeds than the reference: that may be the set's doing."""
+        return self.failed > self.reference_failed
 
     @property
     def better(self) -> bool:
-        """Whether it is shown to be better than the reference."""
-        return self.answer is not None and self.answer.significant
+        """Whether it is shown to be better than the reference, and does not fail on more seeds."""
+        return self.answer is not None and self.answer.significant and not self.fails
 
     @property
     def worse(self) -> bool:
-        """Whether it is shown to be worse than the reference."""
-        return self.answer is not None and self.answer.worse
+        """Whether it is shown to be worse than the reference, fails on more seeds, or breaks a guard."""
+        shown = self.answer is not None and self.answer.worse
+        return shown or self.fails or any(guard.state == "broken" for guard in self.guards)
+
+    @property
+    def keeps_guards(self) -> bool:
+        """Whether it is shown to keep each guard that can be measured."""
+        return not any(guard.in_the_way for guard in self.guards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +113,18 @@ class Comparison:
     @property
     def outcome(self) -> Outcome:
         """What it comes to."""
-        if any(each.better for each in self.variants):
+        if self.best is not None:
             return "better"
         return "worse" if any(each.worse for each in self.variants) else "not_shown"
 
     @property
     def best(self) -> Variant | None:
-        """Of the variants that are shown to be better the one with the largest gain, None if none is."""
-        shown = [(each.answer.paired.gain, each) for each in self.variants if each.answer and each.better]
+        """Of the variants that are better and keep the guards, the one with the largest gain; None: none."""
+        shown = [
+            (each.answer.paired.gain, each)
+            for each in self.variants
+            if each.answer and each.better and each.keeps_guards
+        ]
         return max(shown, key=lambda each: each[0])[1] if shown else None
 
 
@@ -209,12 +234,15 @@ def _undecided(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> 
 # ---- what they say
 
 
-def compared(tickets: Sequence[TicketRow], spec: StudySpec) -> Comparison | None:
+def compared(
+    tickets: Sequence[TicketRow], spec: StudySpec, measurements: Sequence[Measurement] = ()
+) -> Comparison | None:
     """Return what the last round that is over says of each variant, None before the first is.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec, with the sets.
+        measurements: What the runs measured at their end, for the guards.
     """
     reference, variants = _sets(spec)
     for of_round in range(current_round(tickets), -1, -1):
@@ -225,14 +253,7 @@ def compared(tickets: Sequence[TicketRow], spec: StudySpec) -> Comparison | None
         return Comparison(
             reference=reference.name,
             reference_params=parameters_of(confirm, reference.name) or {},
-            variants=tuple(
-                Variant(
-                    name=each.name,
-                    params=parameters_of(confirm, each.name) or {},
-                    answer=_answer(tickets, spec, of_round, each.name),
-                )
-                for each in variants
-            ),
+            variants=tuple(_variant(tickets, spec, of_round, each.name, measurements) for each in variants),
             test=spec.study.test,
             confirmed_on=spec.study.confirm_on,
             round=of_round,
@@ -240,6 +261,29 @@ def compared(tickets: Sequence[TicketRow], spec: StudySpec) -> Comparison | None
             alpha=level(looks),
         )
     return None
+
+
+def _variant(
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    of_round: int,
+    name: str,
+    measurements: Sequence[Measurement],
+) -> Variant:
+    evidence, reference = _evidence(tickets, spec, of_round, name), _sets(spec)[0].name
+    own, other = (
+        [t for each in evidence.rounds for t in evidence.tickets("confirm", arm, each)]
+        for arm in (name, reference)
+    )
+    return Variant(
+        name=name,
+        params=parameters_of(own, name) or {},
+        answer=_answer(tickets, spec, of_round, name),
+        runs=len(own),
+        failed=sum(not usable(ticket) for ticket in own),
+        reference_failed=sum(not usable(ticket) for ticket in other),
+        guards=judged_guards(evidence, measurements, gained=True, arm=name, reference=reference),
+    )
 
 
 def _evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Evidence:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tempopt.confirmation.compare import Comparison, Variant
+from tempopt.results.guard_text import guard_json
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -32,6 +33,10 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
         "params": variant.params,
         "significant": variant.better,
         "worse": variant.worse,
+        "failed": variant.failed,
+        "reference_failed": variant.reference_failed,
+        "guards": [guard_json(guard) for guard in variant.guards],
+        "guards_kept": variant.keeps_guards,
     }
     numbers = ("gain", "ci_low", "ci_high", "p_value", "confidence", "n_pairs")
     counts = ("dropped", "diverged", "reference_diverged")

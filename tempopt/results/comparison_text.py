@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.compare import Comparison, Variant
 from tempopt.errors import StudyFailed
+from tempopt.results.guard_text import guard_line
 from tempopt.results.verdict_text import DATA, TESTS
 from tempopt.results.wording import confidence, duration, numbers, parameters_text, rounded
 from tempopt.statistics.paired_tests import ALPHA
@@ -27,7 +28,7 @@ def comparison_lines(result: StudyResult) -> list[str]:
         lines += [f"{text}: {_of_variant(each)}." if several else text]
     lines += [f"  {line}" for line in _notes(found)]
     for each in found.variants:
-        lines += [f"  {line}" for line in _caveats(each, found.reference)]
+        lines += [f"  {line}" for line in (*_caveats(each, found.reference), *_of_guards(each, found))]
     return lines
 
 
@@ -40,7 +41,8 @@ def comparison_headline(result: StudyResult) -> str:
         return _headline_of_one(result, found, found.variants[0])
     where = f"({DATA[found.confirmed_on]} data, {TESTS[found.test]})"
     better = [each.name for each in found.variants if each.better]
-    worse = [each.name for each in found.variants if each.worse]
+    worse = [each.name for each in found.variants if each.answer and each.answer.worse and not each.fails]
+    failing = [_failing(each, found.reference) for each in found.variants if each.fails]
     if better:
         text = f"Gain shown: in {result.metric} {_are(better)} better than {found.reference}"
     else:
@@ -48,17 +50,21 @@ def comparison_headline(result: StudyResult) -> str:
         text = (
             f"No gain shown: in {result.metric} none of {names} is shown to be better than {found.reference}"
         )
-    return f"{text}{f'; {_are(worse)} worse' if worse else ''} {where}."
+    also = [f"{_are(worse)} worse", *failing] if worse else failing
+    return f"{'; '.join([text, *also])} {where}."
 
 
 def _headline_of_one(result: StudyResult, found: Comparison, variant: Variant) -> str:
     if variant.answer is None:
-        return f"No verdict: no pair of runs of {variant.name} and {found.reference} could be compared."
+        why = f": {_failing(variant, found.reference)}" if variant.fails else ""
+        return f"No verdict: no pair of runs of {variant.name} and {found.reference} could be compared{why}."
     test = variant.answer.paired
     where = f"{test.n_pairs} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]}"
     told = f"({numbers(test)}; {where})"
     size = rounded(abs(test.gain), test).lstrip("+")
-    if variant.better or variant.worse:
+    if variant.fails:
+        return f"No gain shown: {_failing(variant, found.reference)} {told}."
+    if variant.better or variant.answer.worse:
         higher = variant.better == (result.direction == "maximize")
         change = f"{result.metric} is {'higher' if higher else 'lower'} by {size}"
         verdict = "Gain shown" if variant.better else f"No gain shown: {variant.name} is worse"
@@ -69,10 +75,30 @@ def _headline_of_one(result: StudyResult, found: Comparison, variant: Variant) -
 
 def _of_variant(variant: Variant) -> str:
     if variant.answer is None:
-        return "no pair of runs could be compared"
+        return f"no pair of runs could be compared{f'; {_fails(variant)}' if variant.fails else ''}"
     test = variant.answer.paired
-    shown = "better" if variant.better else "worse" if variant.worse else "no difference shown"
+    shown = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
+    shown = _fails(variant) if variant.fails else shown
     return f"{rounded(test.gain, test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}"
+
+
+def _fails(variant: Variant) -> str:
+    return f"failed on {variant.failed} of {variant.runs} seeds"
+
+
+def _failing(variant: Variant, reference: str) -> str:
+    """Return by how much a variant fails on more seeds than the reference."""
+    return f"{variant.name} {_fails(variant)}, {reference} on {variant.reference_failed}"
+
+
+def _of_guards(variant: Variant, found: Comparison) -> list[str]:
+    """Return what is said of each guard for a variant, and whether it is to be taken."""
+    told = (guard_line(guard, variant.name, found.reference) for guard in variant.guards)
+    lines = [f"{variant.name}: {line}" for line in told]
+    if variant.better and not variant.keeps_guards:
+        names = " and ".join(guard.name for guard in variant.guards if guard.in_the_way)
+        lines.append(f"{variant.name} is not to be taken: it is not shown to keep the guard on {names}.")
+    return lines
 
 
 def _notes(found: Comparison) -> list[str]:
@@ -155,9 +181,10 @@ def exported(result: StudyResult) -> Variant:
             f"tempopt resume {result.name}"
         )
     if found.best is None:
+        guards = " and to keep the guards" if result.spec.study.guards else ""
         raise StudyFailed(
             f'The comparison "{result.name}" has shown no parameter set to be better than '
-            f"{found.reference}, so there is nothing to export. Keep {found.reference}: "
+            f"{found.reference}{guards}, so there is nothing to export. Keep {found.reference}: "
             f"{_set_text(result, 0)}."
         )
     return found.best

@@ -35,16 +35,16 @@ def guard_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def guard_line(guard: Guard) -> str:
-    """Return what is said of one guard."""
+def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the baseline") -> str:
+    """Return what is said of one guard, and how the two that it compares are called."""
     head = f"guard on {_CALLED.get(guard.name, guard.name)} ({guard.text}): {_STATES[guard.state]}"
     test = guard.answer
     if test is None:
         return f"{head}, since {guard.why}."
     diverged = ""
     if guard.diverged > guard.reference_diverged:
-        seeds = f"{guard.diverged} of {test.n_pairs} seeds, the baseline on {guard.reference_diverged}"
-        diverged = f"; the winner diverged on {seeds}"
+        seeds = f"{guard.diverged} of {test.n_pairs} seeds, {reference} on {guard.reference_diverged}"
+        diverged = f"; {arm} diverged on {seeds}"
     interval = f"{_change(guard, guard.low)} to {_change(guard, guard.high)}"
     level = f"{100 * test.confidence:.4g} % interval"
     return f"{head}: {_change(guard, guard.change)} ({level} {interval}; {test.n_pairs} pairs{diverged})."
@@ -52,10 +52,11 @@ def guard_line(guard: Guard) -> str:
 
 def guards_json(verdict: Verdict) -> list[dict[str, Any]]:
     """Return the guards as plain data, infinite ends as null."""
-    return [_guard_json(guard) for guard in verdict.guards]
+    return [guard_json(guard) for guard in verdict.guards]
 
 
-def _guard_json(guard: Guard) -> dict[str, Any]:
+def guard_json(guard: Guard) -> dict[str, Any]:
+    """Return a guard as plain data, infinite ends as null."""
     test = guard.answer
     return {
         "name": guard.name,

@@ -288,10 +288,13 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     if whole:
         found = assemble(row, tickets, store.measurements(row.id), whole=True)
         return replace(found, earlier=store.warm_start(row.id)) if found.spec.study.warm_start else found
+    guarded = StudySpec.stored(row).study.guards
     compared = [
         t.id
         for t in tickets
-        if t.kind == "timing" or (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
+        if t.kind == "timing"
+        or (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
+        or (guarded and t.kind in ("confirm", "ablation"))
     ]
     # the entropies of these runs are many, and no verdict follows from them
     prefixes = ("validate", "test", TIME_RATIO)
@@ -307,7 +310,7 @@ def assemble(
         row: The study.
         tickets: All of its tickets.
         measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
-            least, by step.
+            least, by step; with guards those of all confirm and ablation tickets.
         whole: Whether the measurements are part of the result.
     """
     measurements = list(measurements)
@@ -328,7 +331,7 @@ def assemble(
         best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
         winner=verdict.params if verdict else None if compares else winner_of(tickets, spec),
         verdict=verdict,
-        comparison=compared(tickets, spec) if compares else None,
+        comparison=compared(tickets, spec, measurements) if compares else None,
         cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from tempopt.errors import SpecError
+from tempopt.spec.guards import STEP_TIME
 from tempopt.spec.lightning_sections import parse_trainer
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.sections import Pairs, Section, StudySection
@@ -149,6 +150,12 @@ def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None)
     if study.evaluate_only is not None:
         message = "nothing is trained with it, so there are no runs to compare. Take it out."
         return [("study.evaluate_only", message)]
+    if STEP_TIME in study.guards:
+        message = (
+            "steps are timed for the winner of a search alone, so no comparison can test it. Take it "
+            f"out, as with --set study.guards.{STEP_TIME}=null."
+        )
+        return [(f"study.guards.{STEP_TIME}", message)]
     fewest = fewest_pairs(study.seeds.confirm, study.test, len(sets) - 1)
     if study.seeds.confirm.max >= fewest:
         return []

@@ -19,7 +19,7 @@ from tempopt.confirmation.compare import (
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.stages import first_tickets, next_tickets, to_come
 from tempopt.errors import SpecError, UsageError
-from tempopt.records.rows import NewTicket, TicketRow
+from tempopt.records.rows import Measurement, NewTicket, TicketRow
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
@@ -182,6 +182,9 @@ def test_runs_that_diverge_or_are_lost_count_as_in_every_comparison(carry_out: A
     spec = comparing(pairs=6)
     rows = carry_out(spec, lambda ticket: "lost" if ticket.arm == "B" else 1.0)
     assert found_in(rows, spec).variants[0].answer is None
+    assert found_in(rows, spec).outcome == "worse"
+    # nothing is known of either
+    rows = carry_out(spec, lambda ticket: "lost")
     assert found_in(rows, spec).outcome == "not_shown"
 
 
@@ -286,3 +289,59 @@ def test_a_hard_limit_on_runs_is_refused_before_anything_with_what_fits() -> Non
     signs = comparing({}, {"lr": 1}, {"lr": 2}, pairs=9, study__test="sign_flip")
     with pytest.raises(UsageError, match="Fewer than 7 pairs can show nothing with test: sign_flip"):
         check_comparison(signs, max_runs=20)
+
+
+# ---- sets that fail, and guards
+
+
+def failing(what: Any, pairs: set[int], arm: str) -> Any:
+    """Return values by which B gains 5, and a set fails on some pairs."""
+    worth = noisy(B=5.0)
+    return lambda t: what if t.arm == arm and t.pair in pairs else worth(t)
+
+
+@pytest.mark.parametrize("what", [None, "lost"])
+@pytest.mark.parametrize("pairs", [{0}, {0, 1}, set(range(6))])
+def test_a_variant_that_fails_on_more_seeds_is_named_and_never_better(
+    what: Any, pairs: set[int], carry_out: Any
+) -> None:
+    spec = comparing()
+    found = found_in(carry_out(spec, failing(what, pairs, "B")), spec)
+    (variant,) = found.variants
+    assert (variant.failed, variant.reference_failed, variant.runs) == (len(pairs), 0, 6)
+    assert variant.fails and variant.worse and not variant.better
+    assert (found.outcome, found.best) == ("worse", None)
+
+
+@pytest.mark.parametrize("what", [None, "lost"])
+def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(what: Any, carry_out: Any) -> None:
+    spec = comparing()
+    found = found_in(carry_out(spec, failing(what, {0}, "A")), spec)
+    assert (found.variants[0].failed, found.variants[0].reference_failed) == (0, 1)
+    assert found.outcome == "better"
+
+
+@pytest.mark.parametrize(
+    ("loss", "outcome", "state"),
+    [(1.0, "better", "kept"), (1.05, "not_shown", "not_shown"), (1.5, "worse", "broken")],
+)
+def test_a_variant_is_tested_on_the_guards_against_the_reference(
+    loss: float, outcome: str, state: str, carry_out: Any
+) -> None:
+    spec = comparing(study__guards={"val_loss": "<= +5%"})
+    rows = carry_out(spec, noisy(B=5.0))
+    noise = [0.01, -0.01, 0.02, 0.0, -0.02, 0.0]
+    told = [
+        Measurement(ticket_id=t.id, step=10, name="test/guard:val_loss", value=mean + sign * noise[t.pair])
+        for t in rows
+        for mean, sign in [(loss, 1) if t.arm == "B" else (1.0, -1)]
+    ]
+    found = compared(rows, spec, told)
+    assert found is not None and [guard.state for guard in found.variants[0].guards] == [state]
+    assert found.variants[0].better and (found.best is not None) == (state == "kept")
+    assert found.outcome == outcome
+
+
+def test_a_guard_on_the_time_of_a_step_is_refused_in_a_comparison() -> None:
+    with pytest.raises(SpecError, match="steps are timed for the winner of a search alone"):
+        comparing(study__guards={"step_time": "<= +5%"})

@@ -1,4 +1,4 @@
-"""What is recommended in a study with guards: whatever is shown to keep them, the winner or something simpler."""
+"""What is recommended in a study with guards: what is shown to keep them, the winner or simpler."""
 
 from __future__ import annotations
 

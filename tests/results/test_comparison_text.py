@@ -117,7 +117,9 @@ def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_result: Any) ->
     lines = verdict_lines(make_result(gaining(B=1.0), waiting=True))
     assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
     lines = verdict_lines(make_result(lambda arm, pair: "lost" if arm == "B" else 0.5))
-    assert lines[0] == "No verdict: no pair of runs of B and A could be compared."
+    assert lines[0] == (
+        "No verdict: no pair of runs of B and A could be compared: B failed on 4 of 4 seeds, A on 0."
+    )
 
 
 def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: Any) -> None:
@@ -136,7 +138,7 @@ def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_result: An
     assert variant["gain"] == pytest.approx(0.115) and variant["ci_low"] > 0 and variant["n_pairs"] == 4
     assert (variant["dropped"], variant["diverged"], variant["reference_diverged"]) == (0, 0, 0)
     lost = make_result(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
-    assert lost["outcome"] == "not_shown" and lost["variants"][0]["gain"] is None
+    assert lost["outcome"] == "worse" and lost["variants"][0]["gain"] is None
     # a kind of which there will be no run is not unknown
     assert {kind: each["requested"] for kind, each in data["tickets"].items() if each["requested"] != 0} == {
         "confirm": 8
