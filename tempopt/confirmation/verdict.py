@@ -160,6 +160,12 @@ class Verdict:
         return training_key(self.params) == training_key(self.twin_params)
 
     @property
+    def untrained(self) -> bool:
+        """Whether what the winner has to beat at τ = 1 diverged on every seed: what it gains is not known."""
+        answers = self.total.each or (self.total,)
+        return any(each.reference_diverged == each.paired.n_pairs for each in answers)
+
+    @property
     def guards_kept(self) -> bool:
         """Whether the winner is shown to keep each guard of the study that can be measured."""
         return not any(guard.in_the_way for guard in self.guards)

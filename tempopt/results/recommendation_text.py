@@ -88,6 +88,11 @@ def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     others = _others(found).removeprefix(" with ")
+    if verdict.untrained and not verdict.total.significant:
+        return (
+            "change nothing yet: τ = 1 diverged on every seed, so there is nothing to compare with. Have it train "
+            "to its end (a smaller learning rate, clipped gradients), and search again."
+        )
     text = f"change nothing: train and evaluate at τ = 1{f', with {others}' if others else ''}."
     if verdict.total.significant and not verdict.guards_kept:
         return f"{text} The gain is shown.{_without_winner(verdict)}{_passed_over(found)}"

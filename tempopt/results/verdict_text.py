@@ -101,6 +101,11 @@ def headline(result: StudyResult) -> str:
         least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
         change = f"the winner of the search is worse than τ = 1 by {size(least)} or more"
         return f"No gain shown: in {result.metric} {change} ({numbers(test)}; {where})."
+    if verdict.untrained:
+        return (
+            f"No gain shown: τ = 1 diverged on every seed, so what the winner of the search gains over it in "
+            f"{result.metric} cannot be told ({where})."
+        )
     change = f"the winner of the search gains {signed(test)} in {result.metric} over τ = 1"
     return f"No gain shown: {change} ({numbers(test)}; {where})."
 

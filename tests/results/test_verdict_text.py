@@ -27,6 +27,25 @@ def shifted(tickets: list[TicketRow], arm: str, gains: list[float]) -> list[Tick
     ]
 
 
+def test_where_tau_one_diverged_on_every_seed_no_number_is_given_and_it_is_not_recommended(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    two = shifted(whole_study, "search", [0.1, 0.12, *[0.0] * 6])
+    tickets = [
+        dataclasses.replace(t, outcome="diverged", value=None) if "baseline" in arms_of(t) else t
+        for t in two
+        if t.kind not in ("confirm", "init_only") or t.pair in (0, 1)
+    ]
+    result = result_of(make_spec(seeds={"confirm": 2}), tickets, state="done")
+    first, todo, *others = verdict_lines(result)
+    assert first == (
+        "No gain shown: τ = 1 diverged on every seed, so what the winner of the search gains over it in "
+        "val_accuracy cannot be told (2 fresh seeds, measured on the test data, paired t-test)."
+    )
+    assert todo.startswith("  What to do: change nothing yet: τ = 1 diverged on every seed")
+    assert any(line.startswith("  the winner diverged on 0 of 2 seeds, τ = 1 on 2 ") for line in others)
+
+
 def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
