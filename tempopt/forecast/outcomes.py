@@ -43,6 +43,7 @@ CLEAR_GAIN = 3.0
 _POINTS = 40
 _NOISE = 0.01
 _FAR = 1e6
+_BEHIND = 1.2
 _CLIMBED = 3
 _TWO = 2
 _PLACES = (0.25, 0.75)
@@ -317,6 +318,9 @@ class Extreme:
             # ranks 0 and 1 are the winner and the baseline
             return 2.0 if rank in (0, 2 + self.simpler) else -5.0
         low = -5.0 if row.arm == "baseline" else 0.0
+        if row.arm == "constant" and is_neutral(row.parameters or {}):
+            # the baseline, behind the winner by no more than noise: a simpler plan may then do as well
+            low -= _BEHIND / self.space.spec.study.seeds.choose
         if not self.ties:
             return low - rank
         assert row.pair is not None

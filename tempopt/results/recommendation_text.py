@@ -90,8 +90,8 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
     others = _others(found).removeprefix(" with ")
     if verdict.untrained and not verdict.total.significant:
         return (
-            "change nothing yet: τ = 1 diverged on every seed, so there is nothing to compare with. Have it train "
-            "to its end (a smaller learning rate, clipped gradients), and search again."
+            "change nothing yet: τ = 1 diverged on every seed, so there is nothing to compare with. Have it "
+            "train to its end (a smaller learning rate, clipped gradients), and search again."
         )
     text = f"change nothing: train and evaluate at τ = 1{f', with {others}' if others else ''}."
     if verdict.total.significant and not verdict.guards_kept:
