@@ -15,6 +15,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from tempopt.agent.checkpoint_reuse import held
+from tempopt.agent.disk_watch import DiskWatch
 from tempopt.agent.observer import Observer
 from tempopt.agent.outcomes import ended, lost, returned
 from tempopt.agent.outlook import Outlook
@@ -39,6 +40,7 @@ from tempopt.workers.messages import (
     Finished,
     Kept,
     Message,
+    NotKept,
     Program,
     Progress,
     Ready,
@@ -105,6 +107,7 @@ class Agent:
             folder=folder,
             checkpoints=checkpoints,
         )
+        self._disk = DiskWatch(spec, checkpoints=checkpoints, logs=str(folder), note=observer.note)
         self._clock = time.monotonic()
         self._idle_until = 0.0
         self._pause = 0.0
@@ -164,6 +167,7 @@ class Agent:
                 work.abandon()
 
     def _assign(self) -> None:
+        self._idle_until = max(self._idle_until, self._disk.until)
         while (free := self._pool.free()) and time.monotonic() >= self._idle_until:
             ticket = self._client.next_ticket(self._pool.held())
             if ticket is not None:
@@ -241,7 +245,7 @@ class Agent:
             work.worker.end()
 
     def _handle(self, work: WorkerSlot, message: Message) -> None:
-        assert isinstance(message, Started | Progress | Report | Kept | Finished | Failed)
+        assert isinstance(message, Started | Progress | Report | Kept | NotKept | Finished | Failed)
         if work.abandoned == (message.ticket, message.attempt) and isinstance(message, Finished | Failed):
             work.ended_abandoned()
         if isinstance(message, Failed):
@@ -254,6 +258,8 @@ class Agent:
         work.heard()
         if isinstance(message, Started | Progress | Report):
             work.step = message.step
+        elif isinstance(message, Finished | Failed):
+            self._disk.log(message.log_lost)
         self._client.progressed(work.ticket, work.patience(self._spec.study.lease), step=work.step)
         for other in self._pool.waiting_for(work):
             assert other.ticket is not None
@@ -265,6 +271,8 @@ class Agent:
                 self._reported(work, message.step, message.value)
             case Kept():
                 self._kept(work, message)
+            case NotKept():
+                self._disk.checkpoint(message.why)
             case Finished():
                 self._finished(work, message)
             case Failed():
@@ -330,6 +338,7 @@ class Agent:
 
     def _kept(self, work: WorkerSlot, message: Kept) -> None:
         assert work.ticket is not None
+        self._disk.checkpoint("")
         shared = message.saved.step <= work.held
         kept = Checkpoint(**dataclasses.asdict(message.saved), shared=shared)
         work.ticket = self._client.keep(work.ticket, kept, age=work.age)
@@ -366,6 +375,7 @@ class Agent:
         ticket = work.ticket
         assert ticket is not None
         self._losses = 0
+        self._disk.trained(ticket)
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = next(m.value for m in measured if m.name == counted(ticket.kind, self._spec))
@@ -400,6 +410,10 @@ class Agent:
         assert ticket is not None
         if message.kind == "gpu_memory":
             self._out_of_memory(work, message.message)
+            return
+        if message.kind == "disk":
+            self._return(work)
+            self._disk.refuse(ticket, message.message, self._cache.tickets)
             return
         # init-only needs query weights to bake into; a study without them, or without times, has a verdict
         final = message.kind == "usage"

@@ -36,7 +36,7 @@ class StoreConnection:
 
     def __init__(self, *, timeout: float, note: Callable[[str], None]) -> None:
         self._timeout = timeout
-        self._note = note
+        self.note = note
         self._pause = 0.0
         self._next = 0.0
         self._broken: float | None = None
@@ -75,7 +75,7 @@ class StoreConnection:
             # no outage: it would fail again for ever
             raise StudyFailed(str(error)) from error
         if self._broken is not None and (self._still or not reads):
-            self._note(f"The store is back after {time.monotonic() - self._broken:.0f} s.")
+            self.note(f"The store is back after {time.monotonic() - self._broken:.0f} s.")
             self._broken, self._pause, self._still = None, 0.0, True
             self._back = time.monotonic()
         return result
@@ -90,7 +90,7 @@ class StoreConnection:
         now = time.monotonic()
         if self._broken is None:
             self._broken = now
-            self._note(
+            self.note(
                 f"{error} Training continues; results are kept on disk until the store can be reached again."
             )
         elif now - self._broken > self._timeout:

@@ -91,7 +91,9 @@ class TicketClient:
             self._observer.note(
                 "What an agent on this machine could not tell the store before it died was told."
             )
-            path.unlink(missing_ok=True)
+            # what stays is told once more, which changes nothing
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     # ---- what is told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from enum import Enum
@@ -99,8 +100,10 @@ class WorkerSlot:
         self.step, self.total_steps, self.bound, self.held = 0, ticket.total_steps, None, 0
         self.phase, self.stopped, self.alone = Phase.WAITING_FOR_GPU, None, ticket.alone
         self.begun = self.moved = time.monotonic()
-        log = folder / LOG
-        self.log_from = log.stat().st_size if log.exists() else 0
+        self.log_from = 0
+        # none yet, or none that can be read now
+        with contextlib.suppress(OSError):
+            self.log_from = (folder / LOG).stat().st_size
 
     def send(self, request: RunRequest) -> None:
         """Have the worker begin the run of its ticket."""

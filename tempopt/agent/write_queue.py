@@ -60,7 +60,8 @@ class Outbox:
         self._lease = lease
         self._path = path
         self._changes: list[Change] = []
-        self._written = 0
+        self._written = self._size = 0
+        self._is_full = False
         self._renew: dict[int, tuple[int, float, int | None]] = {}
         self._due = math.inf
         self._delivered = time.monotonic()
@@ -142,21 +143,40 @@ class Outbox:
         self._changes, self._renew, self._due = [], {}, math.inf
         self._delivered = time.monotonic()
         if self._written:
-            self._path.unlink(missing_ok=True)
-            self._written = 0
+            # what stays there is told once more by the next agent, which changes nothing
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            self._written = self._size = 0
         return written
 
     def _spill(self) -> None:
-        """Write what is not yet on disk to it."""
+        """Write what is not yet on disk to it; what cannot be written is kept, and tried again."""
         new = self._changes[self._written :]
         if not new:
             return
+        try:
+            self._append("".join(_line(change) for change in new).encode())
+        except OSError as error:
+            if not self._is_full:
+                why = error.strerror or str(error)
+                self._connection.note(
+                    f"Results cannot be kept on disk either, in {self._path.parent} ({why}): they are in the "
+                    "memory of this process. Free some space, or allow writing, and "
+                    "do not end it before the store is back; what is lost with it is trained again."
+                )
+            self._is_full = True
+            return
+        self._written, self._is_full = len(self._changes), False
+
+    def _append(self, lines: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            file.writelines(_line(change) for change in new)
+        with self._path.open("ab") as file:
+            # the half of a line that a full disk has left would spoil the next
+            file.truncate(self._size)
+            file.write(lines)
             file.flush()
             os.fsync(file.fileno())
-        self._written = len(self._changes)
+        self._size += len(lines)
 
 
 def outbox_path(folder: Path, agent: str) -> Path:

@@ -210,7 +210,8 @@ class StudySection(Section):
         enqueue: Parameter sets to try first, of some or all of the searched names.
         warm_start: Earlier studies of the same store, by name, whose runs the sampler learns from.
         lease: Seconds that a run may go without a step before another agent takes its ticket.
-        store_timeout: Seconds that agents go on training while the database cannot be reached.
+        store_timeout: Seconds that agents go on training while the database cannot be reached, and that a
+            run is tried again whose own code finds no disk space.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
         init_only: Whether the winner's first temperature is baked into initial weights and trained, too.
         checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from typing import Any, NoReturn
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -63,6 +64,7 @@ _ADVICE = (
         "Another program holds the database. End it, or wait until it is done.",
     ),
     (_SQLITE, r"disk is full|no space|disk full", "Free some space on the disk of the database."),
+    (_SQLITE, r"disk i/o error", "See whether the disk of the database is full or damaged."),
     (
         _ALL,
         r"permission denied|denied to user",
@@ -91,6 +93,8 @@ _BUSY_MYSQL_SAID = {1290: "read.only", 1030: "errno: 28|no space"}
 _BUSY_SAID = re.compile(r"too many clients|connection slots|starting up|read-only|too many connections")
 # Cannot connect, gone, shutting down, aborted, network errors, killed by an administrator.
 _AWAY_MYSQL = {1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2005, 2006, 2013, 2055}
+# The disk is full, read-only, closed to this user or fails: what somebody has to see to.
+_AWAY_SQLITE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 # libpq gives no code for what fails while it connects; these are answers of a server that is there.
 _ANSWERED = re.compile(
     r"password|authentication|pg_hba|does not exist|permission|not permitted|certificate|invalid|dsn"
@@ -118,6 +122,9 @@ def is_outage(dialect: str, error: SQLAlchemyError) -> bool:
     if error.connection_invalidated or is_transient(dialect, error) or is_busy(dialect, error):
         return True
     original: Any = error.orig
+    if dialect == "sqlite":
+        # the lowest byte is the kind of error, and what is above it tells more
+        return getattr(original, "sqlite_errorcode", 0) & 0xFF in _AWAY_SQLITE
     if dialect == "postgresql":
         if original.sqlstate is not None:
             return _AWAY_POSTGRESQL.fullmatch(original.sqlstate) is not None

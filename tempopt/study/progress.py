@@ -146,7 +146,13 @@ class Lines:
         self._print(text)
 
     def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        try:
+            print(line, file=self._stream, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            # a full disk under a file that the output goes to: what is buffered is written when there is room
+            pass
 
 
 class Screen:

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +44,30 @@ class RunCheckpoints:
         request: The run; its ``checkpoints`` are not None.
         run: Identity of the run; a checkpoint of another one is not gone on from.
         ranks: Who train the run.
+        not_kept: Called with the reason for each that could not be written.
 
     Attributes:
         conditions: Identity of the code, the data and the device that train it, to be those of
             another run's checkpoint; empty: not known, or not the same from the first step on.
         seconds: What writing them took so far.
-        faults: A sentence for each that could not be written.
     """
 
-    def __init__(self, request: RunRequest, *, run: str, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        *,
+        run: str,
+        ranks: Ranks = ALONE,
+        not_kept: Callable[[str], None] = lambda why: None,
+    ) -> None:
         assert request.checkpoints is not None
         self.seconds = 0.0
-        self.faults: list[str] = []
         self._request = request
         self._attempt = request.attempt
         self._run = run
         self.conditions = ""
         self._ranks = ranks
+        self._not_kept = not_kept
         self._saving = False
         self._step: int | None = None
         self._fetched: Path | None = None
@@ -129,7 +136,7 @@ class RunCheckpoints:
     def _could_not(self, name: str, error: OSError) -> None:
         fault = f"The checkpoint {name} could not be written ({error}). The run continues without it."
         print(fault, flush=True)
-        self.faults.append(fault)
+        self._not_kept(error.strerror or str(error))
 
     def mark(self, checkpoint: dict[str, Any]) -> bool:
         """Write the run's identity into a checkpoint that is saved, if it is one of ours; return whether."""

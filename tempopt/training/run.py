@@ -54,6 +54,7 @@ from tempopt.workers.messages import (
     Fork,
     Kept,
     Message,
+    NotKept,
     Progress,
     Report,
     RunRequest,
@@ -240,7 +241,7 @@ class Run:
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
-            notes=self._notes_of_the_end(),
+            notes=[*self._compiled(), *(self._observed.notes if self._observed is not None else [])],
             peak_memory=self._peak_memory(),
             curves=self._observed.curves if state == "complete" and self._observed is not None else {},
         )
@@ -265,10 +266,6 @@ class Run:
         # as in the validations of a training, whose graph the evaluations at its end then share
         return {"inference_mode": False}
 
-    def _notes_of_the_end(self) -> list[str]:
-        faults = self._checkpoints.faults[:1] if self._checkpoints is not None else []
-        return [*self._compiled(), *(self._observed.notes if self._observed is not None else []), *faults]
-
     def _compiled(self) -> list[str]:
         if self.request.program.compile is None:
             return []
@@ -280,7 +277,8 @@ class Run:
         request = self.request
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
-        return RunCheckpoints(request, run=run_identity(request), ranks=self._ranks)
+        run, ranks = run_identity(request), self._ranks
+        return RunCheckpoints(request, run=run, ranks=ranks, not_kept=self._not_kept)
 
     def _newest(self) -> Path | None:
         checkpoints = self._checkpoints
@@ -404,9 +402,12 @@ class Run:
     def _kept(self, saved: Saved) -> None:
         self._channel.send(Kept(ticket=self.request.ticket, attempt=self.request.attempt, saved=saved))
 
+    def _not_kept(self, why: str) -> None:
+        self._channel.send(NotKept(ticket=self.request.ticket, attempt=self.request.attempt, why=why))
+
     def _report(self, step: int, value: float, metrics: dict[str, float]) -> None:
-        ticket, attempt = self.request.ticket, self.request.attempt
-        self._channel.send(Report(ticket=ticket, attempt=attempt, step=step, value=value, metrics=metrics))
+        run = {"ticket": self.request.ticket, "attempt": self.request.attempt}
+        self._channel.send(Report(**run, step=step, value=value, metrics=metrics))
 
     def _beat(self, step: int) -> None:
         now = time.monotonic()

@@ -7,6 +7,7 @@ Started by process.py as ``python -m tempopt.training.worker FD``, or as one of 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import queue
@@ -22,7 +23,6 @@ from setproctitle import setproctitle
 
 from tempopt.errors import UsageError
 from tempopt.workers.messages import (
-    LOG,
     TITLE,
     Failed,
     Finished,
@@ -33,6 +33,7 @@ from tempopt.workers.messages import (
     decode,
     encode,
 )
+from tempopt.workers.output import Output, is_disk_refusal
 
 if TYPE_CHECKING:
     from tempopt.training.ranks import Ranks
@@ -93,17 +94,6 @@ class AgentChannel:
         os._exit(1)
 
 
-def _log_to(folder: str | None) -> None:
-    # by file descriptor, so that what C code prints is kept too
-    path = Path(folder) / LOG if folder is not None else Path(os.devnull)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(descriptor, stream.fileno())
-    os.close(descriptor)
-
-
 def _failed(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
     from tempopt.training import gpu_memory
 
@@ -112,6 +102,8 @@ def _failed(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
         kind = "usage"
     elif gpu_memory.ran_out(error):
         kind = "gpu_memory"
+    elif is_disk_refusal(error):
+        kind = "disk"
     elif isinstance(error, _LOST) or gpu_memory.cpu_ran_out(error):
         kind = "infrastructure"
     message = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
@@ -128,8 +120,7 @@ def _failed(request: RunRequest, error: BaseException, ranks: Ranks) -> Failed:
     )
 
 
-def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Message:
-    _log_to(request.folder)
+def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finished | Failed:
     try:
         from tempopt.training.dry_run import check, rehearse
         from tempopt.training.run import Run
@@ -169,6 +160,7 @@ def main(descriptor: int, store: Path | None) -> None:
     # a worker of a data loader that outlives this process would else keep the line open
     os.register_at_fork(after_in_child=connection.close)
     channel = AgentChannel(connection, rank=rank, store=store)
+    output = Output()
     import tempopt.training.dry_run  # noqa: F401  # paid once, while the agent prepares the study
     from tempopt.training.gpu_memory import release
     from tempopt.training.ranks import ALONE, Ranks
@@ -178,7 +170,9 @@ def main(descriptor: int, store: Path | None) -> None:
     channel.send(Ready())
     while True:
         request = channel.requests.get()
+        output.to(request.folder)
         answer = _answer(request, channel, ranks)
+        answer = dataclasses.replace(answer, log_lost=output.lost)
         # before it is said that the run is over: the next one may have been promised the card
         release()
         channel.send(answer)

@@ -269,6 +269,19 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotKept:
+    """A checkpoint could not be written; the run continues without it.
+
+    Args:
+        why: What the disk or the object store says.
+    """
+
+    ticket: int
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """What the parts of a run take, in seconds.
 
@@ -302,12 +315,14 @@ class Finished:
         seconds: Wall-clock seconds from building to the end, of this attempt.
         reports: Every report up to here, those of earlier attempts included: ``[[step, value], ...]``.
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
-        notes: What a person should know: a checkpoint that could not be written.
+        notes: What a person should know, as of a tracker that was lost.
         peak_memory: Most bytes that the run had allocated on one card; None where there is none.
         curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
         defaults: Of a check: by searched name, the value that the argument has where nobody sets it, if that
             is plain data.
         times: What its parts take; None unless that was the task.
+        log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
+            nothing.
     """
 
     ticket: int
@@ -324,6 +339,7 @@ class Finished:
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     times: Times | None = None
+    log_lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,17 +348,19 @@ class Failed:
 
     Args:
         kind: ``usage`` (the spec is wrong: nothing will help but changing it), ``error`` (the user's
-            code raised), ``gpu_memory`` (a card's memory did not suffice), or ``infrastructure`` (out of
-            other memory, killed, lost).
+            code raised), ``gpu_memory`` (a card's memory did not suffice), ``disk`` (no space, over quota,
+            read-only or not permitted), or ``infrastructure`` (out of other memory, killed, lost).
         message: One paragraph for a person.
         traceback: The traceback, or an empty string.
+        log_lost: As for Finished.
     """
 
     ticket: int
     attempt: int
-    kind: Literal["usage", "error", "gpu_memory", "infrastructure"]
+    kind: Literal["usage", "error", "gpu_memory", "disk", "infrastructure"]
     message: str
     traceback: str = ""
+    log_lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,10 +376,10 @@ class Stop:
     keep: bool = False
 
 
-Message = RunRequest | Ready | Started | Stage | Progress | Report | Kept | Finished | Failed | Stop
+Message = RunRequest | Ready | Started | Stage | Progress | Report | Kept | NotKept | Finished | Failed | Stop
 _TYPES = {
     each.__name__: each
-    for each in (RunRequest, Ready, Started, Stage, Progress, Report, Kept, Finished, Failed, Stop)
+    for each in (RunRequest, Ready, Started, Stage, Progress, Report, Kept, NotKept, Finished, Failed, Stop)
 }
 
 

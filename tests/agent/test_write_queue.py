@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -196,6 +197,64 @@ def test_what_could_not_be_delivered_is_on_disk_and_delivered_in_order_once(
     assert records.changes == EVERYTHING
     assert not (tmp_path / "box").exists() and not len(box)
     assert len(notes) == 2 and "Training continues" in notes[0] and "back after 30 s" in notes[1]
+
+
+def test_a_full_disk_under_what_could_not_be_delivered_loses_nothing_and_is_told_once(
+    box: Outbox,
+    records: Records,
+    clock: Clock,
+    notes: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records.away = StoreUnreachable("The database failed: refused.")
+
+    def half_of_it(descriptor: int) -> None:
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - 5)
+        raise OSError(28, "No space left on device")
+
+    def add(changes: Sequence[Change]) -> None:
+        for change in changes:
+            box.add(change)
+            with pytest.raises(StoreAway):
+                box.deliver()
+
+    add(EVERYTHING[:2])
+    with monkeypatch.context() as patch:
+        patch.setattr(write_queue.os, "fsync", half_of_it)
+        add(EVERYTHING[2:5])
+        assert [write_queue._change(line) for line in (tmp_path / "box").read_text().splitlines()][:2] == (
+            EVERYTHING[:2]
+        )
+    add(EVERYTHING[5:])
+    lines = (tmp_path / "box").read_text().splitlines()
+    assert [write_queue._change(line) for line in lines] == EVERYTHING
+    assert [("No space left on device" in note) for note in notes] == [False, True]
+    records.away = None
+    clock.now += 30.0
+    box.deliver()
+    assert records.changes == EVERYTHING
+    assert not (tmp_path / "box").exists()
+
+
+def test_a_file_of_what_was_delivered_that_cannot_be_deleted_is_written_anew(
+    box: Outbox, records: Records, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*names: Any, **options: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    for change in EVERYTHING[:2]:
+        records.away = StoreUnreachable("The database failed: refused.")
+        box.add(change)
+        with pytest.raises(StoreAway):
+            box.deliver()
+        assert [write_queue._change(line) for line in (tmp_path / "box").read_text().splitlines()] == [change]
+        records.away = None
+        clock.now += 30.0
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", read_only)
+            box.deliver()
+    assert records.changes == EVERYTHING[:2]
 
 
 def test_a_broken_line_is_not_tried_at_every_turn(clock: Clock, notes: list[str]) -> None:

@@ -16,10 +16,12 @@ from toy_modules import Toy
 class Paced(Toy):
     """Sleeps before each training step as many seconds as the file that PACE names holds, if it is there.
 
-    Each step adds a line to the file that TRACE names, if one is named: first temperature and step.
+    Each step adds a line to the file that TRACE names, if one is named: first temperature and step. Each is
+    printed, so that there is a log to lose.
     """
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
+        print(f"step {self.global_step}", flush=True)
         pace = Path(os.environ.get("PACE", ""))
         if pace.is_file():
             time.sleep(float(pace.read_text() or 0))

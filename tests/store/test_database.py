@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
@@ -17,10 +17,12 @@ from urllib.parse import quote
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from tempopt.errors import StorageError, StoreUnreachable
 from tempopt.store import Store
 from tempopt.store.database import Database
+from tempopt.store.failures import tell
 from tempopt.store.urls import parse
 from tests.servers import Server
 
@@ -254,3 +256,59 @@ def test_a_file_that_is_taken_away_is_missed_at_once(tmp_path: Path, fate: str) 
             store.set_state(study.id, "paused")
         with pytest.raises(StorageError, match=r"tempopt\.db was deleted or replaced"):
             store.load_study("example")
+
+
+def full(url: str) -> None:
+    with Database(parse(url)).engine.begin() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+        connection.exec_driver_sql("CREATE TABLE more (text)")
+
+
+def read_only(url: str) -> None:
+    with Database(parse(url)).engine.begin() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+        connection.exec_driver_sql("CREATE TABLE more (text)")
+
+
+def closed(url: str) -> None:
+    with Database(parse(url.replace("tempopt.db", "no folder/tempopt.db"))).engine.begin() as connection:
+        connection.exec_driver_sql("SELECT 1")
+
+
+def damaged(url: str) -> None:
+    Path(url.removeprefix("sqlite:///")).write_bytes(b"something else" * 100)
+    with Database(parse(url)).engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE more (text)")
+
+
+def mistaken(url: str) -> None:
+    with Database(parse(url)).engine.begin() as connection:
+        connection.exec_driver_sql("SELECT * FROM elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "told"),
+    [
+        (full, StoreUnreachable, "full.*Free some space"),
+        (read_only, StoreUnreachable, "readonly.*files can be written"),
+        (closed, StoreUnreachable, "unable to open.*a folder that exists"),
+        (damaged, StorageError, "not a database.*Give another path"),
+        (mistaken, StorageError, "no such table"),
+    ],
+)
+def test_a_disk_that_refuses_sqlite_is_an_outage_and_a_mistake_is_none(
+    work: Callable[[str], None], kind: type[StorageError], told: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/tempopt.db"
+    with pytest.raises(SQLAlchemyError) as caught:
+        work(url)
+    with pytest.raises(StorageError, match=told) as raised:
+        tell(parse(url), "sqlite", caught.value)
+    assert type(raised.value) is kind
+
+
+def test_a_disk_that_fails_under_sqlite_is_an_outage() -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    with pytest.raises(StoreUnreachable, match="full or damaged"):
+        tell(parse("sqlite:///tempopt.db"), "sqlite", OperationalError("", {}, error))

@@ -120,6 +120,22 @@ def test_notes_go_to_the_log_as_they_are() -> None:
     assert stream.getvalue() == "worker 1 was started again\n"
 
 
+@pytest.mark.parametrize("wrong", [OSError(28, "No space left on device"), BrokenPipeError()])
+def test_a_full_disk_under_the_output_ends_no_search_and_a_reader_that_has_left_does(wrong: OSError) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise wrong
+
+    stream = Full()
+    if isinstance(wrong, BrokenPipeError):
+        with pytest.raises(BrokenPipeError):
+            Lines(stream).note("one")
+        return
+    Lines(stream).note("one")
+    Lines(stream).note("two")
+    assert stream.getvalue() == "one\ntwo\n"
+
+
 def _picture(snapshot: Snapshot | None, width: int = 100) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=width, color_system=None)

@@ -14,7 +14,7 @@ import torch
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.identity import run_identity
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Kept, RunRequest, Saved, Started
+from tempopt.workers.messages import Evaluation, Kept, NotKept, RunRequest, Saved, Started
 
 pytest_plugins = ["tests.training.object_store"]
 
@@ -161,7 +161,7 @@ def test_what_may_change_between_attempts_does_not_make_it_another_run(killed: A
 
 
 @pytest.mark.parametrize("broken", ["save", "replace"])
-def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_once(
+def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_at_once(
     request_for: Any,
     listener: Any,
     tmp_path: Path,
@@ -181,9 +181,7 @@ def test_a_disk_that_is_full_does_not_end_the_run_and_is_said_once(
     assert finished.state == "complete"
     assert finished.reports == Run(request_for(), listener()).execute().reports
     assert channel.of(Kept) == []
-    (note,) = finished.notes
-    assert "step-4-1.ckpt could not be written" in note
-    assert "No space left on device" in note
+    assert [each.why for each in channel.of(NotKept)] == ["No space left on device"] * 5
     assert capsys.readouterr().out.count("No space left on device") == 5
     # nothing half-written is left behind
     assert list((tmp_path / "ticket").iterdir()) == []
@@ -193,10 +191,10 @@ def test_a_folder_that_cannot_be_made_does_not_end_the_run(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    request = request_for(checkpoints=str(tmp_path / "file" / "ticket"))
-    finished = Run(request, listener()).execute()
+    request, channel = request_for(checkpoints=str(tmp_path / "file" / "ticket")), listener()
+    finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert "could not be written" in finished.notes[0]
+    assert {each.why for each in channel.of(NotKept)} == {"Not a directory"}
 
 
 def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
@@ -261,6 +259,32 @@ def test_a_bucket_that_is_gone_does_not_end_the_run(
     request = request_for(checkpoints=f"{bucket}-gone/search-0001", folder=str(tmp_path))
     finished = Run(request, channel).execute()
     assert finished.state == "complete"
-    assert "could not be written" in finished.notes[0]
+    assert "bucket does not exist" in channel.of(NotKept)[0].why
     assert channel.of(Kept) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bucket_that_refuses_for_a_while_does_not_end_the_run(
+    request_for: Any, listener: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3fs = pytest.importorskip("s3fs")
+    put, tried = s3fs.S3FileSystem._put_file, []
+
+    async def refuse(fs: Any, *names: Any, **options: Any) -> Any:
+        tried.append(names)
+        if len(tried) == 2:
+            # what s3fs makes of an answer 403
+            raise PermissionError("Access Denied")
+        if len(tried) == 3:
+            raise OSError("[Errno 5] QuotaExceeded: the bucket's quota was exceeded")
+        return await put(fs, *names, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", refuse)
+    # a client has its methods from when it was made
+    s3fs.S3FileSystem.clear_instance_cache()
+    channel = listener()
+    request = request_for(checkpoints=f"{bucket}/study/search-0001", folder=str(tmp_path))
+    finished = Run(request, channel).execute()
+    assert finished.reports == Run(request_for(), listener()).execute().reports
+    assert [each.saved.step for each in channel.of(Kept)] == [4, 16, 20]
+    assert [each.why.partition(":")[0] for each in channel.of(NotKept)] == ["PermissionError", "OSError"]

@@ -148,6 +148,8 @@ def test_memory_that_ran_out_under_a_compiler_is_found(request_for: Any) -> None
             "infrastructure",
         ),
         (MemoryError(), "infrastructure"),
+        (OSError(28, "No space left on device"), "disk"),
+        (FileNotFoundError(2, "No such file or directory"), "infrastructure"),
         (RuntimeError("CUDA error: device-side assert triggered"), "error"),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "error"),
     ],
