@@ -45,14 +45,14 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
     def begin_transaction(connection: Connection) -> None:
         # SQLite writes on into a file that has been deleted, and nobody will ever read it
         before = connection.info.get("file")
-        if before is not None and before != _file(address):
+        if before is not None and before != _file(address, known=before):
             connection.invalidate()
             raise StorageError(
                 f"The database file {address.url.database} was deleted or replaced while it was in use. "
                 "Put it back, or begin again in another one."
             )
         connection.exec_driver_sql(begin)
-        connection.info["file"] = before or _file(address)
+        connection.info["file"] = before or _file(address, known=None)
 
     return engine
 
@@ -73,12 +73,18 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _file(address: Address) -> tuple[int, int] | None:
-    """Return what tells the file at an SQLite address from every other, None if there is none."""
+def _file(address: Address, *, known: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return what tells the file at an SQLite address from every other, None if there is none.
+
+    Args:
+        known: What it was before, which it is still if it cannot be looked at just now.
+    """
     try:
         found = Path(address.url.database or ":memory:").stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        return known
     return found.st_dev, found.st_ino
 
 

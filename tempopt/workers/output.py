@@ -21,7 +21,9 @@ _NUMBER = re.compile(r"\[Errno (\d+)\]")
 def is_disk_refusal(error: BaseException) -> bool:
     """Return whether a disk had no space, was read-only or was closed to this user."""
     if not isinstance(error, OSError):
-        return error.__cause__ is not None and is_disk_refusal(error.__cause__)
+        # torch's compiler wraps what it was stopped by
+        behind = error.__cause__ or getattr(error, "inner_exception", None)
+        return behind is not None and is_disk_refusal(behind)
     if error.errno is not None:
         return error.errno in _REFUSED
     return any(int(number) in _REFUSED for number in _NUMBER.findall(str(error)))

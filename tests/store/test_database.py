@@ -307,6 +307,23 @@ def test_a_disk_that_refuses_sqlite_is_an_outage_and_a_mistake_is_none(
     assert type(raised.value) is kind
 
 
+def test_a_database_whose_folder_is_closed_for_a_while_was_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(parse(f"sqlite:///{tmp_path}/tempopt.db"))
+    database.write(lambda connection: connection.exec_driver_sql("CREATE TABLE more (text)"))
+
+    def closed(path: Path, **options: Any) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", closed)
+        database.write(lambda connection: connection.exec_driver_sql("INSERT INTO more VALUES ('kept')"))
+    found = database.read(lambda connection: connection.exec_driver_sql("SELECT * FROM more").all())
+    assert found == [("kept",)]
+    database.close()
+
+
 def test_a_disk_that_fails_under_sqlite_is_an_outage() -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE

@@ -95,6 +95,12 @@ def caused_by(error: Exception) -> Exception:
     return raised
 
 
+def wrapped(error: Exception) -> Exception:
+    raised = RuntimeError("the compiler failed")
+    raised.inner_exception = error  # type: ignore[attr-defined]
+    return raised
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -107,6 +113,7 @@ def caused_by(error: Exception) -> Exception:
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), False),
         (OSError("[Errno 2] No such file"), False),
+        (wrapped(PermissionError(errno.EACCES, "Permission denied")), True),
         (caused_by(ValueError("a bug")), False),
         (ValueError("[Errno 28] is in the text of something else"), False),
     ],
