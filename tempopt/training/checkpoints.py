@@ -250,8 +250,10 @@ class RunCheckpoints:
             _forget(self._fetched)
 
     def _clean(self) -> None:
-        for path in self._near.glob("*" + _WRITING):
-            _forget(path)
+        # in a folder that is closed to this user now, there is nothing to see
+        with contextlib.suppress(OSError):
+            for path in self._near.glob("*" + _WRITING):
+                _forget(path)
 
 
 class _UnusableError(Exception):

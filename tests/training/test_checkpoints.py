@@ -197,6 +197,25 @@ def test_a_folder_that_cannot_be_made_does_not_end_the_run(
     assert {each.why for each in channel.of(NotKept)} == {"Not a directory"}
 
 
+def test_a_folder_that_is_closed_does_not_end_the_run(
+    request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, is_dir, mkdir = tmp_path / "ticket", Path.is_dir, Path.mkdir
+
+    def closed(path: Path, real: Callable[..., Any], *how: Any, **named: Any) -> Any:
+        if path == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *how, **named)
+
+    # root is refused nothing, whatever the mode of a folder
+    monkeypatch.setattr(Path, "is_dir", lambda path, *how: closed(path, is_dir, *how))
+    monkeypatch.setattr(Path, "mkdir", lambda path, *how, **named: closed(path, mkdir, *how, **named))
+    channel = listener()
+    finished = Run(request_for(checkpoints=str(folder)), channel).execute()
+    assert finished.state == "complete"
+    assert {each.why for each in channel.of(NotKept)} == {"Permission denied"}
+
+
 def test_a_stop_ends_a_run_whose_checkpoint_cannot_be_written(
     request_for: Any, listener: Any, tmp_path: Path
 ) -> None:
