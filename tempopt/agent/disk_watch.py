@@ -104,6 +104,6 @@ class DiskWatch:
         since = self._refused.pop(ticket.id, None)
         if since is not None and not self._refused:
             self._note(
-                f"{ticket.kind} {ticket.number} is trained: its disk takes what it writes again after "
-                f"{time.monotonic() - since:.0f} s."
+                f"{ticket.kind} {ticket.number}: the training could write again after "
+                f"{time.monotonic() - since:.0f} s, and has ended."
             )

@@ -98,7 +98,7 @@ def test_one_full_disk_is_told_once(
     result = search(toy_spec(), storage=URL, workers=1, observer=watcher)
     assert same(ended(result), undisturbed_fake)
     assert sum("the training could not write" in note for note in watcher.notes) == 1
-    assert sum("takes what it writes again" in note for note in watcher.notes) == 1
+    assert sum("the training could write again" in note for note in watcher.notes) == 1
     assert sum("Checkpoints cannot be written" in note for note in watcher.notes) == 1
     assert sum("Checkpoints are written again" in note for note in watcher.notes) == 1
 
