@@ -80,7 +80,8 @@ class DiskWatch:
         """
         now = time.monotonic()
         # what another agent has trained meanwhile is none to wait for
-        self._refused = {id: since for id, since in self._refused.items() if not over(tickets[id])}
+        still = {id for id, each in tickets.items() if not over(each)}
+        self._refused = {id: since for id, since in self._refused.items() if id in still}
         is_first = not self._refused
         waited = now - self._refused.setdefault(ticket.id, now)
         name = f"{ticket.kind} {ticket.number}"
