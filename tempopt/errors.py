@@ -24,7 +24,13 @@ from collections.abc import Iterable
 
 
 class TempoptError(Exception):
-    """Root of the tree; its message says what was given, what is allowed and what to do."""
+    """Root of the tree; its message says what was given, what is allowed and what to do.
+
+    A message has at most 1,900 characters. Of a longer one, parts are left out, with ``…`` in their place.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message))
 
 
 class UsageError(TempoptError, ValueError):
@@ -88,10 +94,60 @@ def unknown(what: str, given: object, known: Iterable[str], remedy: str = "") ->
         known: The names that are allowed.
         remedy: A closing sentence on what to do, if there is more to do than choose.
     """
-    names = list(known)
-    near = difflib.get_close_matches(str(given), names, n=1)
+    names, given = list(known), str(given)
+    # what is longer than every name is near to none, and takes long to compare
+    near = difflib.get_close_matches(given, names, n=1) if len(given) <= _WORD else []
     hint = f' Did you mean "{near[0]}"?' if near else ""
-    return f'Unknown {what} "{given}".{hint} Known: {", ".join(names)}.{" " + remedy if remedy else ""}'
+    listed = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
+    return f'Unknown {what} "{given}".{hint} Known: {listed}.{" " + remedy if remedy else ""}'
+
+
+def not_text(given: str) -> str | None:
+    """Return what makes a text one that UTF-8 or a database cannot hold, None if nothing does."""
+    if "\0" in given:
+        return "the character NUL"
+    return "bytes that are not UTF-8" if any("\ud800" <= sign <= "\udfff" for sign in given) else None
+
+
+# ---- lengths
+
+_LONGEST = 1900
+_NAMES = 60
+_WORD = 160
+_LINE = 500
+_KNOWN = re.compile(r'(Did you mean "[^"\n]*"\?) Known: [^\n]*?\.(?=\s|$)')
+
+
+def shortened(message: str) -> str:
+    """Return a message of at most 1,900 characters: what was given is cut first, then lines are left out.
+
+    Args:
+        message: Any text. If it is too long, the passwords in it are hidden before anything is cut: half a
+            URL is not recognised as one.
+    """
+    if len(message) <= _LONGEST:
+        return message
+    message = re.sub(rf"\S{{{_WORD},}}", lambda found: _ends(found[0], _WORD), masked(message))
+    if len(message) > _LONGEST:
+        message = _KNOWN.sub(r"\1", message)
+    if len(message) > _LONGEST:
+        message = "\n".join(_ends(line, _LINE) for line in message.splitlines())
+    if len(message) <= _LONGEST:
+        return message
+    first, *lines = message.splitlines()
+    last, kept, left = lines.pop(), [first], _LONGEST - 40 - len(first)
+    left -= len(last)
+    for line in lines:
+        left -= len(line) + 1
+        if left < 0:
+            break
+        kept.append(line)
+    return "\n".join([*kept, f"  … ({len(lines) + 1 - len(kept)} lines are left out)", last])
+
+
+def _ends(text: str, length: int) -> str:
+    """Return the beginning and the end of a text that is longer than length."""
+    return text if len(text) <= length else f"{text[: length * 2 // 3]} … {text[-length // 4 :]}"
 
 
 # ---- passwords
@@ -99,14 +155,27 @@ def unknown(what: str, given: object, known: Iterable[str], remedy: str = "") ->
 # From a colon to the last "@" before a space, so that a password with a ":" or an "@" that was not written
 # %3A or %40 is hidden whole. The example in a message is none.
 _USERINFO = re.compile(r":(?!//)(?!password@host/)\S+@")
+_WORDS = re.compile(r"\S+")
 # The same of a URL that can be read as one: what follows its host's port is a path, whatever is in it.
 _URL_USERINFO = re.compile(r"(://[^\s:/@]*):(?!\d+/)[^\s\"']+@")
-_SECRET_QUERY = re.compile(r"([?&][^\s=&]*(?:pass|pwd|secret|token)[^\s=&]*=)[^\s&]*", re.IGNORECASE)
+# No name of a parameter is longer; without a limit the time would grow with the square of the length.
+_SECRET_QUERY = re.compile(
+    r"([?&][^\s=&]{0,60}(?:pass|pwd|secret|token)[^\s=&]{0,60}=)[^\s&]*", re.IGNORECASE
+)
 
 
 def masked(text: str) -> str:
     """Return a message without passwords; of what only looks like one, too much is hidden."""
-    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(":***@", text))
+    return _SECRET_QUERY.sub(r"\1***", _WORDS.sub(_without_userinfo, text))
+
+
+def _without_userinfo(word: re.Match[str]) -> str:
+    # cut off after the last "@", so that the search ends at the first colon that begins a password
+    end = word[0].rfind("@") + 1
+    if not end:
+        return word[0]
+    end += len("host/")
+    return _USERINFO.sub(":***@", word[0][:end]) + word[0][end:]
 
 
 def without_passwords(text: str) -> str:

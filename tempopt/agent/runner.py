@@ -26,7 +26,7 @@ from tempopt.errors import (
 )
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
-from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
+from tempopt.sampling.optuna_strategies import try_strategies
 from tempopt.spec.amendments import changes
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
@@ -200,8 +200,7 @@ def optimizers(spec: StudySpec) -> None:
     Raises:
         SpecError: It does not take an option.
     """
-    make_sampler(spec.study.sampler, seed=0)
-    make_pruner(spec.study.pruner)
+    try_strategies(spec.study.sampler, spec.study.pruner)
 
 
 def _writable(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from tempopt.cli.commands import COMMANDS as COMMANDS
 from tempopt.cli.commands import Command as Command
-from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, masked, unknown
+from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, masked, not_text, unknown
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
 
@@ -43,7 +43,7 @@ exit codes: 0 done, 1 the study failed, 2 usage or spec error, 130 interrupted o
 """
 
 
-_SPACED_URL = re.compile(r"://[^@/]*:[^@]*\s.*@", re.DOTALL)
+_SPACED_URL = re.compile(r"://[^@/]{0,1000}:[^@]*\s.*@", re.DOTALL)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -80,6 +80,13 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
         for argument in command.arguments:
             own.add_argument(*argument.names, **argument.settings)
     return parser, commands.choices
+
+
+def _refuse_no_text(argv: Sequence[str]) -> None:
+    for word in argv:
+        if no_text := not_text(word):
+            shown = word.encode("unicode_escape").decode("ascii")
+            raise UsageError(f'An argument holds {no_text}: "{shown}". Give text in UTF-8.')
 
 
 def _refuse_unknown(argv: Sequence[str]) -> None:
@@ -126,6 +133,7 @@ def _imported(argv: Sequence[str]) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> int:
+    _refuse_no_text(argv)
     argv = _imported(argv)
     _refuse_unknown(argv)
     parser, commands = build_parsers()

@@ -1,12 +1,13 @@
 """Every command that can be typed, with its arguments: names, what they take, and their help.
 
-A table and what reads its values; carries nothing out, and imports nothing that takes time.
+A table; carries nothing out, and imports nothing that takes time.
 """
 
 from __future__ import annotations
 
-import argparse
 from typing import Any, NamedTuple
+
+from tempopt.cli import values
 
 
 class Argument(NamedTuple):
@@ -28,78 +29,6 @@ def _argument(*names: str, **settings: Any) -> Argument:
     return Argument(names, settings)
 
 
-class Trials(NamedTuple):
-    """How many search trials were asked for: ``whole`` in all (None: as the spec says), or ``more``."""
-
-    whole: int | None = None
-    more: int = 0
-
-
-def _count(text: str) -> int:
-    """Return a positive integer."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number of 1 or more')
-    return int(text)
-
-
-def _pairs(text: str) -> int:
-    """Return an integer of at least 2."""
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number of 2 or more')
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    """Return a number of seconds of 0.1 or more."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    # not so either for NaN
-    if not 0.1 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(
-            f'"{text}" is not a number of seconds of 0.1 or more; the name goes first, as in NAME --watch 5'
-        )
-    return seconds
-
-
-def _option(text: str) -> tuple[str, str]:
-    """Return the name and the value of what ``KEY=VALUE`` says."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, as in partition=gpu')
-    return key, value
-
-
-def _workers(text: str) -> int | str:
-    """Return a positive integer, or ``auto``."""
-    try:
-        return text if text == "auto" else _count(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, or auto") from None
-
-
-def _trials(text: str) -> Trials:
-    """Return what ``N`` or ``+N`` asks for."""
-    if text.startswith("+"):
-        return Trials(more=_count(text[1:]))
-    return Trials(whole=_count(text))
-
-
-def _more_trials(text: str) -> Trials:
-    """Return what ``+N`` asks for."""
-    if not text.startswith("+"):
-        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a study that goes on can only get more trials')
-    return _trials(text)
-
-
-def _more_pairs(text: str) -> int:
-    """Return what ``+N`` asks for."""
-    if not text.startswith("+"):
-        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a verdict can only get more pairs')
-    return _count(text[1:])
-
-
 _SPEC = _argument("spec", metavar="SPEC", help="study spec: a YAML file, or the name of a bundled study")
 _NAME = _argument("name", metavar="NAME", help="name of a study in the store")
 _STORE = (
@@ -115,13 +44,13 @@ _STORE = (
 _WORKERS = _argument(
     "--workers",
     metavar="N",
-    type=_workers,
+    type=values.workers,
     help="number of concurrent trials; auto: as many as fit (default: the spec's, else auto)",
 )
 _LAUNCH_OPTION = _argument(
     "--launch",
     metavar="KEY=VALUE",
-    type=_option,
+    type=values.option,
     action="append",
     default=[],
     help="option of the launcher, for example partition=gpu; repeatable",
@@ -186,8 +115,8 @@ COMMANDS = {
             _argument(
                 "--trials",
                 metavar="N",
-                type=_trials,
-                default=Trials(),
+                type=values.trials,
+                default=values.Trials(),
                 help="number of search trials (default: the spec's); +N adds N trials to the study",
             ),
             _argument("--enqueue", metavar="FILE", help="YAML list of parameter sets to try first"),
@@ -223,13 +152,13 @@ COMMANDS = {
             _argument(
                 "--pairs",
                 metavar="N",
-                type=_pairs,
+                type=values.pairs,
                 help="number of fresh seeds, each with a run of every set (default: study.seeds.confirm)",
             ),
             _argument(
                 "--max-runs",
                 metavar="N",
-                type=_count,
+                type=values.count,
                 help="refuse to begin if it could take more than N runs (default: no limit)",
             ),
             _WORKERS,
@@ -259,14 +188,14 @@ COMMANDS = {
             _argument(
                 "--trials",
                 metavar="+N",
-                type=_more_trials,
-                default=Trials(),
+                type=values.more_trials,
+                default=values.Trials(),
                 help="add N search trials",
             ),
             _argument(
                 "--pairs",
                 metavar="+N",
-                type=_more_pairs,
+                type=values.more_pairs,
                 default=0,
                 help="add N seeds to confirm on",
             ),
@@ -307,7 +236,7 @@ COMMANDS = {
                 "--watch",
                 metavar="SECONDS",
                 nargs="?",
-                type=_seconds,
+                type=values.seconds,
                 const=2.0,
                 help="update the output every SECONDS until the study is done (default: 2)",
             ),
@@ -351,7 +280,7 @@ COMMANDS = {
             _argument(
                 "--port",
                 metavar="N",
-                type=int,
+                type=values.port,
                 default=8080,
                 help="port to listen on; 0 selects a free one (default: 8080)",
             ),
@@ -389,7 +318,7 @@ COMMANDS = {
                 default=[],
                 help="run to show, for example search-12 (default: a list of all runs)",
             ),
-            _argument("--attempt", metavar="N", type=_count, help="show this attempt only"),
+            _argument("--attempt", metavar="N", type=values.count, help="show this attempt only"),
             *_STORE,
         ),
     ),
@@ -466,7 +395,10 @@ COMMANDS = {
             _SPEC,
             *_STORE,
             _argument(
-                "--trials", metavar="N", type=_count, help="number of search trials (default: the spec's)"
+                "--trials",
+                metavar="N",
+                type=values.count,
+                help="number of search trials (default: the spec's)",
             ),
             _WORKERS,
             _SET,
@@ -487,6 +419,32 @@ COMMANDS = {
                 "module", metavar="IMPORT_PATH", help="import path, for example my_package.my_module.MyModule"
             ),
             _OUTPUT,
+        ),
+    ),
+    "completion": Command(
+        "print the script with which a shell completes commands, options, specs and study names",
+        "tempopt.cli.completion:completion",
+        (
+            _argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish"),
+            _argument(
+                "words",
+                metavar="WORD",
+                nargs="*",
+                default=[],
+                help="print what can complete the last of these words instead; the script asks so",
+            ),
+        ),
+    ),
+    "help": Command(
+        "show the help of a command",
+        "tempopt.cli.completion:show_help",
+        (
+            _argument(
+                "about",
+                metavar="COMMAND",
+                nargs="?",
+                help="name of a command (default: a list of all)",
+            ),
         ),
     ),
 }

@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 from tempopt.errors import UsageError
-from tempopt.results.files import replace
+from tempopt.files import replace
 
 # Control characters, invisible ones such as those that turn the direction of text, lone surrogates, and the
 # line ends of Unicode.
@@ -41,8 +41,8 @@ def write(text: str, output: str | None, *, overwrite: bool) -> None:
     if output is None:
         print(text, end="")
         return
+    if not output:
+        raise UsageError('-o was given the empty text "". Give the path of a file, or take -o out.')
     path = Path(output)
-    if path.exists() and not overwrite:
-        raise UsageError(f"{path} is there already and is left as it is. Remove it, or give -o another name.")
-    replace(path, text)
+    replace(path, text, overwrite=overwrite)
     print(f"Written to {path}.")

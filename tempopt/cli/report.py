@@ -13,8 +13,8 @@ from tempopt.cli import DONE
 from tempopt.cli.output import write
 from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, masked
+from tempopt.files import replace
 from tempopt.report.page.html import PlotlyJs, file_name, render
-from tempopt.results.files import replace
 from tempopt.results.study_result import load
 from tempopt.store.store import Store
 
@@ -30,7 +30,8 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.output == _SCREEN:
         sys.stdout.write(text)
     else:
-        write(text, arguments.output or file_name(arguments.name), overwrite=True)
+        output = file_name(arguments.name) if arguments.output is None else arguments.output
+        write(text, output, overwrite=True)
     return DONE
 
 

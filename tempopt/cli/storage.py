@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tempopt.cli import DEFAULT_STORAGE
 from tempopt.errors import UsageError
+from tempopt.files import read_text
 from tempopt.store import urls
 
 
@@ -47,15 +48,7 @@ def read_private(path: Path, holds: str) -> tuple[str, bool]:
     Raises:
         UsageError: It cannot be read, or is not text.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        mode = path.stat().st_mode
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file in UTF-8. Give a file that holds {holds}.") from None
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}. Give a file that holds {holds}."
-        ) from error
+    text, mode = read_text(path, holds)
     return text, os.name == "posix" and bool(mode & (stat.S_IRGRP | stat.S_IROTH))
 
 

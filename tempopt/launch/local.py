@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tempopt.errors import UsageError
+from tempopt.files import absolute
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.supervise import Ended, Supervisor
 from tempopt.workers.gpu_locks import free
@@ -113,7 +114,7 @@ class _Agent:
 
 
 def _folder(given: str) -> Path:
-    path = Path(given).expanduser().absolute()
+    path = absolute(given, "--launch logs: the folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

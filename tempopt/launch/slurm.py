@@ -23,6 +23,7 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from tempopt.errors import UsageError, unknown
+from tempopt.files import absolute
 from tempopt.launch import slurm_job
 from tempopt.launch.launcher import Job, Launcher, Task
 from tempopt.launch.nodes import split_over
@@ -123,7 +124,7 @@ class SlurmLauncher(Launcher):
                 "tempopt where jobs are submitted: on the cluster's login node."
             )
         # a program that is started elsewhere finds it again
-        self._folder = Path(self.options.get("folder", "tempopt-slurm")).expanduser().absolute()
+        self._folder = absolute(self.options.get("folder", "tempopt-slurm"), "--launch folder:")
         self.options["folder"] = str(self._folder)
         self._minutes = _minutes(self.options.get("time", str(_MINUTES)))
         self._signal = self._count("signal")

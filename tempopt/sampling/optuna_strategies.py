@@ -21,6 +21,20 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Types of options as Optuna annotates them, and what a spec may give for them.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "None": (type(None),),
+}
+
+
+# Trials at most that a sampler is tried with.
+_TRIED = 100
+
+
 class Tpe(optuna.samplers.TPESampler):
     """Optuna's TPE, that can be told what it would else gather from every trial at every draw.
 
@@ -52,11 +66,35 @@ class Tpe(optuna.samplers.TPESampler):
         return {name: rows[:, place] for place, name in enumerate(self.shared) if name in search_space}
 
 
+def _written(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _plain(annotation: str) -> list[str]:
+    """Return the types in an annotation of Optuna's that can be written in a spec; none but None: nothing."""
+    names = [name.strip() for name in annotation.split("|")]
+    known = [name for name in names if name in _TYPES]
+    return known if set(known) - {"None"} else []
+
+
+def _is(value: object, name: str) -> bool:
+    # true and false are integers to Python
+    return isinstance(value, _TYPES[name]) and (name == "bool" or not isinstance(value, bool))
+
+
 def _made(what: str, kind: type[Any], strategy: Strategy, **forced: Any) -> Any:
-    allowed = [name for name in inspect.signature(kind).parameters if name != "seed"]
-    for option in strategy.options:
+    allowed = {
+        name: text
+        for name, each in inspect.signature(kind).parameters.items()
+        if name != "seed" and _plain(text := _written(each.annotation))
+    }
+    for option, value in strategy.options.items():
         if option not in allowed:
             raise SpecError(f"study.{what}: " + unknown(f"option of {strategy.name}", option, allowed))
+        if not any(_is(value, name) for name in _plain(allowed[option])):
+            raise SpecError(
+                f"study.{what}.{option}: given {value!r}. {strategy.name} takes {allowed[option]}. Give that."
+            )
     try:
         return kind(**_DEFAULTS.get(strategy.name, {}) | strategy.options | forced)
     except (TypeError, ValueError) as error:
@@ -79,6 +117,33 @@ def make_sampler(strategy: Strategy, *, seed: int) -> optuna.samplers.BaseSample
     kind = Tpe if strategy.name == "tpe" else getattr(optuna.samplers, name)
     sampler: optuna.samplers.BaseSampler = _made("sampler", kind, strategy, seed=seed & 0xFFFFFFFF)
     return sampler
+
+
+def try_strategies(sampler: Strategy, pruner: Strategy) -> None:
+    """Refuse a sampler or pruner that cannot be made, or that fails once it has learned from some trials.
+
+    Raises:
+        SpecError: An option is unknown or not of its type, or what it says cannot be worked with.
+    """
+    make_pruner(pruner)
+    made = make_sampler(sampler, seed=0)
+    # the Gaussian process takes seconds to load, and learns from any number of trials
+    if made is None or sampler.name == "gp":
+        return
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=made)
+    begins = max(sampler.options.get("n_startup_trials", 10), 0)
+    space: dict[str, BaseDistribution] = {"x": optuna.distributions.FloatDistribution(0.0, 1.0)}
+    try:
+        for place in range(min(begins, _TRIED) + 2):
+            params = {"x": (place % 7 + 1) / 8}
+            trial = optuna.trial.create_trial(params=params, distributions=space, value=float(place))
+            study.add_trial(trial)
+        study.ask(space)
+    except (TypeError, ValueError, ArithmeticError, LookupError, AssertionError) as error:
+        raise SpecError(
+            f"study.sampler: {sampler.name} cannot draw with {sampler.options}: {error}. Give others."
+        ) from error
 
 
 def make_pruner(strategy: Strategy) -> optuna.pruners.BasePruner | None:

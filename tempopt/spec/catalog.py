@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from tempopt.errors import SpecError, unknown
+from tempopt.errors import SpecError, UsageError, unknown
+from tempopt.files import absolute
 
 _SUFFIXES = (".yaml", ".yml")
+_STUDY = re.compile(rb"^[\"']?study[\"']?\s*:", re.MULTILINE)
+# A folder may hold thousands of files, and large ones.
+_LOOKED_INTO = 200
+_HEAD_BYTES = 100_000
 
 
 def bundled(package: Path | None = None) -> dict[str, Path]:
@@ -29,9 +35,14 @@ def find_spec(name_or_path: str | Path) -> Path:
     Raises:
         SpecError: There is neither; the message lists the bundled names and the specs in the folder.
     """
-    given = Path(name_or_path).expanduser()
     known = bundled()
-    if _is_file(given):
+    try:
+        path = absolute(str(name_or_path), "The study spec")
+    except UsageError as error:
+        raise SpecError(str(error)) from error
+    given = Path(name_or_path).expanduser()
+    # a pipe too: reading it says what it is
+    if path.exists() and not path.is_dir():
         return given
     if str(name_or_path) in known:
         return known[str(name_or_path)]
@@ -43,19 +54,26 @@ def find_spec(name_or_path: str | Path) -> Path:
         if given.stem in known:
             remedy = f'A spec "{given.stem}" comes with tempopt: give just that name.'
         raise SpecError(f"There is no file {given}{where}. {remedy}")
-    here = [path.name for path in sorted(Path.cwd().iterdir()) if path.suffix in _SUFFIXES]
+    here = [path.name for path in specs_in(Path.cwd())]
     raise SpecError(unknown("study spec", name_or_path, [*known, *here], "Or give a YAML file."))
 
 
-def _is_file(given: Path) -> bool:
-    try:
-        return given.is_file()
-    except OSError as error:
-        raise SpecError(f"{given} cannot be read: {error.strerror}. Give a YAML file that can.") from error
-
-
 def _specs_in(folder: Path) -> str:
-    names = [path.name for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES]
-    if not names:
-        return "Give a YAML file."
-    return f"Give a file: {', '.join(str(folder / name) for name in names)}."
+    found = specs_in(folder)
+    return f"Give a file: {', '.join(map(str, found))}." if found else "Give a YAML file."
+
+
+def specs_in(folder: Path) -> list[Path]:
+    """Return the files of a folder that look like study specs: those in YAML with a key ``study:``."""
+    try:
+        files = [path for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES]
+    except OSError:
+        return []
+    return [path for path in files[:_LOOKED_INTO] if _is_spec(path)]
+
+
+def _is_spec(path: Path) -> bool:
+    try:
+        return path.is_file() and _STUDY.search(path.read_bytes()[:_HEAD_BYTES]) is not None
+    except OSError:
+        return False

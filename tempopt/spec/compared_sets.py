@@ -244,8 +244,10 @@ def _read(given: GivenSet) -> tuple[str | None, dict[str, Any]]:
 
 def _is_file(text: str) -> bool:
     try:
-        return Path(text).expanduser().is_file()
-    except (OSError, ValueError):
+        path = Path(text).expanduser()
+        # a pipe too: reading it says what it is
+        return path.exists() and not path.is_dir()
+    except (OSError, RuntimeError, ValueError):
         # too long for a path, or no path at all
         return False
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
-from tempopt.errors import SpecError, unknown
+from tempopt.errors import SpecError, UsageError, unknown
+from tempopt.files import absolute
 from tempopt.spec.yaml_source import FaultsError, unresolved
 
 _NOWHERE = "Nothing has to be written in its place: take it out."
@@ -55,6 +55,8 @@ _BELONGS: dict[str, str] = {
 }
 """Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
 
+# As large as a step can be in a database.
+_MOST = 2**31 - 1
 _OWN_PROCESSES = re.compile(r"(^|_)(spawn|fork|notebook)|^forkserver$")
 _FOLDERS = ("deepspeed", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
 _ONE_FILE = (
@@ -131,9 +133,15 @@ def parse_trainer(given: object) -> dict[str, Any]:
     for key in ("max_steps", "max_epochs"):
         value = given.get(key)
         number = isinstance(value, int) and not isinstance(value, bool)
-        if not (value is None or unresolved(value) or (number and (value > 0 or value == -1))):
-            message = f"given {value!r}. Give a whole number of at least 1, or -1 for no limit."
+        if not (value is None or unresolved(value) or (number and (0 < value <= _MOST or value == -1))):
+            message = f"given {value!r}. Give a whole number from 1 to {_MOST}, or -1 for no limit."
             lines.append((f"trainer.{key}", message))
+    if "val_check_interval" in given and not _is_interval(given["val_check_interval"]):
+        message = (
+            f"given {given['val_check_interval']!r}. Give a whole number of batches from 1 to {_MOST}, or a "
+            "share of an epoch above 0 and up to 1.0."
+        )
+        lines.append(("trainer.val_check_interval", message))
     for key in ("limit_train_batches", "limit_val_batches"):
         if key in given and given[key] == 0:
             message = (
@@ -152,6 +160,15 @@ def parse_trainer(given: object) -> dict[str, Any]:
     if lines:
         raise FaultsError(lines)
     return dict(given)
+
+
+def _is_interval(value: object) -> bool:
+    """Return whether a run can be validated so often; texts and the like are Lightning's to judge."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return 1 <= value <= _MOST
+    return not isinstance(value, float) or 0 < value <= 1
 
 
 def _strategy_problems(given: object) -> list[tuple[str, str]]:
@@ -192,7 +209,10 @@ def checkpoint_path(given: str | None) -> str | None:
     """
     if given is None:
         return None
-    path = Path(given).expanduser().resolve()
+    try:
+        path = absolute(given, "study.evaluate_only").resolve()
+    except UsageError as error:
+        raise SpecError(str(error)) from error
     if not path.is_file():
         raise SpecError(
             f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '

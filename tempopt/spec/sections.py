@@ -91,7 +91,15 @@ class Section(BaseModel):
 
 _AMOUNT = 'a number above 0, percent as in "1%", or null'
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?%")
-Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+MOST_RUNS = 100_000
+"""Most trials of a search, and most runs of any other kind but those on fresh seeds."""
+MOST_SEEDS = 1000
+"""Most fresh seeds to choose on, and to confirm on."""
+Count = Annotated[int, Field(ge=1, le=MOST_RUNS, description=f"a whole number from 1 to {MOST_RUNS}")]
+_Runs = Annotated[
+    int | None, Field(ge=1, le=MOST_RUNS, description=f"a whole number from 1 to {MOST_RUNS}, or null")
+]
+_Seeds = Annotated[int, Field(ge=2, le=MOST_SEEDS, description=f"a whole number from 2 to {MOST_SEEDS}")]
 _Most = Annotated[
     float | None, Field(gt=0, allow_inf_nan=False, description="a number above 0, or null for no limit")
 ]
@@ -105,25 +113,30 @@ class Arms(Section):
             them; None: as many as the search had more trials than the arm at τ = 1, and 10 at least.
     """
 
-    baseline: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
-    constant: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = None
-    rematch: Annotated[int | None, Field(ge=10, description="a whole number of at least 10, or null")] = None
+    baseline: _Runs = None
+    constant: _Runs = None
+    rematch: Annotated[
+        int | None,
+        Field(ge=10, le=MOST_RUNS, description=f"a whole number from 10 to {MOST_RUNS}, or null"),
+    ] = None
 
 
 class Pairs(Section):
     """Number of confirming seeds: looked at after every ``min``, decided at ``max`` at the latest."""
 
-    min: Annotated[int, Field(ge=2, description="a whole number of at least 2")]
-    max: Annotated[int, Field(ge=2, description="a whole number of at least 2")]
+    min: _Seeds
+    max: _Seeds
 
     @model_validator(mode="before")
     @classmethod
     def _number(cls, given: object) -> object:
-        if isinstance(given, int) and not isinstance(given, bool) and given >= 2:
+        if isinstance(given, int) and not isinstance(given, bool) and 2 <= given <= MOST_SEEDS:
             return {"min": given, "max": given}
         if isinstance(given, Mapping):
             return given
-        raise ValueError(f"given {given!r}. Give a whole number of at least 2, or {{min: 4, max: 16}}.")
+        raise ValueError(
+            f"given {given!r}. Give a whole number from 2 to {MOST_SEEDS}, or {{min: 4, max: 16}}."
+        )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -162,8 +175,10 @@ class Seeds(Section):
             to prefer one, and one that was ended early can be continued; None: each has its own.
     """
 
-    search: Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")] = 2
-    choose: Count = 4
+    search: _Runs = 2
+    choose: Annotated[
+        int, Field(ge=1, le=MOST_SEEDS, description=f"a whole number from 1 to {MOST_SEEDS}")
+    ] = 4
     confirm: Pairs = Pairs(min=8, max=8)
 
 
@@ -235,13 +250,20 @@ class StudySection(Section):
             description="a name of at most 100 letters, digits, dots, dashes and underscores",
         ),
     ]
-    metric: Annotated[str, Field(min_length=1, description="the name under which validation logs the metric")]
+    metric: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=200,
+            description="the name of at most 200 characters under which validation logs the metric",
+        ),
+    ]
     direction: Annotated[Direction, Field(description="maximize or minimize")]
     trials: Count = 40
     arms: Arms = Arms()
     candidates: Count = 3
     seeds: Seeds = Seeds()
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number of at least 0")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1")] = 0
     test: Annotated[Literal["t", "sign_flip", "wilcoxon"], Field(description="t, sign_flip or wilcoxon")] = (
         "t"
     )

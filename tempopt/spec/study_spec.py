@@ -352,8 +352,9 @@ class StudySpec(Section):
             SpecError: A setting cannot be read, or does not fit.
         """
         parsed = [document.parse_override(text) for text in overrides]
-        data = document.apply(self.to_json(), [each for each in parsed if not each.local])
-        spec = self.parse(data, source="the study spec with --set")
+        stored = Document(source="the study spec with --set", data=self.to_json())
+        written = stored.with_settings([each for each in parsed if not each.local])
+        spec = self.parse(written.data, source=written)
         spec._local = (*self._local, *(each for each in parsed if each.local))
         spec._amendments = self._amendments
         spec._in_force()
@@ -368,7 +369,9 @@ class StudySpec(Section):
         """Return the spec with this machine's overrides written into it."""
         if not self._local:
             return self
-        return self.parse(document.apply(self.to_json(), self._local), source="the study spec with --set")
+        stored = Document(source="the study spec with --set", data=self.to_json())
+        written = stored.with_settings(self._local)
+        return self.parse(written.data, source=written)
 
     def resolved(self) -> Self:
         """Return the spec as it holds on this machine: ``--set`` in force and ``${NAME}`` replaced.
@@ -481,10 +484,10 @@ def load_spec(
     Raises:
         SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
     """
-    written = document.read(find_spec(path_or_name))
     parsed = [document.parse_override(text) for text in overrides]
-    data = document.apply(written.data, [each for each in parsed if not each.local])
-    spec = StudySpec.parse(with_sets(data, compare), source=written)
+    read = document.read(find_spec(path_or_name))
+    written = read.with_settings([each for each in parsed if not each.local])
+    spec = StudySpec.parse(with_sets(written.data, compare), source=written)
     local = [text for text, each in zip(overrides, parsed, strict=True) if each.local]
     return spec.with_overrides(local) if local else spec
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tempopt.errors import SpecError
+from tempopt.errors import SpecError, UsageError, not_text
+from tempopt.files import read_text
 
 BLANK = "???"
 """What a written template holds where only the person can fill in."""
@@ -33,7 +34,8 @@ _REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2
 # Far more than a spec needs, and little enough to be read and checked at once.
 _VALUES = 100_000
 _LEVELS = 50
-_DIGITS = 100
+# Integers of 64 bits, as a database holds them.
+_LARGEST = 2**63 - 1
 # So many characters of a --set are repeated in a message.
 _QUOTED = 200
 
@@ -66,11 +68,13 @@ class Document:
         source: Name of the file, for messages.
         data: The mapping at its top.
         lines: Line (from 1) of each key by its dotted path.
+        settings: What ``--set`` wrote over it: each key as it was typed, by its dotted path.
     """
 
     source: str
     data: dict[str, Any]
     lines: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
     def line(self, path: str) -> int:
         """Return the line of the key, or of the nearest key above it that was written; 0 if there is none."""
@@ -79,9 +83,23 @@ class Document:
         return self.lines.get(path, 0)
 
     def where(self, path: str) -> str:
-        """Return ``file:line`` of the key, or the file alone if no line is known."""
+        """Return ``file:line`` of the key, the file if no line is known, or the ``--set`` that wrote it."""
+        above = f"{path}."
+        for key, typed in self.settings.items():
+            if above.startswith(f"{key}."):
+                return f"--set {typed}"
         line = self.line(path)
-        return f"{self.source}:{line}" if line else self.source
+        inside = [typed for key, typed in self.settings.items() if key.startswith(above)]
+        return f"{self.source}{f':{line}' * bool(line)}{''.join(f', --set {each}' for each in inside)}"
+
+    def with_settings(self, overrides: Sequence[Override]) -> Document:
+        """Return the document with ``--set`` written over it.
+
+        Raises:
+            SpecError: As :func:`apply`.
+        """
+        settings = {".".join(each.path): each.written for each in overrides}
+        return replace(self, data=apply(self.data, overrides), settings={**self.settings, **settings})
 
 
 def read(path: Path) -> Document:
@@ -134,11 +152,9 @@ def parse_mapping(text: str, *, source: str) -> dict[str, Any]:
 
 def _text(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is not a text file in UTF-8. Give {what} in YAML.") from error
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}. Give a file that can.") from error
+        return read_text(path, f"{what} in YAML")[0]
+    except UsageError as error:
+        raise SpecError(str(error)) from error
 
 
 def parse(text: str, *, source: str) -> Document:
@@ -191,8 +207,7 @@ def _extent(node: yaml.Node, source: str, known: dict[int, tuple[int, int]], dep
     """Return how many values and levels a node has with its aliases written out, before any is built."""
     where = f"{source}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.ScalarNode):
-        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _DIGITS:
-            raise SpecError(f"{where}: a number has {len(node.value)} digits. Give one of at most {_DIGITS}.")
+        _check_scalar(node, where)
         return 1, 1
     if id(node) in known:
         return known[id(node)]
@@ -210,6 +225,14 @@ def _extent(node: yaml.Node, source: str, known: dict[int, tuple[int, int]], dep
         )
     known[id(node)] = values, levels
     return values, levels
+
+
+def _check_scalar(node: yaml.ScalarNode, where: str) -> None:
+    digits = re.sub(r"[^0-9]", "", node.value)
+    if node.tag == "tag:yaml.org,2002:int" and (len(digits) > 19 or int(digits or 0) > _LARGEST):
+        raise SpecError(f"{where}: a number has {len(digits)} digits. Give one of at most {_LARGEST}.")
+    if no_text := not_text(node.value):
+        raise SpecError(f"{where}: a text holds {no_text}. Take it out.")
 
 
 def _too_deep(where: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.errors import UsageError
+from tempopt.files import absolute as absolute_path
 from tempopt.records.rows import KINDS, Kind
 
 DEFAULT_FOLDER = "tempopt-runs"
@@ -82,7 +83,7 @@ def absolute(given: str | Path) -> str:
             "variables or files (AWS_ACCESS_KEY_ID, ~/.aws, FSSPEC_<PROTOCOL>_PASSWORD, ...)."
         )
     if is_local(text):
-        text = str(local_path(text).expanduser().absolute())
+        text = str(absolute_path(str(local_path(text)), "The folder for checkpoints"))
     else:
         _refuse_other(text)
     return text.rstrip("/") or "/"

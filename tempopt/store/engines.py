@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 
 from tempopt.errors import StorageError
 from tempopt.store.urls import Address
@@ -92,15 +94,39 @@ def server_engine(address: Address) -> Engine:
     """Return an engine for a server; READ COMMITTED, since MySQL's default locks the gaps between rows."""
     is_mysql = address.url.get_backend_name() == "mysql"
     limits = _mysql_limits() if is_mysql else _postgresql_limits(address)
-    engine = create_engine(
-        address.url,
-        isolation_level="READ COMMITTED",
-        pool_pre_ping=True,
-        connect_args={name: value for name, value in limits.items() if name not in address.url.query},
-    )
+    limits = {name: value for name, value in limits.items() if name not in address.url.query}
+    try:
+        engine = create_engine(
+            address.url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=limits
+        )
+    except (TypeError, ValueError) as error:
+        raise _refused(address, error) from None
+    event.listen(engine, "do_connect", functools.partial(_connected, address))
     if is_mysql:
         event.listen(engine, "connect", _limit_mysql)
     return engine
+
+
+def _connected(
+    address: Address, dialect: Dialect, record: object, args: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
+    """Return a new connection; StorageError if the driver cannot make anything of the URL's options."""
+    driver: Any = dialect.loaded_dbapi
+    try:
+        return driver.connect(*args, **options)
+    except driver.Error:
+        # what becomes of these is failures.py's
+        raise
+    except Exception as error:
+        raise _refused(address, error) from None
+
+
+def _refused(address: Address, error: Exception) -> StorageError:
+    said = address.mask(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+    return StorageError(
+        f"The storage URL {address.shown} cannot be connected to: {said}. Check its host, and the options "
+        'that follow its "?".'
+    )
 
 
 def _postgresql_limits(address: Address) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from tempopt.errors import StorageError, unknown
+from tempopt.errors import StorageError, UsageError, not_text, unknown
+from tempopt.files import absolute
 
 # MariaDB is spoken to as MySQL: one dialect name, so that table options are said once.
 _DRIVERS = {
@@ -26,6 +26,13 @@ _DRIVERS = {
 _EXAMPLES = (
     "sqlite:///tempopt.db, postgresql://user:password@host/database or mysql://user:password@host/database"
 )
+_MYSQL_OPTIONS = (
+    *("bind_address", "charset", "connect_timeout", "init_command", "local_infile", "max_allowed_packet"),
+    *("program_name", "read_default_file", "read_default_group", "read_timeout", "server_public_key"),
+    *("sql_mode", "ssl_ca", "ssl_cert", "ssl_check_hostname", "ssl_disabled", "ssl_key", "ssl_key_password"),
+    *("ssl_verify_cert", "ssl_verify_identity", "unix_socket", "use_unicode", "write_timeout"),
+)
+_PSYCOPG_ARGUMENTS = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
 _SECRET_QUERY = re.compile(r"([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)([^&]*)", re.IGNORECASE)
 # Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
 _USERINFO = re.compile(r"^([^:]+://[^:@/?]*):(.*)@", re.DOTALL)
@@ -59,6 +66,8 @@ def parse(given: str) -> Address:
         StorageError: The URL cannot be read, or names a database or driver that is not supported.
     """
     given = given.strip()
+    if no_text := not_text(given):
+        raise StorageError(f"The storage URL holds {no_text}. Give one as in {_EXAMPLES}.")
     if "://" not in given:
         given = f"sqlite:///{given}"
     scheme, _, rest = given.partition("://")
@@ -81,11 +90,24 @@ def parse(given: str) -> Address:
         raise StorageError(f"The storage URL {shown} cannot be read. Give one as in {_EXAMPLES}.") from None
     if not url.database:
         raise StorageError(f"The storage URL {shown} names no database. Give one as in {_EXAMPLES}.")
+    if options := _unfit_options(url):
+        raise StorageError(
+            f"The storage URL {shown} has options that cannot be given in a URL: {', '.join(options)}. "
+            "Take them out."
+        )
     return Address(
         url=url,
         shown=f"{driver.partition('+')[0]}://{_shown(given).partition('://')[2]}",
         secrets=_secrets(given, url),
     )
+
+
+def _unfit_options(url: URL) -> list[str]:
+    """Return the options of a URL that its driver does not know, or takes objects for."""
+    if url.get_backend_name() == "mysql":
+        return [name for name in url.query if name not in _MYSQL_OPTIONS]
+    # libpq refuses by itself what it does not know; these are psycopg's own
+    return [name for name in url.query if name in _PSYCOPG_ARGUMENTS]
 
 
 def _sqlite(rest: str) -> Address:
@@ -95,8 +117,13 @@ def _sqlite(rest: str) -> Address:
             f'The storage URL "sqlite://{rest}" names no file that other processes could open. '
             "Give a path, as in sqlite:///tempopt.db or sqlite:////home/me/tempopt.db."
         )
-    absolute = Path(path).expanduser().absolute()
-    return Address(url=URL.create("sqlite", database=str(absolute)), shown=f"sqlite:///{path}", secrets=())
+    try:
+        file = absolute(path, "The storage path")
+    except UsageError as error:
+        raise StorageError(str(error)) from error
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise StorageError(f"{file} is a pipe, a socket or a device. Give the path of a file.")
+    return Address(url=URL.create("sqlite", database=str(file)), shown=f"sqlite:///{path}", secrets=())
 
 
 def _shown(given: str) -> str:

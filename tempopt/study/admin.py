@@ -18,6 +18,8 @@ from tempopt.store import checkpoints, urls
 from tempopt.store.store import Store
 from tempopt.workers.messages import LOG
 
+# Python converts no more than a few thousand; no study has so many runs.
+_DIGITS = 9
 _RUN = re.compile(r"([a-z_]+)[- ](\d+)")
 _UNDELIVERED = re.compile(r"undelivered-[^/]*\.jsonl")
 # Logs are read for so many tickets at a time, and a live one from its end: they can be long.
@@ -351,7 +353,7 @@ def _printed(ticket: TicketRow, row: LogRow, text: str) -> Printed:
 
 def _meant(given: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
     parts = _RUN.fullmatch(given)
-    if parts is None or parts[1] not in KINDS:
+    if parts is None or parts[1] not in KINDS or len(parts[2]) > _DIGITS:
         kinds = ", ".join(KINDS)
         raise UsageError(
             f'"{given}" is no run. Give kind and number, as in search-12; the kinds are {kinds}.'

@@ -168,8 +168,8 @@ def test_a_comparison_has_no_search_to_stop(
         (["{}", "{temperature_init: -1}"], "compare.B.temperature_init"),
         (["{}", "{temperature_init: 1}"], "B trains the same as A"),
         (["{}", "{lr: 0.1}", "--max-runs", "7"], "3 pairs fit: --pairs 3"),
-        (["{}", "{lr: 0.1}", "--pairs", "1"], '"1" is not a number of 2 or more'),
-        (["{}", "{lr: 0.1}", "--max-runs", "0"], '"0" is not a number of 1 or more'),
+        (["{}", "{lr: 0.1}", "--pairs", "1"], '"1" is not a whole number from 2 to 1000'),
+        (["{}", "{lr: 0.1}", "--max-runs", "0"], '"0" is not a whole number from 1 to 100000'),
         (["{}", "{lr: 0.1}", "--detach"], "--detach is for a launcher"),
     ],
 )

@@ -59,7 +59,7 @@ def test_json_has_the_same_numbers(spec: str, capsys: pytest.CaptureFixture[str]
         (["--set", "study.trials=0"], "study.trials"),
         (["--earlier", "toi"], "There is no file"),
         (["--workers", "9"], "study.parallel allows 1 to 4"),
-        (["--trials", "+5"], '"+5" is not a number of 1 or more'),
+        (["--trials", "+5"], '"+5" is not a whole number from 1 to 100000'),
     ],
 )
 def test_what_cannot_be_planned_is_a_usage_error(

@@ -465,8 +465,8 @@ def test_a_study_that_waits_to_be_begun_is_watched_and_one_that_nobody_knows_is_
     ("words", "message"),
     [
         (["--watch", "--json"], "--json prints once, and --watch continues. Leave one of them out."),
-        (["--watch", "0"], '"0" is not a number of seconds of 0.1 or more'),
-        (["--watch", "nan"], '"nan" is not a number of seconds of 0.1 or more'),
+        (["--watch", "0"], '"0" is not a number of seconds from 0.1 to 86400'),
+        (["--watch", "nan"], '"nan" is not a number of seconds from 0.1 to 86400'),
         (["--watch", "pairs"], "the name goes first, as in NAME --watch 5"),
     ],
 )

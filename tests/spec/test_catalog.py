@@ -17,7 +17,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     studies = package.parent / "studies"
     studies.mkdir()
     for name in ("max_retrieval", "digits"):
-        (studies / f"{name}.yaml").touch()
+        (studies / f"{name}.yaml").write_text("study: {}\n")
     monkeypatch.setattr(catalog, "__file__", str(package / "spec" / "catalog.py"))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -48,7 +48,9 @@ def test_a_folder_of_that_name_does_not_hide_a_bundled_spec(package: Path) -> No
 
 
 def test_a_name_that_is_not_known_is_answered_with_those_that_are(package: Path) -> None:
-    Path("mine.yaml").touch()
+    Path("mine.yaml").write_text("# of mine\nstudy: {name: mine}\n", encoding="utf-8")
+    Path("mkdocs.yml").write_text("site_name: of something else\n", encoding="utf-8")
+    Path("empty.yaml").touch()
     with pytest.raises(SpecError) as caught:
         find_spec("max_retreival")
     message = str(caught.value)

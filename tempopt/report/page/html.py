@@ -20,10 +20,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
+from tempopt.files import replace
 from tempopt.report import headline
 from tempopt.report.page import sections
 from tempopt.report.plots.style import DARK, number
-from tempopt.results.files import replace
 from tempopt.results.study_result import StudyResult
 
 PlotlyJs = Literal["inline", "cdn"]

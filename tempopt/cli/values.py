@@ -1,0 +1,94 @@
+"""What the arguments of commands may be: each function reads one, or says what may be given instead."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NamedTuple
+
+
+class Trials(NamedTuple):
+    """How many search trials were asked for: ``whole`` in all (None: as the spec says), or ``more``."""
+
+    whole: int | None = None
+    more: int = 0
+
+
+# As a study spec allows; written here once more, since a spec takes a moment to import.
+_MOST_RUNS = 100_000
+_MOST_SEEDS = 1000
+_DAY = 86_400
+
+
+def _whole(text: str, fewest: int, most: int) -> int:
+    """Return an integer from fewest to most."""
+    # Python converts no more than a few thousand digits
+    if not (text.isdecimal() and len(text) <= len(str(most)) and fewest <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number from {fewest} to {most}')
+    return int(text)
+
+
+def count(text: str) -> int:
+    """Return a number of runs or workers."""
+    return _whole(text, 1, _MOST_RUNS)
+
+
+def pairs(text: str) -> int:
+    """Return a number of pairs."""
+    return _whole(text, 2, _MOST_SEEDS)
+
+
+def port(text: str) -> int:
+    """Return a TCP port, 0 for any that is free."""
+    return _whole(text, 0, 65_535)
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds from 0.1 to a day."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    # not so either for NaN
+    if not 0.1 <= seconds <= _DAY:
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not a number of seconds from 0.1 to {_DAY}; the name goes first, as in NAME '
+            "--watch 5"
+        )
+    return seconds
+
+
+def option(text: str) -> tuple[str, str]:
+    """Return the name and the value of what ``KEY=VALUE`` says."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, as in partition=gpu')
+    return key, value
+
+
+def workers(text: str) -> int | str:
+    """Return a positive integer, or ``auto``."""
+    try:
+        return text if text == "auto" else count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or auto") from None
+
+
+def trials(text: str) -> Trials:
+    """Return what ``N`` or ``+N`` asks for."""
+    if text.startswith("+"):
+        return Trials(more=count(text[1:]))
+    return Trials(whole=count(text))
+
+
+def more_trials(text: str) -> Trials:
+    """Return what ``+N`` asks for."""
+    if not text.startswith("+"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a study that goes on can only get more trials')
+    return trials(text)
+
+
+def more_pairs(text: str) -> int:
+    """Return what ``+N`` asks for."""
+    if not text.startswith("+"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not +N: a verdict can only get more pairs')
+    return _whole(text[1:], 1, _MOST_SEEDS)

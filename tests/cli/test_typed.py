@@ -1,0 +1,213 @@
+"""What a person can get wrong ends in one message of at most 2 kB, never in a traceback: a corpus and a fuzz.
+
+Each line of ``typed.txt`` is a command as a shell reads it; ``@N@`` stands for N letters, ``#N#`` for digits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tempopt.cli.check
+import tempopt.cli.launch
+import tempopt.report.dashboard.dashboard  # noqa: F401
+from tempopt import cli
+from tests.cli.test_bad_input import SPEC
+from tests.report.made_study import World, make, write
+from tests.spec.test_spec_fuzz import anything, fuzzed
+
+# A driver leaves a socket open where it cannot connect.
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+
+CORPUS = (Path(__file__).parent / "typed.txt").read_text(encoding="utf-8").splitlines()
+CODES = (0, 1, 2, 3, 4, 130)
+# A guard against what never ends, not a measure of speed: the slowest answer takes a hundredth of it.
+CPU_SECONDS = 60
+FUZZED = 3000
+
+
+# What begins once everything that was typed is found to be right.
+LATER = (
+    *("study.api.StudyRunner.carry_out", "study.api.workers_of", "study.api.forecast"),
+    *("cli.check._inspected", "cli.launch.make_launcher", "report.dashboard.dashboard.Dashboard.__enter__"),
+)
+
+
+class HangError(BaseException):
+    """A command used more CPU time than any answer needs; no handler of errors catches it."""
+
+
+@dataclass
+class Tried:
+    """What came of all inputs together."""
+
+    inputs: int = 0
+    longest: int = 0
+    slowest: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+
+def _hang(number: int, frame: object) -> None:
+    raise HangError
+
+
+def _answered(words: list[str], tried: Tried) -> None:
+    """Carry out a command in this process, and note what is wrong with how it answered."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = None
+    begun = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            # what a library warns of is no message of ours, and is no error to who types
+            warnings.simplefilter("ignore")
+            code = cli.main(words)
+    except SystemExit as ended:
+        # argparse prints help and ends so
+        code = ended.code or 0
+    except BaseException as error:
+        code = repr(error)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    said = err.getvalue()
+    tried.inputs += 1
+    tried.longest = max(tried.longest, len(said))
+    tried.slowest = max(tried.slowest, time.process_time() - begun)
+    if code not in CODES or "Traceback" in said or len(said) > 2000:
+        tried.faults.append(f"{shlex.join(words)[:300]!r} -> {code}, {len(said)} characters: {said[-300:]!r}")
+
+
+def _written_out(line: str) -> list[str]:
+    line = re.sub(r"@(\d+)@", lambda found: "x" * int(found[1]), line)
+    return shlex.split(re.sub(r"#(\d+)#", lambda found: "9" * int(found[1]), line))
+
+
+@pytest.fixture
+def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
+    """A folder with a finished study, a spec and a pipe; yield where answers are noted.
+
+    Trainings, servers and imports do not begin.
+    """
+    monkeypatch.chdir(tmp_path)
+    for place in LATER:
+        monkeypatch.setattr(f"tempopt.{place}", _interrupted)
+    write("sqlite:///tempopt.db", make(World(trials=4, layers=1, heads=1, reports=2)))
+    Path("toy.yaml").write_text(SPEC, encoding="utf-8")
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    before = signal.signal(signal.SIGPROF, _hang)
+    yield Tried()
+    signal.signal(signal.SIGPROF, before)
+
+
+def _interrupted(*words: Any, **more: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_odd_input_that_was_found_once_is_answered_in_words(tried: Tried) -> None:
+    for line in CORPUS:
+        if line and not line.startswith("# "):
+            _answered(_written_out(line), tried)
+    assert tried.inputs > 200
+    assert not tried.faults, "\n".join(tried.faults)
+
+
+NAMES = ["", "-", "--", ".", "..", "/", "~", "~nobody-of-that-name/x", "pipe", "folder", "toy.yaml", "toy"]
+NUMBERS = ["pairs", "search-0", "nan", "-1", "0", "1", "2", "+1", "+2", "1e400", "*", "${HOME}"]
+BROKEN = ["[" * 200, "{a: " * 60, "&a [*a]", "!!int abc", "!!timestamp x", "a: b: c", "\0", "\udcff"]
+ODD = st.one_of(
+    *(st.sampled_from(each) for each in (NAMES, NUMBERS, BROKEN)),
+    st.integers().map(str),
+    st.builds(
+        lambda part, power: part * 10**power, st.sampled_from("9 x é [b] a: ? @".split()), st.integers(1, 5)
+    ),
+    st.text(st.characters(exclude_categories=()), max_size=20),
+)
+KEYS = """
+study study.trials study.name study.metric study.seeds study.seeds.confirm study.arms study.sampler
+study.pruner study.guards study.enqueue study.limits study.seed search search.lr search.temperature_init
+search.schedule search.temperature_init.high model model.lr model.class_path data data.class_path
+trainer trainer.max_steps trainer.val_check_interval trainer.devices trainer.strategy attach resources.workers
+""".split()
+FORMS = ["{name: tpe, n_startup_trials: %s}", "{name: gp, independent_sampler: %s}", "{low: %s}", "[%s]"]
+VALUES = st.one_of(
+    ODD,
+    anything.map(lambda value: yaml.safe_dump(value, default_flow_style=True)),
+    st.builds(lambda form, value: form % value, st.sampled_from(FORMS), ODD),
+)
+OPTIONS = "bogus ssl_ca charset port host connect_timeout row_factory".split()
+SCHEMES = "sqlite postgresql mysql mariadb postgres mysql+pymysql oracle".split()
+# No name is looked up, and nobody listens at port 1.
+HOSTS = ["", "127.0.0.1:1", "127.0.0.1:99999", "127.0.0.1:x", "[::1]:1", "[::1", "..a", "x" * 300]
+URLS = ODD | st.builds(
+    lambda scheme, user, host, base, query: f"{scheme}://{user}{host}/{base}{query}",
+    st.sampled_from(SCHEMES),
+    st.sampled_from(["", "u@", "u:p@", "u:p@q@", ":@", "%00:%ff@"]),
+    st.sampled_from(HOSTS),
+    ODD,
+    st.just("") | st.builds(lambda name, value: f"?{name}={value}", st.sampled_from(OPTIONS) | ODD, ODD),
+)
+SPECS = st.one_of(
+    ODD,
+    fuzzed().map(lambda data: yaml.safe_dump(data, allow_unicode=True)),
+    st.tuples(st.integers(0, len(SPEC)), st.integers(0, 30), ODD).map(
+        lambda cut: SPEC[: cut[0]] + cut[2] + SPEC[cut[0] + cut[1] :]
+    ),
+)
+# Both would leave nothing for later inputs, or import what is installed.
+LEFT_OUT = ("--yes", "--import")
+
+
+@st.composite
+def commands(draw: st.DrawFn) -> tuple[list[str], str | None]:
+    """Return a command line of any command, and what is written to ``odd.yaml`` before."""
+    name = draw(st.sampled_from([*cli.COMMANDS]))
+    words, spec = [name], None
+    for argument in cli.COMMANDS[name].arguments:
+        option = argument.names[-1]
+        if option == "spec":
+            spec = draw(st.none() | SPECS)
+            words.append(
+                draw(st.sampled_from(["toy.yaml", "toy.yaml", "digits"])) if spec is None else "odd.yaml"
+            )
+        elif not option.startswith("-"):
+            words.append(draw(st.sampled_from(["pairs", "toy", "search-0", "upgrade"]) | ODD))
+        elif option not in LEFT_OUT and draw(st.integers(0, 4)) == 0:
+            words.append(option)
+            if option == "--set":
+                words.append(f"{draw(st.sampled_from(KEYS) | ODD)}={draw(VALUES)}")
+            elif "action" not in argument.settings or argument.settings["action"] == "append":
+                words.append(draw(URLS if option == "--storage" else ODD | VALUES))
+    return words, spec
+
+
+def test_whatever_is_typed_is_answered_in_words(tried: Tried) -> None:
+    @settings(max_examples=FUZZED, suppress_health_check=list(HealthCheck))
+    @given(commands())
+    def any_command(typed: tuple[list[str], str | None]) -> None:
+        words, spec = typed
+        if spec is not None:
+            Path("odd.yaml").write_bytes(
+                spec.encode("utf-8", "surrogateescape" if "\udcff" in spec else "replace")
+            )
+        _answered(words, tried)
+        assert not tried.faults, tried.faults.pop()
+
+    any_command()
+    assert tried.inputs >= FUZZED
+    print(f"{tried.inputs} inputs, longest message {tried.longest}, slowest {tried.slowest:.1f} s of CPU")
