@@ -17,7 +17,7 @@ def absolute(given: str, what: str) -> Path:
     """
     try:
         path = Path(given).expanduser().absolute()
-        path.exists()
+        _exists(path)
     except (OSError, RuntimeError, ValueError) as error:
         raise UsageError(f"{what} {given} cannot be used: {_why(error)}. Give another path.") from error
     return path
@@ -58,7 +58,7 @@ def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
         UsageError: It cannot be written, or is there and may not be replaced.
     """
     try:
-        is_there = path.exists()
+        is_there = _exists(path)
         kind = _other_kind(path.stat().st_mode) if is_there else None
         temporary = path.with_name(path.name + ".writing") if kind is None else path
     except (OSError, ValueError) as error:
@@ -76,6 +76,13 @@ def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
         # there still if anything went wrong, Ctrl-C too
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _exists(path: Path) -> bool:
+    # pathlib says of such a path that nothing is there, and then fails to make it
+    if "\0" in str(path):
+        raise ValueError("it holds the character NUL")
+    return path.exists()
 
 
 def _other_kind(mode: int) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.files import absolute
 from tempopt.spec.yaml_source import FaultsError, unresolved
+from tempopt.workers.class_paths import dotted
 
 _NOWHERE = "Nothing has to be written in its place: take it out."
 _CHECKPOINTS = f"tempopt writes checkpoints itself, so that an interrupted run can go on. {_NOWHERE}"
@@ -96,12 +97,12 @@ def parse_class(given: object, *, section: str) -> dict[str, Any]:
         if key not in known
     ]
     class_path, init_args = given["class_path"], given.get("init_args")
-    if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(class_path.replace(":", ".")):
+    if not isinstance(class_path, str) or not _CLASS_PATH.fullmatch(dotted(class_path)):
         message = f"given {class_path!r}. Give an import path: package.module.Class."
         lines.append((f"{section}.class_path", message))
-    elif ":" in class_path:
-        dotted = class_path.replace(":", ".")
-        lines.append((f"{section}.class_path", f'given "{class_path}". Write it with dots: {dotted}.'))
+    elif dotted(class_path) != class_path:
+        message = f'given "{class_path}". Write it with dots: {dotted(class_path)}.'
+        lines.append((f"{section}.class_path", message))
     if init_args is not None and not isinstance(init_args, Mapping):
         lines.append((f"{section}.init_args", f"given {init_args!r}. Give a mapping of argument to value."))
     if lines:

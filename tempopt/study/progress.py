@@ -24,6 +24,7 @@ from rich.text import Text
 from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
 from tempopt.records.rows import KINDS, Kind, TicketRow
 from tempopt.results.wording import parameters_text
+from tempopt.temperature.parameters import NEUTRAL
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
 _REFRESH_PER_SECOND = 2
@@ -98,6 +99,15 @@ def outcome(ticket: TicketRow) -> str:
     return f"failed: {ticket.error or 'no reason is known'}"
 
 
+def _telling(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters without those of the temperature that change nothing; the first stays."""
+    return {
+        name: value
+        for name, value in parameters.items()
+        if name == "temperature_init" or name not in NEUTRAL or value != NEUTRAL[name]
+    }
+
+
 def best_line(snapshot: Snapshot) -> str:
     """Return the best value of the search so far beside the baseline, if there is any."""
     if snapshot.best is None:
@@ -135,7 +145,7 @@ class Lines:
                 self._print(f"Values of {_TESTED} are of the test data, those before of the validation data.")
         line = f"{called(ticket)}: {outcome(ticket)}"
         if ticket.parameters:
-            line += f"  {parameters_text(ticket.parameters)}"
+            line += f"  {parameters_text(_telling(ticket.parameters))}"
         if self._snapshot is not None:
             # A ticket is told of before the snapshot that counts it.
             done, asked = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
@@ -238,8 +248,10 @@ def _runs(shown: list[WorkerView], direction: str, width: int) -> Table:
     Where there is little room, the device and the bar are left out before a number is cut short.
     """
     agents, devices = [_agent(view) for view in shown], [view.device or "" for view in shown]
-    rows = [_run(view, direction) for view in shown]
-    room = width - 2 - sum(_widest(column) + 2 for column in zip(_COLUMNS, *rows, strict=True))
+    # what a value must not be worse than is known while search trials are compared, and only then
+    columns = _COLUMNS if any(view.bound is not None for view in shown) else _COLUMNS[:-1]
+    rows = [_run(view, direction)[: len(columns)] for view in shown]
+    room = width - 2 - sum(_widest(column) + 2 for column in zip(columns, *rows, strict=True))
     agent = min(_widest(["agent", *agents]), max(room, _SHORTEST))
     room -= agent + 2
     has_bar = room >= _BAR
@@ -249,10 +261,10 @@ def _runs(shown: list[WorkerView], direction: str, width: int) -> Table:
     table.add_column("  agent", no_wrap=True, width=agent + 2)
     if has_device:
         table.add_column("device", no_wrap=True, max_width=room, style="dim")
-    table.add_column(_COLUMNS[0], no_wrap=True)
+    table.add_column(columns[0], no_wrap=True)
     if has_bar:
         table.add_column("", width=_BAR)
-    for name in _COLUMNS[1:]:
+    for name in columns[1:]:
         table.add_column(name, no_wrap=True, justify="right")
     for view, name, device, (run, *numbers) in zip(shown, agents, devices, rows, strict=True):
         cells: list[Text | ProgressBar] = [Text(f"  {name}"), Text(run, style="" if view.kind else "dim")]

@@ -150,7 +150,8 @@ def _arguments(arguments: Iterable[Argument], *, indent: int) -> str:
 def _data(info: ModuleInfo) -> str:
     if info.data is not None:
         arguments = _arguments(info.data_arguments, indent=4)
-        return f"data:\n  class_path: {info.data}\n  init_args:\n{arguments}"
+        others = f"  # or: {', '.join(info.other_data)}" if info.other_data else ""
+        return f"data:\n  class_path: {info.data}{others}\n  init_args:\n{arguments}"
     if info.loaders:
         return "# data: is left out, for the module has dataloaders of its own.\n"
     return (

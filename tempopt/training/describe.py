@@ -13,7 +13,7 @@ from typing import Any
 
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.training.arguments import Arguments, loaders, parameter
-from tempopt.workers.class_paths import load_class
+from tempopt.workers.class_paths import dotted, load_class
 from tempopt.workers.messages import Program
 
 _GOVERNED = ("validate_at",)
@@ -46,8 +46,9 @@ class ModuleInfo:
         tempered: Whether it is a TemperedModule.
         arguments: Its init arguments; the temperature parameters are left out.
         metrics: Names that its validation seems to log, the likeliest first.
-        data: Import path of the data module in the same file, or None.
+        data: Import path of the data module that the same file defines or imports, or None.
         data_arguments: Init arguments of that.
+        other_data: Import paths of the other data modules there.
         loaders: Which of ``train``, ``val`` and ``test`` dataloaders there are, on either.
     """
 
@@ -57,6 +58,7 @@ class ModuleInfo:
     metrics: list[str]
     data: str | None
     data_arguments: list[Argument]
+    other_data: list[str]
     loaders: list[str]
 
 
@@ -64,7 +66,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
     """Import a LightningModule and return what a spec for it needs.
 
     Args:
-        import_path: ``package.module.Class`` or ``package.module:Class``.
+        import_path: ``package.module.Class``, ``package.module:Class`` or ``package/module.py:Class``.
 
     Raises:
         SpecError: There is no such class, or its module does not import.
@@ -73,16 +75,20 @@ def inspect_module(import_path: str) -> ModuleInfo:
 
     from tempopt.training.module import TemperedModule
 
-    cls = load_class(import_path.replace(":", "."), base=L.LightningModule, where="init")
-    beside = [
+    cls = load_class(dotted(import_path), base=L.LightningModule, where="init")
+    there = dict.fromkeys(
         each
         for each in vars(sys.modules[cls.__module__]).values()
         if isinstance(each, type)
         and issubclass(each, L.LightningDataModule)
-        and each.__module__ == cls.__module__
-    ]
-    named = [each for each in beside if each.__name__.startswith(cls.__name__)] or beside
-    data = named[0] if named else None
+        and each is not L.LightningDataModule
+    )
+    # one of the model's name, then what its file defines, then what that imports
+    beside = sorted(
+        there,
+        key=lambda each: (not each.__name__.startswith(cls.__name__), each.__module__ != cls.__module__),
+    )
+    data = beside[0] if beside else None
     return ModuleInfo(
         class_path=_path(cls),
         tempered=issubclass(cls, TemperedModule),
@@ -90,6 +96,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
         metrics=_metrics(cls, L.LightningModule),
         data=_path(data) if data else None,
         data_arguments=_described(data) if data else [],
+        other_data=[_path(each) for each in beside[1:]],
         loaders=sorted(loaders(cls) | (loaders(data) if data else set())),
     )
 

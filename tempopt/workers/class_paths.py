@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
 import sysconfig
 import traceback
@@ -18,6 +19,12 @@ from tempopt.temperature.own_schedules import own_numbers
 from tempopt.temperature.schedules import Schedule
 
 _BUNDLED = "lightning_modules"
+
+
+def dotted(given: str) -> str:
+    """Return an import path with dots: ``stock.Stock`` for ``stock:Stock`` and for ``./stock.py:Stock``."""
+    file = re.fullmatch(r"(?:\./)*([^:]+)\.py[:.](\w+)", given)
+    return f"{file[1].replace('/', '.')}.{file[2]}" if file else given.replace(":", ".")
 
 
 def load_class(class_path: str, *, base: type, where: str) -> type:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -15,7 +16,7 @@ import yaml
 
 from tempopt.report.headline import verdict
 from tempopt.report.page.html import file_name, render
-from tempopt.report.page.sections import tiles
+from tempopt.report.page.sections import _reproduce, tiles
 from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
@@ -245,6 +246,14 @@ def test_the_winner_on_the_page_is_what_export_writes(page: str, confirmed: Stud
 
 def test_the_commands_name_the_store_and_no_password(page: str) -> None:
     assert "tempopt report pairs --storage &#39;postgresql://me:***@host/db&#39;" in page
+
+
+def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed: StudyResult) -> None:
+    url = "sqlite:///it's mine.db"
+    (commands,) = [each for each in _reproduce(confirmed, url) if each.key == "commands"]
+    assert shlex.split((commands.text or "").splitlines()[-1]) == [
+        *("tempopt", "report", "pairs", "--storage", url)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,25 @@ _BOMB = "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 
         ("a: " + "[" * 400 + "]" * 400, "nested more than 50 levels"),
         (_BOMB, "more than 100000 values"),
         ("a: " + "9" * 401, "401 digits"),
+        ("a: 9223372036854775808", "19 digits"),
+        ('a: "b\\0c"', "the character NUL"),
+        ('a: "b\\ud800c"', "bytes that are not UTF-8"),
         *((f"a: !!{tag} abc", "does not fit the tag") for tag in ("int", "float", "bool", "timestamp")),
     ],
-    ids=["itself", "3000", "400", "bomb", "digits", "int", "float", "bool", "timestamp"],
+    ids=[
+        "itself",
+        "3000",
+        "400",
+        "bomb",
+        "digits",
+        "64 bits",
+        "nul",
+        "surrogate",
+        "int",
+        "float",
+        "bool",
+        "timestamp",
+    ],
 )
 def test_yaml_that_cannot_be_built_is_one_short_error(text: str, told: str) -> None:
     with pytest.raises(SpecError, match=told) as caught:
@@ -162,3 +178,21 @@ def test_yaml_that_cannot_be_built_is_one_short_error(text: str, told: str) -> N
     with pytest.raises(SpecError) as caught:
         parse_override("study.x=" + "{" + text.replace("\n", ", ") + "}")
     assert len(str(caught.value)) < 2000
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes("\ufeffstudy: {name: τ}\n".encode())
+    assert read(path).data == {"study": {"name": "τ"}}
+
+
+def test_a_key_that_was_set_is_named_as_it_was_typed() -> None:
+    document = parse("study:\n  trials: 3\nsearch:\n  t: {low: 1, high: 2}\n", source="s.yaml")
+    settings = ["study.trials=0", "search.t.high=0.5", "model.lr=1", "trainer={max_steps: 3}"]
+    written = document.with_settings([parse_override(each) for each in settings])
+    assert written.data["study"] == {"trials": 0}
+    assert written.where("study.trials") == "--set study.trials"
+    assert written.where("study.name") == "s.yaml:1"
+    assert written.where("search.t") == "s.yaml:4, --set search.t.high"
+    assert written.where("model.init_args.lr") == "--set model.lr"
+    assert written.where("trainer.max_step") == "--set trainer"

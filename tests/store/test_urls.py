@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 from urllib.parse import quote
@@ -114,3 +115,50 @@ def test_a_server_that_is_not_there_is_told_without_the_password(scheme: str, pa
     assert password not in told
     assert quote(password, safe="") not in told
     assert f"{scheme}://me:***@127.0.0.1:1/d" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("mysql://u@h/d?bogus=1", "has options that cannot be given in a URL: bogus. Take them out."),
+        (
+            "mysql://u@h/d?ssl_ca=/x&cursorclass=1&host=a",
+            "options that cannot be given in a URL: cursorclass, host.",
+        ),
+        ("postgresql://u@h/d?row_factory=1", "options that cannot be given in a URL: row_factory."),
+        ("x" * 5000, "cannot be used: File name too long. Give another path."),
+        ("sqlite:///~nobody-of-that-name/x.db", "cannot be used: Could not determine home directory."),
+        ("sqlite:///a\0b", "The storage URL holds the character NUL."),
+        ("postgresql://\udcff@h/d", "The storage URL holds bytes that are not UTF-8."),
+    ],
+)
+def test_what_no_driver_could_use_is_refused_in_words(given: str, said: str) -> None:
+    with pytest.raises(StorageError) as caught:
+        parse(given)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_pipe_is_no_database(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match=r"is a pipe, a socket or a device\. Give the path of a file\."):
+        parse(str(tmp_path / "pipe"))
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("mysql://u:p4ss@127.0.0.1:1/d?ssl_ca=/nope", "mysql://127.0.0.1:1/d?charset=bogus"),
+        *("mysql://127.0.0.1:1/d?connect_timeout=x", "mysql://127.0.0.1:1/d?read_timeout=0"),
+        *(f"mysql://{'x' * 300}/d", f"postgresql://{'x' * 300}/d", "mysql://..a/d"),
+    ],
+)
+def test_what_a_driver_fails_at_is_told_in_words(given: str) -> None:
+    driver = {"mysql": "pymysql", "postgresql": "psycopg"}[given.partition(":")[0]]
+    pytest.importorskip(driver, reason=f"NOT TESTED: {driver} is missing.")
+    with pytest.raises(
+        StorageError, match=r"cannot be connected to: .*Check its host, and the options"
+    ) as caught:
+        Store.open(given, create=False)
+    assert "p4ss" not in str(caught.value)

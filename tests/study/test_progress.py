@@ -197,6 +197,25 @@ def test_the_screen_has_a_line_for_each_run_of_other_agents(make_snapshot: MakeS
     ]
 
 
+def test_the_bound_is_shown_only_where_there_is_one(make_snapshot: MakeSnapshot) -> None:
+    runs = [_elsewhere(1, step=50, total_steps=100, value=0.25), _elsewhere(2)]
+    assert _lines_of_runs(_picture(make_snapshot(workers=runs), width=120))[0][-2:] == ["steps", "value"]
+
+
+def test_a_line_leaves_out_the_temperature_parameters_that_change_nothing(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.update(make_snapshot())
+    parameters = {"temperature_init": 1.0, "schedule": "constant", "length_scaling": "none", "lr": 0.1}
+    lines.finished(make_ticket(parameters=parameters))
+    lines.finished(make_ticket(parameters={**parameters, "schedule": "cosine"}))
+    first, second = stream.getvalue().splitlines()[1:]
+    assert first.endswith("  temperature_init=1, lr=0.1")
+    assert second.endswith("  temperature_init=1, schedule=cosine, lr=0.1")
+
+
 def test_numbers_are_whole_however_narrow_and_what_there_is_no_room_for_is_left_out(
     make_snapshot: MakeSnapshot,
 ) -> None:

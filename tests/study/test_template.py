@@ -69,6 +69,7 @@ def info() -> Callable[..., ModuleInfo]:
             "metrics": ["val_loss"],
             "data": "theirs.MyData",
             "data_arguments": [],
+            "other_data": [],
             "loaders": ["test", "train", "val"],
         }
         return ModuleInfo(**{**values, **changes})
@@ -98,6 +99,24 @@ def test_a_module_is_seen_from_outside() -> None:
     assert [each.name for each in found.data_arguments] == ["root", "batch_size"]
     assert found.loaders == ["test", "train", "val"]
     assert json.loads(json.dumps(asdict(found))) == asdict(found)
+
+
+def test_data_that_is_imported_is_found_and_of_two_the_other_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = "import lightning as L\n\n\nclass Far(L.LightningDataModule):\n    pass\n"
+    (tmp_path / "far_data_of_a_test.py").write_text(imported, encoding="utf-8")
+    model = "import lightning as L\nfrom far_data_of_a_test import Far\n\n\n"
+    model += "class Net(L.LightningModule):\n    pass\n"
+    (tmp_path / "one_data_of_a_test.py").write_text(model, encoding="utf-8")
+    both = f"{model}\n\nclass Near(L.LightningDataModule):\n    pass\n"
+    (tmp_path / "two_data_of_a_test.py").write_text(both, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert inspect_module("one_data_of_a_test:Net").data == "far_data_of_a_test.Far"
+    found = inspect_module("./two_data_of_a_test.py:Net")
+    assert (found.class_path, found.data) == ("two_data_of_a_test.Net", "two_data_of_a_test.Near")
+    assert found.other_data == ["far_data_of_a_test.Far"]
+    assert "  class_path: two_data_of_a_test.Near  # or: far_data_of_a_test.Far\n" in render(found)
 
 
 @pytest.mark.usefixtures("theirs")

@@ -127,8 +127,8 @@ def _rows(told: urls.Address, driver_url: str) -> RDBStorage:
         return RDBStorage(driver_url, engine_kwargs={"pool_pre_ping": True})
     except Exception as error:
         raise StorageError(
-            f"Optuna cannot read its tables in {told.shown}: {told.mask(str(error))}. If they are older than "
-            "this Optuna, keep a copy, and run: optuna storage upgrade --storage URL"
+            f"Optuna cannot read its tables in {told.shown}: {told.mask(str(error)).rstrip('.')}. If they "
+            "are older than this Optuna, keep a copy, and run: optuna storage upgrade --storage URL"
         ) from None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -229,13 +230,14 @@ def _reproduce(result: StudyResult, storage: str | None) -> Iterator[Code]:
     # a page is sent on to people who are to know no password
     text = without_passwords(text)
     yield Code(key="spec", title=f"The study spec ({_short(result.name)}.yaml)", text=text)
-    option = "" if storage is None else f" --storage '{storage}'"
+    option = "" if storage is None else f" --storage {shlex.quote(storage)}"
+    name = shlex.quote(result.name)
     lines = [
         "# ask the same question again, in another database",
-        f"tempopt {command} {result.name}.yaml --storage sqlite:///again.db",
+        f"tempopt {command} {shlex.quote(f'{result.name}.yaml')} --storage sqlite:///again.db",
         "# look at this study",
-        f"tempopt show {result.name}{option}",
-        f"tempopt report {result.name}{option}",
+        f"tempopt show {name}{option}",
+        f"tempopt report {name}{option}",
     ]
     yield Code(key="commands", title="The commands", text="\n".join(lines) + "\n")
 
