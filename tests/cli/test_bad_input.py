@@ -167,7 +167,7 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused:
         (b"study: {name: toy\nsearch: [}\n", "given.yaml:2:7: this is not valid YAML: expected ',' or '}'"),
         (b"study: {}\nstudy: {}\n", 'given.yaml:2: the key "study" is there twice (first in line 1)'),
         (b"just words", "given.yaml holds 'just words', but a study spec is a mapping with the sections"),
-        (b"\x80\xff", "given.yaml is not a text file in UTF-8. Give a study spec in YAML."),
+        (b"\x80\xff", "given.yaml is not a text file in UTF-8. Give a file that holds a study spec in YAML."),
         (None, "There is no file given.yaml in "),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_setting_that_does_not_fit(refused: Told, setting: str, said: str) -> 
         (["search"], "the following arguments are required: SPEC. See `tempopt search --help`."),
         (["search", "toy.yaml", "--storge=x.db"], '"--storge". Did you mean "--storage"?'),
         (["search", "digit"], 'Unknown study spec "digit". Did you mean "digits"?'),
-        (["search", "s" * 300], "File name too long. Give a YAML file"),
+        (["search", "s" * 300], "cannot be used: File name too long. Give another path."),
         (["search", "toy.yaml", "--trials", "9" * 5000], '999" is not a whole number from 1 to 100000'),
         (["resume", "toy", "--pairs", "+1001"], '"1001" is not a whole number from 1 to 1000'),
         (["show", "\udcff"], 'An argument holds bytes that are not UTF-8: "\\udcff". Give text in UTF-8.'),
