@@ -34,7 +34,9 @@ _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 # Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
 _USERINFO = re.compile(r"(?<=://)[^:@/]*:.*@", re.DOTALL)
-_SECRET_QUERY = re.compile(r"(?<=[?&])([^=&]*(?:pass|pwd|secret|token|key|sig)[^=&]*=)[^&]+", re.IGNORECASE)
+_SECRET_QUERY = re.compile(
+    r"(?<=[?&])([^=&]{0,60}(?:pass|pwd|secret|token|key|sig)[^=&]*=)[^&]+", re.IGNORECASE
+)
 
 
 def location(given: str | Path) -> str:

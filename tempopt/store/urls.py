@@ -33,7 +33,7 @@ _MYSQL_OPTIONS = (
     *("ssl_verify_cert", "ssl_verify_identity", "unix_socket", "use_unicode", "write_timeout"),
 )
 _PSYCOPG_ARGUMENTS = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
-_SECRET_QUERY = re.compile(r"([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)([^&]*)", re.IGNORECASE)
+_SECRET_QUERY = re.compile(r"([?&][^=&]{0,60}(?:pass|pwd|secret|token)[^=&]{0,60}=)([^&]*)", re.IGNORECASE)
 # Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
 _USERINFO = re.compile(r"^([^:]+://[^:@/?]*):(.*)@", re.DOTALL)
 
