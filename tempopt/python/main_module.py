@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tempopt.errors import SpecError, UsageError
+from tempopt.files import replace
 from tempopt.python.main_source import (
     MAIN,
     Definition,
@@ -19,7 +20,6 @@ from tempopt.python.main_source import (
     is_defined_in_main,
     main_names,
 )
-from tempopt.results.files import replace
 
 FOLDER = "tempopt_modules"
 """Folder for these modules, in the current one, where workers look for modules first."""
