@@ -69,8 +69,8 @@ def _file(text: str) -> str:
         (["--user", "me", "--password", ""], "password has 0 characters"),
         (["--user", "me", "--password", SECRET, "--password-file", "x"], "both given"),
         (["--token-file", "none"], "none cannot be read: No such file or directory"),
-        (["--port", "70000"], "70000 is no port"),
-        (["--port", "many"], "invalid int value: 'many'"),
+        (["--port", "70000"], '"70000" is not a whole number from 0 to 65535'),
+        (["--port", "many"], '"many" is not a whole number from 0 to 65535'),
         (["nobody"], 'Unknown study "nobody". Known: pairs'),
     ],
 )
