@@ -67,12 +67,17 @@ class StockDigits(L.LightningModule):
     def training_step(self, batch: Images, batch_idx: int) -> Tensor:
         return F.cross_entropy(self(batch.pixels_BHW), batch.label_B)
 
-    def validation_step(self, batch: Images, batch_idx: int) -> None:
+    def validation_step(self, batch: Images, batch_idx: int) -> dict[str, Tensor]:
         logits_BC = self(batch.pixels_BHW)
         self.val_accuracy.update(logits_BC, batch.label_B)
         self.val_loss.update(F.cross_entropy(logits_BC, batch.label_B), len(batch.label_B))
         self.log("val_accuracy", self.val_accuracy, on_epoch=True, batch_size=len(batch.label_B))
         self.log("val_loss", self.val_loss, on_epoch=True, batch_size=len(batch.label_B))
+        # of each image, so that an interval over images can be given
+        return {
+            "val_accuracy": (logits_BC.argmax(dim=1) == batch.label_B).float(),
+            "val_loss": F.cross_entropy(logits_BC, batch.label_B, reduction="none"),
+        }
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         return adamw_with_cosine(self, lr=self.lr, weight_decay=self.weight_decay)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tempopt.temperature.plan import TemperaturePlan as TemperaturePlan
     from tempopt.training.attach_callback import AttachCallback as AttachCallback
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
+    from tempopt.training.load_callback import LoadCallback as LoadCallback
     from tempopt.training.module import TemperedModule as TemperedModule
     from tempopt.training.value_callback import ValueCallback as ValueCallback
 
@@ -46,6 +47,7 @@ _HOME = {
     "AttachError": "tempopt.errors",
     "Attachment": "tempopt.attention.attach.attachment",
     "EntropyControl": "tempopt.training.entropy_control",
+    "LoadCallback": "tempopt.training.load_callback",
     "SpecError": "tempopt.errors",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",

@@ -26,7 +26,7 @@ from tempopt.agent.store_connection import StoreAway
 from tempopt.agent.ticket_client import THOROUGH_SECONDS, TicketClient
 from tempopt.agent.worker_pool import WorkerPool
 from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, first_lease
-from tempopt.confirmation.evaluations import counted
+from tempopt.confirmation.evaluations import value_of
 from tempopt.errors import SpecError, StudyFailed, StudyNotFound
 from tempopt.records.changes import Began, Reported
 from tempopt.records.liveness import host
@@ -378,7 +378,7 @@ class Agent:
         self._disk.trained(ticket)
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
-            value = next(m.value for m in measured if m.name == counted(ticket.kind, self._spec))
+            value = value_of(ticket.kind, self._spec, message.measurements)
         gain = self._cache.gain(value) if outcome == "complete" else None
         kept = self._client.shared(ticket, outcome, value)
         change, row = ended(work, outcome, message, value=value, measured=measured, gain=gain, kept=kept)

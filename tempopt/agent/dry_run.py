@@ -118,7 +118,8 @@ def _tried(
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
-    measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms else []
+    # of a trained model the time of one evaluation is asked, and nearly all are on the validation data
+    measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms or task != "time" else []
     bakes = task != "time" and spec.confirms and spec.study.init_only and spec.compare is None
     worker.send(
         RunRequest(
@@ -136,17 +137,21 @@ def _tried(
     started: Started | None = None
     while (message := worker.receive()) is not None:
         if isinstance(message, Failed):
-            raise SpecError(_explained(message))
+            raise SpecError(_explained(message, _called(spec)))
         if isinstance(message, Started):
             started = message
         if isinstance(message, Stage):
             told(message)
         if isinstance(message, Finished):
             return started, message
-    raise StudyFailed(f"The dry run of two steps crashed: {worker.obituary()}.")
+    raise StudyFailed(f"The {_called(spec)} crashed: {worker.obituary()}.")
 
 
-def _explained(failure: Failed) -> str:
+def _called(spec: StudySpec) -> str:
+    return "dry run of two steps" if spec.confirms else "evaluation of one batch"
+
+
+def _explained(failure: Failed, called: str) -> str:
     if failure.kind == "usage":
         return failure.message
     places = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
@@ -154,4 +159,4 @@ def _explained(failure: Failed) -> str:
     own = [
         place for place in places if "site-packages" not in place and f"{os.sep}tempopt{os.sep}" not in place
     ]
-    return "\n".join([f"The dry run of two steps ended in {failure.message}", *(own or places)[-1:]])
+    return "\n".join([f"The {called} ended in {failure.message}", *(own or places)[-1:]])

@@ -28,7 +28,7 @@ class Outlook:
         self._spec = spec
         self._observer = observer
         self._new = new
-        self._silent = type(observer) is Unobserved or not spec.confirms
+        self._silent = type(observer) is Unobserved
         self._forecast = Forecast(spec)
         self._settled: bool | None = None
         self._told = False
@@ -51,7 +51,7 @@ class Outlook:
         if self._settled is None:
             # whoever begins a study says so, whoever joins one does not repeat what was said
             if self._new:
-                self._observer.note(begun_text(self._forecast.runs()))
+                self._observer.note(begun_text(self._forecast.runs(), self._spec.called))
             self._settled = baseline
             # an earlier agent has said it
             self._told = chosen
@@ -59,7 +59,7 @@ class Outlook:
         if baseline and not self._settled:
             self._settled = True
             self._tell(snapshot, rows(), with_time=True)
-        elif chosen and not self._told:
+        elif chosen and not self._told and self._spec.confirms:
             self._tell(snapshot, rows(), with_time=False)
             self._told = True
 

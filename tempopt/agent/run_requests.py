@@ -76,7 +76,8 @@ class Requests:
             resume=[saved(each) for each in ticket.checkpoints],
             forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
             memory_share=work.memory_share,
-            observe=spec.compare is None
+            observe=spec.confirms
+            and spec.compare is None
             and ticket.kind == "confirm"
             and not set(OBSERVED).isdisjoint(arms_of(ticket)),
             task="compare_steps" if timing else "train",

@@ -32,6 +32,7 @@ def snapshot(cache: StudyCache, spec: StudySpec, workers: Sequence[WorkerView], 
         baseline_mean=cache.baseline(),
         workers=list(workers),
         elapsed=elapsed,
+        called=spec.called,
         remaining=_remaining(cache, sum(not each.silent for each in workers)),
         confirms_on=spec.study.confirm_on,
     )

@@ -113,7 +113,7 @@ def show(arguments: argparse.Namespace) -> int:
     print()
     _print(_tickets(result))
     print()
-    if result.baseline is not None:
+    if result.baseline is not None and result.spec.confirms:
         print(shown(_baseline_line(result.baseline)))
     for line in verdict_lines(result):
         print(shown(line))
@@ -174,7 +174,7 @@ def _tickets(result: StudyResult) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for kind, count in result.tickets.items():
-        if result.spec.compare is not None and not count.requested:
+        if not count.requested and (result.spec.compare is not None or not result.spec.confirms):
             continue
         asked = "not known yet" if count.requested is None else str(count.requested)
         table.add_row(LABELS[kind], asked, *(str(getattr(count, state)) for state in states))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tempopt.confirmation.ablation import ablation_tickets
 from tempopt.confirmation.compare import compare_tickets, compare_to_come
 from tempopt.confirmation.comparisons import is_decided
+from tempopt.confirmation.evaluated import evaluation_seed, most_to_test, tickets_on_test
 from tempopt.confirmation.pairs import confirm_tickets
 from tempopt.confirmation.rematch import (
     REMATCHED,
@@ -66,13 +67,19 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
     spec = spec.in_space(0)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     if not spec.confirms:
-        # a frozen model has no runs to compare: what is asked is where its optimum lies
-        counts = {}
+        # a trained model is the same in every evaluation
+        counts = {"baseline": 1}
     return [
-        NewTicket(kind=kind, arm=kind, number=number, seed=derive(spec.study.seed, seed_name(kind), number))
+        NewTicket(kind=kind, arm=kind, number=number, seed=_seed(spec, kind, number))
         for kind, count in counts.items()
         for number in range(count)
     ] + _search(spec, range(spec.study.trials), 0, spec.enqueued(spec.study.enqueue))
+
+
+def _seed(spec: StudySpec, kind: Kind, number: int) -> int:
+    if not spec.confirms:
+        return evaluation_seed(spec)
+    return derive(spec.study.seed, seed_name(kind), number)
 
 
 def proving(tickets: Sequence[TicketRow]) -> bool:
@@ -109,7 +116,7 @@ def _search(
             kind="search",
             arm="search",
             number=number,
-            seed=derive(spec.study.seed, "search", number if shared is None else number % shared),
+            seed=_seed(spec, "search", number if shared is None else number % shared),
             round=of_round,
             sampled=dict(enqueued[place]) if place < len(enqueued) else None,
         )
@@ -128,7 +135,7 @@ def next_tickets(
         recommend: Returns the candidates; where it returns none, they are those with the best values.
     """
     if not spec.confirms:
-        return []
+        return tickets_on_test(tickets, spec)
     if spec.compare is not None:
         return compare_tickets(tickets, spec)
     if of_kind(tickets, "confirm", of_round=current_round(tickets)):
@@ -178,9 +185,11 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """
     if spec.compare is not None:
         return compare_to_come(tickets, spec)
+    if not spec.confirms:
+        return most_to_test(tickets, spec)
     now = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=now)
-    if not spec.confirms or added_pairs(tickets, now):
+    if added_pairs(tickets, now):
         return 0
     pairs, seeds = spec.study.seeds.confirm.max, spec.study.seeds.choose
     if confirm:

@@ -35,6 +35,8 @@ def answer(result: StudyResult) -> str:
 def _answer(result: StudyResult) -> str:
     if result.comparison is not None:
         return GAIN if result.comparison.outcome == "better" else "No gain shown"
+    if result.evaluated is not None:
+        return GAIN if result.evaluated.shown else "No gain shown"
     if result.verdict is None:
         return "No verdict" if result.state == "done" else "No verdict yet"
     return GAIN if result.verdict.total.significant else "No gain shown"

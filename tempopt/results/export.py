@@ -9,12 +9,14 @@ import copy
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
 
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.results.comparison_text import export_header, exported
+from tempopt.results.evaluation_text import export_lines
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, round_lines
@@ -36,7 +38,12 @@ Format = Literal["yaml", "python"]
 _WIDTH = 72
 _TRAINED = "trained.ckpt"
 _DEPLOYED = "deployed.ckpt"
+_CHECKPOINT = ".ckpt"
+_STATE = "deployed.pt"
+_FOLDER = "deployed"
 _CALLBACK = "tempopt.AttachCallback"
+_LOADING = "tempopt.LoadCallback"
+_PRETRAINED = "tempopt.attention.attach.weights.pretrained_model"
 # It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
 _ARGUMENTS = "tempopt.training.arguments.Arguments"
 
@@ -87,15 +94,17 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     config, plan = _merged(result, wanted.parameters)
     attaching = _attaching(result, plan, wanted.at_inference)
     notes = [*wanted.header, *_left_out(result)]
-    if attaching is not None:
+    if callbacks := _callbacks(wanted, attaching):
         given = _listed(config["trainer"].get("callbacks"))
-        config["trainer"]["callbacks"] = [*given, {"class_path": _CALLBACK, "init_args": attaching}]
+        config["trainer"]["callbacks"] = [*given, *callbacks]
+    if attaching is not None:
+        does = "training" if wanted.weights is None else "evaluating"
         notes += [
-            "tempopt.AttachCallback sets the temperature, so training needs tempopt.",
+            f"tempopt.AttachCallback sets the temperature, so {does} needs tempopt.",
             *_saved(attaching),
         ]
     if wanted.weights is not None:
-        notes.append(f"Run it with: validate --ckpt_path {wanted.weights}")
+        notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
     if wanted.at_inference is not None and attaching is None:
         notes += [
             "Once the model is trained, evaluate it at another temperature than it was trained with:",
@@ -110,9 +119,10 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     """Return a Python script that does what is recommended with a plain ``lightning.Trainer``.
 
     It trains the model. Where inference alone is recommended, and for a study of a trained model
-    (``study.evaluate_only``), it loads a checkpoint and validates it at the temperature that was found. A
-    module that is tempered from outside is then saved with the temperature in its weights, or beside them
-    where weights cannot hold it. The study's loggers are left out, as by :func:`to_yaml`.
+    (``study.evaluate_only``), it loads trained weights and validates them at the temperature that was found.
+    A module that is tempered from outside is then saved with the temperature in its weights, or beside them
+    where weights cannot hold it; what was a folder of transformers, or a state dict, is saved as such, too.
+    The study's loggers are left out, as by :func:`to_yaml`.
 
     Args:
         result: The study.
@@ -126,13 +136,10 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     attaching = _attaching(result, plan, wanted.at_inference)
     code = _Code()
     body = [f"model = {code.made('model', config['model'])}"]
-    if wanted.weights is not None:
-        body.append(f"{code.name('tempopt.load_checkpoint')}(model, {wanted.weights!r})")
     trainer = dict(config.get("trainer", {}))
-    callbacks = [code.expression(callback) for callback in _listed(trainer.pop("callbacks", None))]
-    if attaching is not None:
-        callbacks.append(code.call(_CALLBACK, attaching))
-    if callbacks:
+    listed = [*_listed(trainer.pop("callbacks", None)), *_callbacks(wanted, attaching)]
+    if listed:
+        callbacks = [code.expression(callback) for callback in listed]
         trainer["callbacks"] = _Verbatim(f"[{', '.join(callbacks)}]")
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     data = config.get("data")
@@ -146,9 +153,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
             body.append(f"model.use({parameters}.from_mapping({wanted.at_inference!r}))")
         body.append(f"trainer.validate({given})")
-    if attaching is not None:
-        body += [f"# {line}" for line in _saved(attaching)]
-        body.append(f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)")
+    body += _saving(result, wanted, attaching, code)
     return _comment([*wanted.header, *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
 
 
@@ -164,11 +169,57 @@ def _attaching(
     return given if at_inference is None else {**given, "at_inference": dict(at_inference)}
 
 
+def _callbacks(wanted: _Wanted, attaching: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the callbacks that load trained weights and set the temperature, as far as they are needed."""
+    found: list[dict[str, Any]] = []
+    if wanted.weights is not None:
+        found.append({"class_path": _LOADING, "init_args": {"path": wanted.weights}})
+    if attaching is not None:
+        found.append({"class_path": _CALLBACK, "init_args": dict(attaching)})
+    return found
+
+
+def _saving(
+    result: StudyResult, wanted: _Wanted, attaching: Mapping[str, Any] | None, code: _Code
+) -> list[str]:
+    """Return the lines that save what is to be served, as far as there is something new to save."""
+    save = f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)"
+    if attaching is None:
+        if result.spec.confirms or result.spec.attach is not None:
+            return []
+        return [
+            "# the temperature is among the arguments of the module, which are in the checkpoint",
+            save,
+        ]
+    body = [*(f"# {line}" for line in _saved(attaching)), save]
+    if result.spec.confirms or wanted.weights is None or _beside(attaching):
+        return body
+    given = Path(wanted.weights)
+    if given.expanduser().is_dir() or not given.suffix:
+        model = f"{code.name(_PRETRAINED)}(model, {wanted.weights!r})"
+        body += [
+            f"{code.name('tempopt.bake')}(model)",
+            "# a folder that from_pretrained loads with its temperature, in a process without tempopt, too",
+            f"{model}.save_pretrained({_FOLDER!r})",
+        ]
+    elif given.suffix != _CHECKPOINT:
+        body += [
+            f"{code.name('tempopt.bake')}(model)",
+            "# a state dict that any module of this class loads with its temperature",
+            f"{code.name('torch.save')}(model.state_dict(), {_STATE!r})",
+        ]
+    return body
+
+
+def _beside(attaching: Mapping[str, Any]) -> list[str]:
+    """Return what weights cannot hold of the temperature that a model is evaluated with."""
+    evaluated = {**NEUTRAL, **attaching.get("at_inference", attaching["parameters"])}
+    return [name for name in ("length_scaling", "normaliser") if evaluated[name] != NEUTRAL[name]]
+
+
 def _saved(attaching: Mapping[str, Any]) -> list[str]:
     """Return what is to be known of the checkpoints that the callback has written."""
-    evaluated = {**NEUTRAL, **attaching.get("at_inference", attaching["parameters"])}
-    beside = [name for name in ("length_scaling", "normaliser") if evaluated[name] != NEUTRAL[name]]
-    if beside:
+    if beside := _beside(attaching):
         return [
             f"Weights cannot hold {' and '.join(beside)}, so checkpoints have the temperature beside them:",
             "load them with tempopt.load_checkpoint(model, path).",
@@ -186,9 +237,13 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
             weights=weights,
             header=export_header(result),
         )
+    if not result.spec.confirms:
+        return _Wanted(
+            parameters=_winner(result), at_inference=None, weights=weights, header=export_lines(result)
+        )
     if verdict is None or found is None or winner:
         return _Wanted(
-            parameters=_winner(result), at_inference=None, weights=weights, header=_winners_header(result)
+            parameters=_winner(result), at_inference=None, weights=None, header=_winners_header(result)
         )
     header = [f"What tempopt's study {result.name!r} recommends, as written by tempopt export."]
     header += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result)}"]
@@ -211,6 +266,8 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
 
 
 def _winner(result: StudyResult) -> dict[str, Any]:
+    if result.evaluated is not None:
+        return effective(result.evaluated.params)
     if result.winner is not None:
         return effective(result.winner)
     if result.best is not None:
@@ -224,11 +281,8 @@ def _winner(result: StudyResult) -> dict[str, Any]:
 
 def _winners_header(result: StudyResult) -> list[str]:
     lines = [f"The winner of the search of tempopt's study {result.name!r}, as written by tempopt export."]
-    weights = result.spec.study.evaluate_only
     if result.verdict is not None:
         lines += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result)}"]
-    elif weights is not None:
-        lines.append(f"The best temperature for the trained model {weights}; nothing was trained.")
     else:
         source = "Chosen on fresh seeds" if result.winner is not None else "The best trial of the search"
         lines.append(f"{source}, but UNCONFIRMED: its gain over τ = 1 has not been estimated.")

@@ -102,5 +102,5 @@ def rounds_json(result: StudyResult) -> dict[str, Any]:
         "amendments": [
             {**asdict(each), "changes": list(each.changes)} for each in amended(result.runs, result.spec)
         ],
-        "ledger": [asdict(each) for each in ledger(result.runs)],
+        "ledger": [asdict(each) for each in ledger(result.runs)] if result.spec.confirms else [],
     }

@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tempopt.confirmation.compare import Comparison, compared
+from tempopt.confirmation.evaluated import Evaluated, evaluated
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.verdict import Verdict, conclude
@@ -132,6 +133,7 @@ class StudyResult:
             ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
         earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
         comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
+        evaluated: Of a study of a trained model (``study.evaluate_only``) what it found so far; else None.
     """
 
     spec: StudySpec
@@ -153,6 +155,7 @@ class StudyResult:
     measured: Mapping[int, Mapping[str, Curve]] = field(repr=False, default_factory=dict)
     earlier: PriorRuns = field(repr=False, default=())
     comparison: Comparison | None = None
+    evaluated: Evaluated | None = None
 
     @property
     def name(self) -> str:
@@ -182,7 +185,7 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
-        from tempopt.results.verdict_json import verdict_json
+        from tempopt.results.verdict_json import evaluated_json, verdict_json
 
         return {
             "study": self.name,
@@ -196,6 +199,7 @@ class StudyResult:
             "best": self.best and asdict(self.best),
             "verdict": self.verdict and verdict_json(self),
             "comparison": self.comparison and comparison_json(self.comparison),
+            "evaluated": self.evaluated and evaluated_json(self.evaluated),
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
@@ -292,7 +296,8 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     compared = [
         t.id
         for t in tickets
-        if t.kind == "timing"
+        if row.spec["study"].get("evaluate_only") is not None
+        or t.kind == "timing"
         or (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
         or (guarded and t.kind in ("confirm", "ablation"))
     ]
@@ -310,14 +315,16 @@ def assemble(
         row: The study.
         tickets: All of its tickets.
         measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
-            least, by step; with guards those of all confirm and ablation tickets.
+            least, by step; with guards those of all confirm and ablation tickets; of a trained model those of
+            all tickets.
         whole: Whether the measurements are part of the result.
     """
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if whole else ({}, {})
     spec = StudySpec.stored(row)
     compares = spec.compare is not None
-    verdict = None if compares else conclude(tickets, measurements, spec)
+    concludes = spec.confirms and not compares
+    verdict = conclude(tickets, measurements, spec) if concludes else None
     agents = at_work(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
     state: StudyState = "running" if agents else "paused"
@@ -329,9 +336,10 @@ def assemble(
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "baseline")),
         best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
-        winner=verdict.params if verdict else None if compares else winner_of(tickets, spec),
+        winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
         verdict=verdict,
         comparison=compared(tickets, spec, measurements) if compares else None,
+        evaluated=None if spec.confirms else evaluated(tickets, measurements, spec),
         cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),

@@ -1,4 +1,4 @@
-"""The verdict as the documented data of ``tempopt show --json``."""
+"""The verdict, or what evaluating a trained model found, as the data of ``tempopt show --json``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.evaluated import Evaluated
 from tempopt.confirmation.inference import InferenceOnly, Tuned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
 from tempopt.confirmation.verdict import Share, Simplest
 from tempopt.results.guard_text import guards_json
 from tempopt.results.recommendation_text import recommendation_text
+from tempopt.statistics.bootstrap import Interval
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import PairedTest
 
@@ -54,6 +56,33 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
         "failures": verdict.failures and asdict(verdict.failures),
         "guards": guards_json(verdict),
         "guards_kept": verdict.guards_kept,
+    }
+
+
+def evaluated_json(found: Evaluated) -> dict[str, Any]:
+    """Return what evaluating a trained model found, as plain data; without an interval its ends are null."""
+    return {
+        "params": found.params,
+        "at_one": found.at_one,
+        "chosen_on": {"data": "validate", "value": found.chosen, "value_at_one": found.chosen_at_one},
+        "estimated_on": {"data": found.on, "value": found.value, "value_at_one": found.value_at_one},
+        **_gain_json(found.gain, found.interval),
+        "confidence": found.confidence,
+        "optimistic": found.on == "validate",
+        "gain_shown": found.shown,
+        "resampled": {"unit": found.unit, "units": found.units, "items": found.items},
+        "curve": [
+            {"params": each.params, "value": each.value, **_gain_json(each.gain, each.interval)}
+            for each in found.curve
+        ],
+    }
+
+
+def _gain_json(gain: float, interval: Interval | None) -> dict[str, Any]:
+    return {
+        "gain": gain,
+        "ci_low": None if interval is None else interval.low,
+        "ci_high": None if interval is None else interval.high,
     }
 
 

@@ -10,6 +10,7 @@ from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
 from tempopt.confirmation.widening import at_ends
+from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.recommendation_text import recommendation_line
 from tempopt.results.rounds import ledger_lines
@@ -59,7 +60,9 @@ def verdict_lines(result: StudyResult) -> list[str]:
         from tempopt.results.comparison_text import comparison_lines, cost_line
 
         return [*comparison_lines(result), *_missing_lines(result), cost_line(result)]
-    if verdict is None:
+    if not result.spec.confirms:
+        lines = evaluation_lines(result)
+    elif verdict is None:
         lines = _open_lines(result)
     else:
         lines = [headline(result)]
@@ -157,11 +160,6 @@ def _open_lines(result: StudyResult) -> list[str]:
     if best is None:
         return [f"No search trial of {result.name} is complete yet."]
     found = f"best trial: {result.metric} {best.value:.4g} with {parameters_text(best.params)}"
-    if not result.spec.confirms:
-        return [
-            f"Evaluation of a trained model, {found}.",
-            "  Nothing was trained, so there is no gain to confirm.",
-        ]
     if result.state == "done" and not result.tickets["confirm"].requested:
         return ["No verdict: no run with τ = 1 was begun, so there is nothing to compare with.", f"  {found}"]
     if result.state == "done":
@@ -401,7 +399,8 @@ def _cost(result: StudyResult) -> str:
     pruning = f"; pruning saved about {duration(saved)}" if saved > 0 else ""
     kept = result.cost.checkpoint_seconds
     writing = f", {duration(kept)} of it to write checkpoints" if kept >= 1 else ""
-    trained = f"{duration(result.cost.train_seconds)} of training in {runs} runs{writing}"
+    what = f"training in {runs} runs" if result.spec.confirms else f"{runs} evaluations"
+    trained = f"{duration(result.cost.train_seconds)} of {what}{writing}"
     return f"  cost: {trained} (search trials: {counts or 'none'}){pruning}{_cards(result)}."
 
 

@@ -40,11 +40,16 @@ def signed(test: PairedTest) -> str:
 
 def rounded(value: float, test: PairedTest) -> str:
     """Return the value with two digits of the interval's half-width, more if an end would round to 0."""
+    return rounded_in(value, test.gain, test.ci_low, test.ci_high)
+
+
+def rounded_in(value: float, gain: float, low: float, high: float) -> str:
+    """Return a signed value as :func:`rounded` does, given the gain and the ends of its interval."""
     if math.isinf(value):
         return "−∞" if value < 0 else "+∞"
-    width = (test.ci_high - test.ci_low) / 2
-    digits = _decimals(width if 0 < width < math.inf else test.gain) + 1
-    nearest = min(abs(test.ci_low), abs(test.ci_high))
+    width = (high - low) / 2
+    digits = _decimals(width if 0 < width < math.inf else gain) + 1
+    nearest = min(abs(low), abs(high))
     if 0 < nearest < math.inf:
         digits = max(digits, min(_decimals(nearest), digits + 2))
     return f"{value:+.{max(0, digits)}f}".replace("-", "−")

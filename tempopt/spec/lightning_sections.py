@@ -214,9 +214,10 @@ def checkpoint_path(given: str | None) -> str | None:
         path = absolute(given, "study.evaluate_only").resolve()
     except UsageError as error:
         raise SpecError(str(error)) from error
-    if not path.is_file():
+    if not path.exists():
         raise SpecError(
             f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '
-            f"that Lightning or tempopt wrote."
+            "that Lightning or tempopt wrote, of a state dict (torch.save or safetensors), or of a folder "
+            "that save_pretrained wrote."
         )
     return str(path)

@@ -37,6 +37,7 @@ from tempopt.spec.compared_sets import (
     with_sets,
 )
 from tempopt.spec.domains import UNSET, Domain, as_written
+from tempopt.spec.evaluation_checks import as_normalised, evaluation_problems
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import checkpoint_path, has_length, parse_class, parse_trainer
 from tempopt.spec.resources import Resources
@@ -146,7 +147,8 @@ class StudySpec(Section):
     def _fits_together(self) -> Self:
         asks = self.study.evaluate_only is None and self.compare is None
         lines = self._length_problems()
-        lines += temperature_problems(self.search, self.fixed_temperatures, asks=asks)
+        unread = evaluation_problems(self.study, self.search, self.fixed_temperatures)
+        lines += unread or temperature_problems(self.search, self.fixed_temperatures, asks=asks)
         try:
             self._enqueued(self.study.enqueue, path="study.enqueue")
         except FaultsError as error:
@@ -203,8 +205,13 @@ class StudySpec(Section):
 
     @property
     def confirms(self) -> bool:
-        """Whether choosing and confirming follow the search; there is nothing to train in evaluation only."""
+        """Whether choosing and confirming follow the search; a trained model is evaluated instead."""
         return self.study.evaluate_only is None
+
+    @property
+    def called(self) -> str:
+        """What a run of the study is called where people read it."""
+        return "training" if self.confirms else "evaluation"
 
     @property
     def weighs_guards(self) -> bool:
@@ -306,7 +313,9 @@ class StudySpec(Section):
 
     def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
-        return arm_parameters(arm, sampled, searched=self.search, fixed=self.fixed_temperatures)
+        fixed = self.fixed_temperatures
+        found = arm_parameters(arm, sampled, searched=self.search, fixed=fixed)
+        return found if self.confirms else as_normalised(found, self.search, fixed)
 
     def enqueued(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return parameter sets that a person wants tried, as Optuna's distributions hold their values.

@@ -192,7 +192,7 @@ def check(
 
     Args:
         spec: As for :func:`search`.
-        dry_run: Whether to train two steps and validate once too.
+        dry_run: Whether to train two steps and validate once too; a trained model is evaluated on a batch.
         told: Called with a line on each part of the dry run, once that is over; None: nobody is told.
 
     Raises:
@@ -212,11 +212,15 @@ def check(
         )
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if started is not None:
+        did = "Two steps were trained and one validation ran"
+        if not spec.confirms:
+            did = "The trained model was loaded and evaluated on one batch"
         lines += [
-            f"Two steps were trained and one validation ran, on {started.device} at {started.precision} "
-            "precision.",
+            f"{did}, on {started.device} at {started.precision} precision.",
             f"Tempered layers: {', '.join(started.layers) or 'none'}.",
-            f"A run takes {started.total_steps} steps.",
+            f"A run takes {started.total_steps} steps."
+            if spec.confirms
+            else "Nothing is trained: a run is one evaluation.",
         ]
     runs = begun_text(Forecast(spec).runs())
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")

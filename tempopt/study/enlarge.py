@@ -152,6 +152,11 @@ def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> Non
     """
     if count == 1:
         raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
+    if count and not spec.confirms:
+        raise UsageError(
+            f"{study.name} evaluates a trained model, which is the same in every pair. To evaluate it at "
+            f"more temperatures: tempopt resume {study.name} --trials +10"
+        )
     while count:
         version = store.load_study(study.name).version
         more = more_pairs if spec.compare is None else more_compare_pairs

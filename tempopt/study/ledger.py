@@ -13,6 +13,8 @@ from tempopt.statistics.alpha_ledger import level
 
 def check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) -> None:
     """Refuse a round whose verdict could show nothing, whatever is found in it."""
+    if not spec.confirms:
+        return
     test, pairs = spec.study.test, spec.study.seeds.confirm.max
     alpha = level(verdicts(rows, of_round))
     if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):

@@ -46,6 +46,7 @@ class StudyForecast:
         known_from: The study whose runs those are.
         prunes: Whether a pruner may end runs.
         limited: Limits of the spec that may end the search sooner.
+        trains: Whether runs are trainings; else they are evaluations of a trained model.
     """
 
     name: str
@@ -64,6 +65,12 @@ class StudyForecast:
     known_from: str | None = None
     prunes: bool = False
     limited: tuple[str, ...] = ()
+    trains: bool = True
+
+    @property
+    def called(self) -> str:
+        """What a run is called: ``run``, or ``evaluation`` of a trained model."""
+        return "run" if self.trains else "evaluation"
 
     @property
     def gain(self) -> tuple[float, float] | None:
@@ -89,6 +96,7 @@ class StudyForecast:
         return {
             "study": self.name,
             "metric": self.metric,
+            "trains": self.trains,
             "runs": dataclasses.asdict(self.runs),
             "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
             "workers": self.workers,
@@ -168,6 +176,7 @@ def forecast(
         known=known,
         known_from=known_from,
         prunes=runs.prunes(times),
+        trains=spec.confirms,
         limited=tuple(name for name, value in spec.study.limits if value is not None),
     )
 

@@ -17,7 +17,6 @@ import lightning as L
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from tempopt.errors import SpecError
 from tempopt.store.checkpoints import opened
 from tempopt.training.identity import run_identity
 from tempopt.training.lightning_internals import state_of
@@ -293,27 +292,3 @@ def _forget(path: Path) -> None:
 def _named(error: Exception) -> str:
     # torch's errors go on for a page
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".removesuffix(": ")
-
-
-def load_weights(path: Path) -> dict[str, Any]:
-    """Return the state dict that a checkpoint (Lightning's or a plain one) holds.
-
-    Raises:
-        SpecError: The file is missing, or it holds more than data.
-    """
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise SpecError(f"study.evaluate_only names {path}, and there is no such file.") from error
-    except Exception as error:
-        raise SpecError(
-            f"The checkpoint {path} cannot be loaded as data ({type(error).__name__}). "
-            "Save it again with Lightning, or as torch.save(module.state_dict(), path)."
-        ) from error
-    state = content.get("state_dict", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict):
-        raise SpecError(
-            f"The checkpoint {path} holds no weights by name. "
-            "Save it again with Lightning, or as torch.save(module.state_dict(), path)."
-        )
-    return state

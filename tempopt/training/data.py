@@ -5,6 +5,7 @@ It wraps the loaders that a person wrote; it makes no data itself.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -18,6 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tempopt.errors import SpecError
 from tempopt.seeds import derive
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.ranks import ALONE, Ranks
@@ -325,3 +327,33 @@ def seed_data(
     _wrap(owner, "train_dataloader", lambda: seed_generators(seed, "train"), train)
     _wrap(owner, "val_dataloader", lambda: seed_generators(seed, "validate"), own)
     _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), own)
+
+
+class NoTestDataError(SpecError):
+    """A ``test_dataloader`` gives nothing."""
+
+
+@contextlib.contextmanager
+def tested(owner: L.LightningModule | L.LightningDataModule) -> Iterator[None]:
+    """Have whoever has the dataloaders of a run give the test data for validation.
+
+    Raises:
+        NoTestDataError: There are none, once they are asked for.
+    """
+    if isinstance(owner, L.LightningDataModule):
+        owner.setup("test")
+    own: Callable[[], Any] = owner.val_dataloader
+    owner.val_dataloader = lambda: _given(owner.test_dataloader(), owner)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        owner.val_dataloader = own  # type: ignore[method-assign]
+
+
+def _given(loaders: Any, owner: object) -> Any:
+    if loaders is None:
+        raise NoTestDataError(
+            f"{type(owner).__name__}.test_dataloader() gives nothing, and the verdict needs data that no "
+            "search has seen. Write one, or say study.confirm_on: validate, which the verdict then states."
+        )
+    return loaders

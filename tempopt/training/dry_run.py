@@ -161,10 +161,10 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
 
 
 def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
-    """Evaluate a trained model on one batch: nothing is trained (``study.evaluate_only``)."""
+    """Evaluate a trained model on one batch of each of its data: nothing is trained (``study.evaluate_only``)."""
     with _compilable(request.program.compile):
         finished = Run(request, channel, ranks, limit_val_batches=1).execute()
-    stages.over("evaluated the trained model")
+    stages.over("evaluated the trained model on a batch of each of its data")
     return finished
 
 
@@ -207,7 +207,9 @@ def _let_go(run: Run) -> None:
 
 
 def _tests(request: RunRequest) -> bool:
-    return any(evaluation.on == "test" for evaluation in request.evaluations)
+    # a trained model that has no test data is evaluated on the others alone
+    trains = request.program.weights is None
+    return trains and any(evaluation.on == "test" for evaluation in request.evaluations)
 
 
 def _attended(module: L.LightningModule) -> set[int]:

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
+from torchmetrics import Metric
 
 PROVED = ("2.6",)
 """Minor versions of Lightning that all of this was tested with."""
@@ -110,3 +113,16 @@ def set_rank(rank: int) -> None:
 def logs_hyperparameters(each: L.LightningModule | L.LightningDataModule) -> bool:
     """Return whether ``save_hyperparameters`` was told to have them logged."""
     return bool(each._log_hyperparams)
+
+
+def last_of_metric(value: Any) -> Any:
+    """Return what a metric of torchmetrics gave for its newest batch, or None; another value as it is."""
+    return value._forward_cache if isinstance(value, Metric) else value
+
+
+def size_of_batch(batch: Any) -> int:
+    """Return the number of items that Lightning takes a batch to have where the module does not say it."""
+    with warnings.catch_warnings():
+        # it has warned of what it cannot tell for sure itself
+        warnings.simplefilter("ignore")
+        return extract_batch_size(batch)

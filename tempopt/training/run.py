@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import attach
-from tempopt.errors import AttachError, SpecError
+from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
@@ -35,8 +35,8 @@ from tempopt.training.callbacks import (
     seed_generators,
 )
 from tempopt.training.checkpoint_callback import KeepCallback
-from tempopt.training.checkpoints import RunCheckpoints, load_weights
-from tempopt.training.data import seed_data
+from tempopt.training.checkpoints import RunCheckpoints
+from tempopt.training.data import NoTestDataError, seed_data, tested
 from tempopt.training.entropy_callback import ObserveCallback
 from tempopt.training.forking import begins_alike
 from tempopt.training.identity import code_identity, conditions, run_identity
@@ -46,6 +46,7 @@ from tempopt.training.module import TemperedModule
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 from tempopt.training.steps import step_of
 from tempopt.training.trackers import Trackers
+from tempopt.training.trained import UnitsCallback, has_test_data, load_trained
 from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
 from tempopt.training.untempered import Untempered
 from tempopt.workers.messages import (
@@ -95,8 +96,7 @@ class Run:
         self.request = request
         self._ranks = ranks
         self._channel = channel
-        self._clock = time.monotonic()
-        self._beaten = -math.inf
+        self._clock, self._beaten = time.monotonic(), -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
         built = build(
             request.program,
@@ -128,6 +128,7 @@ class Run:
             kept=self._kept,
         )
         self._observed = self._observer()
+        self._units = UnitsCallback(request.program.metric)
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         self._trackers = Trackers(
             built.loggers,
@@ -177,7 +178,7 @@ class Run:
             self._trackers.open(self.module, self.datamodule, self._plan, resume=resume)
             self._notes += self._trackers.new_faults()
             if self.request.program.weights is not None:
-                return self._evaluate_only(Path(self.request.program.weights))
+                return self._evaluate_trained(self.request.program.weights)
             self.fit(resume=resume)
             if self.diverged_at is not None:
                 return self.finished("diverged", self.diverged_at)
@@ -214,7 +215,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._at(evaluation.at))
             if evaluation.on == "test":
-                stack.enter_context(self._test_data())
+                stack.enter_context(tested(self.owner))
             if evaluation.temperature is not None:
                 stack.enter_context(self._other_plan(evaluation.temperature))
             self.trainer.validate(self.module, datamodule=self.datamodule, verbose=False)
@@ -243,8 +244,11 @@ class Run:
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
             notes=[*self._compiled(), *(self._observed.notes if self._observed is not None else [])],
             peak_memory=self._peak_memory(),
-            curves=self._observed.curves if state == "complete" and self._observed is not None else {},
+            curves=self._measured_curves() if state == "complete" else {},
         )
+
+    def _measured_curves(self) -> dict[str, list[list[float]]]:
+        return self._units.curves if self._observed is None else self._observed.curves
 
     @property
     def _device(self) -> torch.device:
@@ -362,6 +366,8 @@ class Run:
             callbacks.append(LossScaleCallback(tempered=self.tempered))
         if self._observed is not None:
             callbacks.append(self._observed)
+        if self.request.program.weights is not None:
+            callbacks.append(self._units)
         callbacks += self._trackers.callbacks
         trainer = L.Trainer(
             **{
@@ -415,22 +421,28 @@ class Run:
             self._beaten = now
             self._channel.send(Progress(ticket=self.request.ticket, attempt=self.request.attempt, step=step))
 
-    def _evaluate_only(self, path: Path) -> Finished:
-        try:
-            self.module.load_state_dict(load_weights(path))
-        except RuntimeError as error:
-            # torch lists what differs, by name and shape
-            raise SpecError(
-                f"The checkpoint {path} is of another model than the spec's model: section builds. {error}"
-            ) from error
+    def _evaluate_trained(self, path: str) -> Finished:
+        load_trained(self.module, path)
         self._started(0, 1)
-        # a frozen model has no training behind it: what it is asked about is the plan's end
-        logged = self.evaluate(Evaluation(name="validate", on="validate"))
-        value = logged[self.request.program.metric]
-        if self.wishes.exchange(diverged=not math.isfinite(value)):
-            return self.finished("diverged", 1)
-        self._callback.take(1, value, logged)
-        return self.finished("complete", 1, {each.name: logged for each in self._asked()})
+        measured: dict[str, dict[str, float]] = {}
+        for on, evaluation in {each.on: each for each in self._asked()}.items():
+            if on == "test" and not has_test_data(self.owner):
+                continue
+            # a trained model has no training behind it: what it is asked about is the plan's end
+            at_the_end = dataclasses.replace(evaluation, at="final")
+            try:
+                with self._units.listening(self.module):
+                    logged = self.evaluate(at_the_end)
+            except NoTestDataError:
+                continue
+            value = logged[self.request.program.metric]
+            if self.wishes.exchange(diverged=not math.isfinite(value)):
+                return self.finished("diverged", 1)
+            if not measured:
+                self._callback.take(1, value, logged)
+            self._units.take(on, value)
+            measured |= {each.name: logged for each in self._asked() if each.on == on}
+        return self.finished("complete", 1, measured)
 
     def _measured(self) -> Finished:
         step = step_of(self.trainer)
@@ -475,24 +487,3 @@ class Run:
             yield
         finally:
             self.tempered.use(self._plan)
-
-    @contextlib.contextmanager
-    def _test_data(self) -> Iterator[None]:
-        owner = self.owner
-        if self.datamodule is not None:
-            self.datamodule.setup("test")
-        own: Callable[[], Any] = owner.val_dataloader
-        owner.val_dataloader = lambda: _given(owner.test_dataloader(), owner)
-        try:
-            yield
-        finally:
-            owner.val_dataloader = own
-
-
-def _given(loaders: Any, owner: object) -> Any:
-    if loaders is None:
-        raise SpecError(
-            f"{type(owner).__name__}.test_dataloader() gives nothing, and the verdict needs data that no "
-            "search has seen. Write one, or say study.confirm_on: validate, which the verdict then states."
-        )
-    return loaders

@@ -80,6 +80,21 @@ WINNER_TIME = "step_time:winner"
 BASELINE_TIME = "step_time:baseline"
 
 
+UnitKind = Literal["items", "batches"]
+"""What an evaluation of a trained model tells the metric of."""
+UNIT_KINDS: tuple[UnitKind, ...] = ("items", "batches")
+
+
+def units_name(on: str, kind: UnitKind) -> str:
+    """Return the name under which the metric of each unit of the data ``on`` is measured."""
+    return f"{on}/{kind}"
+
+
+def sizes_name(on: str) -> str:
+    """Return the name under which the number of items of each unit is measured; not if each is one item."""
+    return f"{on}/sizes"
+
+
 def guard_name(evaluation: str, metric: str) -> str:
     """Return the name under which an evaluation measures a metric that is guarded."""
     return f"{evaluation}{GUARD}{metric}"

@@ -81,7 +81,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(URL) as store:
         study = store.create_study("own", StudySpec.parse(own, source="a row").to_json(), "0")
         own["search"] = {"schedule": ["innocent:Schedule"]}
-        own["study"]["name"] = "scheduled"
+        own["study"] |= {"name": "scheduled", "evaluate_only": None}
         store.create_study("scheduled", own, "0")
         store.set_checkpoints(store.load_study("pairs").id, "http://127.0.0.1:9/runs")
         store.add_jobs("pairs", "innocent:Launcher", {}, ["1"])

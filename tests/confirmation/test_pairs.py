@@ -314,12 +314,6 @@ def test_without_a_complete_search_trial_there_is_nothing_to_confirm(
     assert confirm_tickets([], spec) == next_tickets([], spec) == []
 
 
-def test_a_trained_model_that_is_only_evaluated_is_not_confirmed(
-    make_spec: Any, searched: list[TicketRow]
-) -> None:
-    assert next_tickets(searched, make_spec(evaluate_only="model.ckpt")) == []
-
-
 def test_what_has_no_temperature_at_its_beginning_is_not_baked(make_spec: Any, make_ticket: Any) -> None:
     # another normaliser is the model's own affair: there is nothing of it in an initial weight
     spec = make_spec(

@@ -214,8 +214,10 @@ def temperatures(space: dict[str, Any]) -> tuple[float, ...]:
 
 def attached_by(config: str) -> dict[str, Any]:
     """Return the arguments of the callback in an exported config."""
-    (callback,) = yaml.safe_load(config)["trainer"]["callbacks"]
+    *before, callback = yaml.safe_load(config)["trainer"]["callbacks"]
     assert callback["class_path"] == "tempopt.AttachCallback"
+    # what is attached to is loaded first
+    assert [each["class_path"] for each in before] in ([], ["tempopt.LoadCallback"])
     found: dict[str, Any] = callback["init_args"]
     return found
 
@@ -239,7 +241,7 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
         assert "# What to do: train as before, at τ = 1, and evaluate at τ = 0.5." in text
         assert "trained.ckpt" in text and "temperature_init=4" not in text
     assert yaml.safe_load(config)["model"]["init_args"]["temperature_init"] == 0.5
-    assert "load_checkpoint(model, 'trained.ckpt')\n" in code
+    assert "LoadCallback(path='trained.ckpt')" in code
     assert "trainer.validate(model" in code and "trainer.fit" not in code
     for text in (to_yaml(done, winner=True), to_python(done, winner=True)):
         assert "# The winner of the search of tempopt's study 'pairs'" in text

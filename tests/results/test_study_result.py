@@ -72,6 +72,7 @@ DOCUMENTED: dict[str, Any] = {
         "guards_kept": None,
     },
     "comparison": None,
+    "evaluated": None,
     "cost": (
         *("train_seconds", "pruned_saving", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
         "forked_steps",

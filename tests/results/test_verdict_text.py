@@ -138,15 +138,6 @@ def test_a_study_without_a_pair_to_compare_says_so(
     assert lines[0] == "No verdict: no pair of runs could be compared in the confirmation."
 
 
-def test_an_evaluation_of_a_trained_model_claims_no_gain(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any
-) -> None:
-    searched = [t for t in whole_study if t.kind == "search"]
-    lines = verdict_lines(result_of(make_spec(evaluate_only="m.ckpt"), searched, state="done"))
-    assert lines[0] == "Evaluation of a trained model, best trial: val_accuracy 0.53 with temperature_init=6."
-    assert "no gain to confirm" in lines[1]
-
-
 def test_what_weakens_a_verdict_is_said(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
     tickets = [
         dataclasses.replace(t, outcome="diverged", value=None)

@@ -20,7 +20,8 @@ from tempopt.attention.attach.marks import BESIDE, mark_state, marked_temperatur
 from tempopt.attention.attach.number_path import find_number
 from tempopt.attention.attach.query_rows import Layers
 from tempopt.attention.attach.scalings import Scaling
-from tempopt.errors import UsageError
+from tempopt.attention.attach.weights import BAKED, REMEDY, kind_of, load_folder, load_state, read_file
+from tempopt.errors import AttachError, UsageError
 
 KEY = "tempopt"
 """Key of a checkpoint under which it says of its temperatures what its weights do not."""
@@ -29,7 +30,6 @@ VALUES = "tempopt_values"
 
 # What a plan says beside temperatures, without a schedule: a file must not say which code is imported.
 _BESIDE_TEMPERATURES = ("length_scaling", "n0", "length_power", "length_slope", "normaliser", "top_k")
-_REMEDY = "Give a checkpoint of Lightning, or a file that torch.save(model.state_dict(), path) wrote."
 
 
 def put_in_weights(checkpoint: dict[str, Any], model: nn.Module, changes: Sequence[Scaling]) -> bool:
@@ -105,32 +105,34 @@ def take_out(checkpoint: dict[str, Any]) -> set[float]:
 
 
 def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachment | None:
-    """Load a checkpoint into a model, with the temperatures that it is to be evaluated with.
+    """Load trained weights into a model, with the temperatures that it is to be evaluated with.
 
-    It reads what :class:`tempopt.AttachCallback` and :class:`tempopt.ValueCallback` had written, and any
-    other checkpoint of Lightning or state dict. Where temperatures are beside the weights, they are attached
-    to the model, and numbers that are beside them are set. Where all of them are in the weights, or there are
-    none, this is ``model.load_state_dict``.
+    It reads what :class:`tempopt.AttachCallback` and :class:`tempopt.ValueCallback` had written, any other
+    checkpoint of Lightning, a state dict that ``torch.save`` or safetensors wrote, and a folder that
+    ``save_pretrained`` of transformers wrote, whose weights go into the model of transformers within. Where
+    temperatures are beside the weights, they are attached to the model, and numbers that are beside them are
+    set. Where all of them are in the weights, or there are none, nothing is attached.
 
     Args:
         model: A model that was built as the one that was saved; changed.
-        path: The file. It is read as data: nothing in it is executed.
+        path: The file or folder. It is read as data: nothing in it is executed.
 
     Returns:
         What was attached; None if nothing had to be.
 
     Raises:
-        UsageError: The file is missing, holds more than data, or holds no weights by name.
+        UsageError: It is missing, holds more than data, holds no weights by name, or is of another model.
         AttachError: The temperatures cannot be attached to this model, or it has no such number.
-        RuntimeError: Names or shapes of the weights are others than those of the model (from PyTorch).
     """
-    content = _read(Path(path))
-    told = content.get(KEY) if "state_dict" in content else None
-    state = content.get("state_dict", content)
+    where = Path(path).expanduser()
+    if kind_of(where) == "folder":
+        load_folder(model, where, baked=True)
+        return None
+    content = read_file(where)
+    told, state = content.get(KEY), content["state_dict"]
     beside = isinstance(told, Mapping) and state.pop(BESIDE, None) is not None
-    model.load_state_dict(state)
-    if "state_dict" in content:
-        _set_numbers(model, content.get(VALUES))
+    load_state(model, state, where)
+    _set_numbers(model, content.get(VALUES))
     if not beside or told is None:
         return None
     parameters = {
@@ -141,20 +143,29 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Attachmen
     return attachment
 
 
+def load_as_trained(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Load trained weights into a model, without any temperature that they are to be evaluated with.
+
+    Args:
+        model: A model that was built as the one that was saved, with a temperature attached or not; changed.
+        path: As for :func:`load_checkpoint`.
+
+    Raises:
+        UsageError: As for :func:`load_checkpoint`.
+        AttachError: The weights have a temperature in them, and are not beside it as they were trained.
+    """
+    where = Path(path).expanduser()
+    if kind_of(where) == "folder":
+        load_folder(model, where, baked=False)
+        return
+    content = read_file(where)
+    if take_out(content):
+        raise AttachError(BAKED.format(where))
+    load_state(model, content["state_dict"], where)
+
+
 def _set_numbers(model: nn.Module, values: object) -> None:
     for path, number in values.items() if isinstance(values, Mapping) else ():
         if not isinstance(number, float) or not math.isfinite(number):
-            raise UsageError(f'The checkpoint gives {number!r} for "{path}", which is no number. {_REMEDY}')
+            raise UsageError(f'The checkpoint gives {number!r} for "{path}", which is no number. {REMEDY}')
         find_number(model, str(path)).write(number)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise UsageError(f"There is no checkpoint {path}. {_REMEDY}") from error
-    except Exception as error:
-        raise UsageError(f"{path} cannot be loaded as data ({type(error).__name__}). {_REMEDY}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("state_dict", content), dict):
-        raise UsageError(f"{path} holds no weights by name. {_REMEDY}")
-    return content

@@ -15,13 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 import yaml
 
+from tempopt.confirmation.evaluated import Evaluated
 from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
 from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import duration, rounded
+from tempopt.results.wording import duration, rounded, rounded_in, temperature_text
 from tempopt.statistics.paired_tests import ALPHA
 
 _MOST_TILES = 4
@@ -86,6 +87,19 @@ _OF_A_COMPARISON: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("cost", "What it took", "", ("cost",)),
     ("reproduce", "Environment, and how to do it again", "", ()),
 )
+_OF_AN_EVALUATION: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "inference",
+        "The metric over temperature",
+        "Nothing was trained: the checkpoint was evaluated at each temperature.",
+        ("inference",),
+    ),
+    ("use", "How to use it", "Either is all that is needed: no database and no service of tempopt.", ()),
+    ("history", "Search history", "", ("history",)),
+    ("importance", "What mattered", "", ("importance",)),
+    ("cost", "What it took", "", ("cost",)),
+    ("reproduce", "Environment, and how to do it again", "", ()),
+)
 _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "confirmation",
@@ -123,8 +137,7 @@ def sections(result: StudyResult, storage: str | None) -> tuple[Section, ...]:
     codes = {"use": tuple(_use(result)), "reproduce": tuple(_reproduce(result, storage))}
     facts = {"cost": tuple(_cost_facts(result)), "reproduce": tuple(_environment(result))}
     found = []
-    compares = result.spec.compare is not None
-    for key, title, lead, plots in _OF_A_COMPARISON if compares else _SECTIONS:
+    for key, title, lead, plots in _sections(result):
         pictures = tuple(_picture(result, plot, alone=len(plots) == 1) for plot in plots)
         shown = codes.get(key, ())
         there = any(picture.figure for picture in pictures) or any(code.text for code in shown)
@@ -141,7 +154,15 @@ def sections(result: StudyResult, storage: str | None) -> tuple[Section, ...]:
     return tuple(found)
 
 
+def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
+    if result.spec.compare is not None:
+        return _OF_A_COMPARISON
+    return _SECTIONS if result.spec.confirms else _OF_AN_EVALUATION
+
+
 def _title_of_use(result: StudyResult) -> str:
+    if result.evaluated is not None:
+        return "The model at τ = 1" if result.evaluated.at_one else "How to use it"
     found = None if result.verdict is None else result.verdict.recommendation
     if found is None:
         return "The best so far, not confirmed"
@@ -158,6 +179,8 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         found.append((f"gain in {_short(result.metric)}", rounded(test.gain, test), sure))
         found.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
         found.append(_ledger(result.verdict))
+    elif result.evaluated is not None:
+        return (*_of_an_evaluation(result.evaluated, result), _training(result))
     elif result.best is not None:
         found.append(("best trial", number(result.best.value), "not the gain to expect"))
     if result.baseline is not None:
@@ -173,7 +196,22 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
 def _training(result: StudyResult) -> tuple[str, str, str]:
     gpu = result.cost.gpu_seconds
     cards = "no GPU" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
-    return "training", duration(result.cost.train_seconds), cards
+    return "training" if result.spec.confirms else "time", duration(result.cost.train_seconds), cards
+
+
+def _of_an_evaluation(found: Evaluated, result: StudyResult) -> Iterator[tuple[str, str, str]]:
+    """Yield what the chosen temperature gains, the metric there and at τ = 1, and the evaluations."""
+    data = {"test": "test data", "validate": "the data that chose it"}[found.on]
+    if found.interval is None:
+        yield f"gain in {_short(result.metric)}", number(found.gain), f"{data}, no interval"
+    else:
+        ends = (found.gain, found.interval.low, found.interval.high)
+        gain, low, high = (rounded_in(each, *ends) for each in ends)
+        sure = f"{100 * found.confidence:.4g} % interval {low} to {high}"
+        yield f"gain in {_short(result.metric)}", gain, f"{sure}; {data}"
+    yield "chosen", number(found.value), temperature_text(found.params)
+    yield "τ = 1", number(found.value_at_one), data
+    yield "evaluations", str(found.tried), "on the validation data"
 
 
 def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
@@ -244,7 +282,7 @@ def _reproduce(result: StudyResult, storage: str | None) -> Iterator[Code]:
 
 def _cost_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
     cost = result.cost
-    yield "training", duration(cost.train_seconds)
+    yield result.spec.called, duration(cost.train_seconds)
     if cost.gpu_seconds is not None:
         yield "GPU-hours", number(cost.gpu_seconds / 3600)
     if cost.peak_memory is not None:

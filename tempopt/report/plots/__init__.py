@@ -28,6 +28,14 @@ from tempopt.report.plots.entropy import (
     plot_entropy,
     plot_heads,
 )
+from tempopt.report.plots.evaluation import (
+    EvaluationPoint,
+    EvaluationShown,
+    at_inference_data,
+    evaluation_data,
+    plot_at_inference,
+    plot_evaluation,
+)
 from tempopt.report.plots.history import HistoryShown, Trial, history_data, plot_history
 from tempopt.report.plots.importance import Importances, importance_data, plot_importance
 from tempopt.report.plots.inference import InferenceShown, ModelsShown, inference_data, plot_inference
@@ -56,7 +64,7 @@ from tempopt.report.plots.schedules import (
 
 PLOTS: Mapping[str, Plot] = {
     "differences": Plot(title="Fresh seeds, one by one", data=paired_data, figure=plot_paired),
-    "inference": Plot(title="Temperature at inference", data=inference_data, figure=plot_inference),
+    "inference": Plot(title="Temperature at inference", data=at_inference_data, figure=plot_at_inference),
     "schedule": Plot(title="Temperature over training", data=schedule_data, figure=plot_schedule),
     "depth": Plot(title="Temperature over training and depth", data=depth_data, figure=plot_depth),
     "history": Plot(title="Search history", data=history_data, figure=plot_history),
@@ -83,6 +91,8 @@ __all__ = [
     "DepthShown",
     "Differences",
     "Entropies",
+    "EvaluationPoint",
+    "EvaluationShown",
     "HeadEntropies",
     "HistoryShown",
     "Importances",
@@ -105,6 +115,7 @@ __all__ = [
     "depth_data",
     "differences_data",
     "entropy_data",
+    "evaluation_data",
     "heads_data",
     "history_data",
     "importance_data",
@@ -116,6 +127,7 @@ __all__ = [
     "plot_depth",
     "plot_differences",
     "plot_entropy",
+    "plot_evaluation",
     "plot_heads",
     "plot_history",
     "plot_importance",

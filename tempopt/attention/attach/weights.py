@@ -1,0 +1,213 @@
+"""Reads trained weights and loads them into a model: checkpoints, state dicts and folders of transformers.
+
+Everything is read as data, never as code. What is said of temperatures beside the weights is
+``tempopt.attention.attach.checkpoints``' to read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tempopt.attention.attach.hf_layers import config_of
+from tempopt.attention.attach.marks import MARK, is_attached
+from tempopt.errors import AttachError, UsageError
+
+Kind = Literal["checkpoint", "state dict", "folder"]
+"""A checkpoint of Lightning, a state dict by itself, or a folder that ``save_pretrained`` wrote."""
+
+REMEDY = (
+    "Give a checkpoint of Lightning, a file that torch.save(model.state_dict(), path) or safetensors wrote, "
+    "or a folder that save_pretrained wrote."
+)
+BAKED = (
+    "The weights in {} have a temperature in them already (tempopt.bake), and another would come on top of "
+    "it. Give weights that were saved before they were baked."
+)
+_SAFE = ".safetensors"
+_CONFIG = "config.json"
+_NAMED = 5
+
+
+def kind_of(path: Path) -> Kind:
+    """Return what is to be read at a path, as far as its name tells: a file may be either kind of file.
+
+    Raises:
+        UsageError: There is nothing, or a folder that ``save_pretrained`` did not write.
+    """
+    if path.is_dir():
+        if not (path / _CONFIG).is_file():
+            raise UsageError(f"{path} is a folder without a {_CONFIG}, so no model is in it. {REMEDY}")
+        return "folder"
+    if not path.is_file():
+        raise UsageError(f"There is no checkpoint {path}. {REMEDY}")
+    return "state dict" if path.suffix == _SAFE else "checkpoint"
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return a checkpoint as Lightning writes it; of a state dict by itself one with that alone.
+
+    Raises:
+        UsageError: The file is missing, holds more than data, or holds no weights by name.
+    """
+    if kind_of(path) == "state dict":
+        return {"state_dict": _read_safe(path)}
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded as data ({type(error).__name__}). {REMEDY}") from error
+    state = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict) or not any(isinstance(each, Tensor) for each in state.values()):
+        raise UsageError(f"{path} holds no weights by name. {REMEDY}")
+    return content if "state_dict" in content else {"state_dict": content}
+
+
+def _read_safe(path: Path) -> dict[str, Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise UsageError(
+            f"{path} is read by the package safetensors. Install it: pip install safetensors"
+        ) from error
+    try:
+        found: dict[str, Tensor] = load_file(path)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded as data ({type(error).__name__}). {REMEDY}") from error
+    return found
+
+
+def load_state(model: nn.Module, state: Mapping[str, Any], path: Path) -> None:
+    """Load a state dict into the model that it is of; names of tied weights may be missing.
+
+    Raises:
+        UsageError: Weights are missing, there are others, or shapes differ; up to five of each are named.
+        AttachError: The weights have a temperature in them already, and the model has one attached.
+    """
+    own = dict(model.state_dict(keep_vars=True))
+    shared = {id(own[name]) for name in state if name in own}
+    missing = [name for name in own if name not in state and id(own[name]) not in shared]
+    others = [name for name in state if name not in own]
+    shapes = [
+        f"{name} ({_shape(state[name])}, in the model {_shape(own[name])})"
+        for name in state
+        if isinstance(own.get(name), Tensor)
+        and isinstance(state[name], Tensor)
+        and own[name].shape != state[name].shape
+    ]
+    _refuse(path, type(model).__name__, missing, others, shapes)
+    # a plain model calls its own hooks, and refuses by itself what it must not be given
+    model.load_state_dict(state, strict=not _tied(own, state))
+
+
+def _tied(own: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    return any(name not in state for name in own)
+
+
+def _shape(value: Any) -> str:
+    return " x ".join(map(str, value.shape)) or "a number"
+
+
+def _refuse(
+    path: Path, called: str, missing: Sequence[str], others: Sequence[str], shapes: Sequence[str]
+) -> None:
+    found = {"it does not have": missing, "it has what the model does not": others, "other shapes": shapes}
+    told = "; ".join(f"{what}: {_few(names)}" for what, names in found.items() if names)
+    if told:
+        raise UsageError(
+            f"{path} is of another model than {called}: {told}. Build the model with the arguments that it "
+            "was trained with, or give the checkpoint that belongs to it."
+        )
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join([*names[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:
+    """Load a folder that ``save_pretrained`` wrote into the model of transformers that is in a module.
+
+    Args:
+        model: The module, or that model itself; changed.
+        folder: The folder.
+        baked: Whether weights with a temperature in them are taken, and the model marked as having it.
+
+    Raises:
+        UsageError: There is no such model in the module, or more than it; the folder is of another one, or
+            cannot be read.
+        AttachError: The weights have a temperature in them, and must not, or one is attached.
+    """
+    target = pretrained_model(model, folder)
+    cls: Any = type(target)
+    inside = {id(each) for each in target.parameters()}
+    outside = [name for name, each in model.named_parameters() if id(each) not in inside]
+    if outside:
+        raise UsageError(
+            f"{folder} has the weights of {cls.__name__} alone, and {type(model).__name__} has others, which "
+            f"would stay as they were initialised: {_few(outside)}. Give a state dict of the whole module: "
+            "torch.save(model.state_dict(), path)."
+        )
+    try:
+        loaded, found = cls.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0][:300]
+        raise UsageError(
+            f"{folder} cannot be loaded as {cls.__name__} ({type(error).__name__}: {first}). Give a folder "
+            "that save_pretrained of that class wrote."
+        ) from error
+    told = getattr(loaded.config, MARK, None)
+    if told and (not baked or is_attached(model)):
+        raise AttachError(BAKED.format(folder))
+    # the class may have parts that this model was built without, and that the folder need not have
+    own, unknown = (
+        target.state_dict(),
+        {name for name, *_ in found["mismatched_keys"]} | set(found["missing_keys"]),
+    )
+    state = {name: each for name, each in loaded.state_dict().items() if name in own and name not in unknown}
+    load_state(target, state, folder)
+    if told:
+        setattr(config_of(target), MARK, told)
+
+
+def pretrained_model(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
+    """Return the model of transformers in a module that a folder is of, the outermost where they nest.
+
+    Raises:
+        UsageError: There is none, or there are several and the folder's ``architectures`` name none of them.
+    """
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        nested = any(not outer or name.startswith(f"{outer}.") for outer in found)
+        if not nested and hasattr(type(module), "from_pretrained") and config_of(module) is not None:
+            found[name] = module
+    named = _architectures(Path(folder).expanduser())
+    if len(found) > 1:
+        found = {name: each for name, each in found.items() if type(each).__name__ in named} or found
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if not found:
+        raise UsageError(
+            f"{folder} is a folder of transformers, and {type(model).__name__} has no model of transformers "
+            f"to load it into. {REMEDY}"
+        )
+    raise UsageError(
+        f"{type(model).__name__} has several models of transformers ({', '.join(found)}), and it is not said "
+        f"which of them {folder} is of. Give a state dict of the whole module: "
+        "torch.save(model.state_dict(), path)."
+    )
+
+
+def _architectures(folder: Path) -> list[str]:
+    try:
+        told = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        return [str(each) for each in told.get("architectures") or []]
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{folder / _CONFIG} cannot be read ({type(error).__name__}). {REMEDY}") from error

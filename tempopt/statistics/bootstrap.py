@@ -1,0 +1,97 @@
+"""Bootstrap intervals of paired mean differences over data: items, or batches with their sizes.
+
+The interval is of what was measured once on each unit, as one model evaluated twice on the same items.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm, t
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+FEWEST = 10
+"""Units below which there is no interval, and units that differ: too few to say how much they vary."""
+
+_AT_ONCE = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean difference and where it may lie.
+
+    Args:
+        difference: Mean over all data, in the unit of the values.
+        low: Lower end.
+        high: Upper end.
+    """
+
+    difference: float
+    low: float
+    high: float
+
+
+def paired_bootstrap(
+    differences: Sequence[Sequence[float]],
+    weights: Sequence[float],
+    *,
+    seed: int,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+) -> list[Interval | None]:
+    """Return the intervals of several mean differences on the same units, by resampling the units.
+
+    Units are drawn with replacement, each with its weight, and all differences are averaged on the same
+    draws. The ends are percentiles at levels that allow for the number of units (Hesterberg 2015, "What
+    teachers should know about the bootstrap"), without which intervals are too short for few units: for
+    normal differences they are about those of Student's t.
+
+    A row of which fewer than ``FEWEST`` differences are not 0 has no interval, as where a temperature changes
+    the answers to a few items alone: resampling them would give one that is far too short.
+
+    Args:
+        differences: Several rows of values, one for each unit.
+        weights: Size of each unit, > 0, as the number of its items.
+        seed: All draws follow from it, 0 <= seed < 2**64.
+        resamples: Number of draws.
+        confidence: Coverage that is asked for, in (0, 1).
+
+    Raises:
+        ValueError: There are fewer than ``FEWEST`` units, or as many weights as units are not given.
+    """
+    values_DU = np.asarray(differences, dtype=np.float64)
+    weights_U = np.asarray(weights, dtype=np.float64)
+    units = len(weights_U)
+    if units < FEWEST or values_DU.ndim != 2 or values_DU.shape[1] != units:
+        raise ValueError(f"given {units} units and values of shape {values_DU.shape}; at least {FEWEST}.")
+    means_DR = _resampled(values_DU, weights_U, np.random.default_rng(seed), resamples)
+    tail = float(norm.cdf(math.sqrt(units / (units - 1)) * t.ppf((1 - confidence) / 2, units - 1)))
+    low_D, high_D = np.quantile(means_DR, (tail, 1 - tail), axis=1)
+    found_D = values_DU @ weights_U / weights_U.sum()
+    enough_D = np.count_nonzero(values_DU, axis=1) >= FEWEST
+    return [
+        Interval(difference=float(found), low=float(low), high=float(high)) if enough else None
+        for found, low, high, enough in zip(found_D, low_D, high_D, enough_D, strict=True)
+    ]
+
+
+def _resampled(
+    values_DU: NDArray[np.float64], weights_U: NDArray[np.float64], draw: np.random.Generator, resamples: int
+) -> NDArray[np.float64]:
+    """Return the weighted means of each row on so many resamples of the units."""
+    units = len(weights_U)
+    weighted = np.vstack([values_DU * weights_U, weights_U]).T
+    parts, left = [], resamples
+    while left:
+        some = min(left, max(1, _AT_ONCE // units))
+        drawn = draw.integers(units, size=(some, units)) + units * np.arange(some)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=some * units).reshape(some, units)
+        sums = counts @ weighted
+        parts.append((sums[:, :-1] / sums[:, -1:]).T)
+        left -= some
+    return np.concatenate(parts, axis=1)
