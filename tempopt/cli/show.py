@@ -30,7 +30,7 @@ from tempopt.study.progress import LABELS, number
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
-    *("trials", "baseline", "best", "verdict", "comparison", "cost", "alone", "forks"),
+    *("trials", "baseline", "best", "verdict", "comparison", "evaluated", "cost", "alone", "forks"),
     *("amendments", "ledger"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
