@@ -19,6 +19,7 @@ from tempopt.confirmation.evaluated import Evaluated, evaluated
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.files import replace as replace_file
 from tempopt.records.liveness import at_work
 from tempopt.records.rows import (
     KINDS,
@@ -219,11 +220,11 @@ class StudyResult:
             UsageError: There is no such format, or the file cannot be written.
         """
         # the first of them reads a result
-        from tempopt.results import export, files
+        from tempopt.results import export
 
         text = export.to_text(self, format, winner=winner)
         if path is not None:
-            files.replace(Path(path), text)
+            replace_file(Path(path), text)
         return text
 
     def report(

@@ -61,7 +61,7 @@ from tempopt.spec.sections import (
     Strategy,
     StudySection,
 )
-from tempopt.spec.validation_errors import faults
+from tempopt.spec.validation_errors import faults, listed
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.groups import NORMALISATION
@@ -330,7 +330,7 @@ class StudySpec(Section):
         try:
             return self._enqueued(given, path="enqueue")
         except FaultsError as error:
-            raise SpecError(_listed("These parameter sets have", str(error).splitlines())) from None
+            raise SpecError(listed("These parameter sets have", str(error).splitlines())) from None
 
     def _enqueued(self, given: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
         if len(given) > self.study.trials:
@@ -469,7 +469,7 @@ class StudySpec(Section):
             lines = faults(error, cls)
         lines.sort(key=lambda line: origin.line(line[0]))
         told = [f"{origin.where(path)}: {path}: {message}" for path, message in lines]
-        raise SpecError(_listed("This study spec has", told))
+        raise SpecError(listed("This study spec has", told))
 
     def identity(self) -> str:
         """Return a hash that is equal for specs that ask the same (:func:`tempopt.spec.identity.diff`)."""
@@ -499,8 +499,3 @@ def load_spec(
     spec = StudySpec.parse(with_sets(written.data, compare), source=written)
     local = [text for text, each in zip(overrides, parsed, strict=True) if each.local]
     return spec.with_overrides(local) if local else spec
-
-
-def _listed(head: str, lines: Sequence[str]) -> str:
-    count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
-    return "\n".join([f"{head} {count}:", *(f"  {line}" for line in lines)])

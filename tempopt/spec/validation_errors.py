@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -10,6 +10,12 @@ from pydantic.fields import FieldInfo
 
 from tempopt.spec.lightning_sections import unknown_key
 from tempopt.spec.yaml_source import FaultsError
+
+
+def listed(head: str, lines: Sequence[str]) -> str:
+    """Return a message that counts faults and has a line for each."""
+    count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
+    return "\n".join([f"{head} {count}:", *(f"  {line}" for line in lines)])
 
 
 def faults(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str]]:

@@ -161,7 +161,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
 
 
 def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
-    """Evaluate a trained model on one batch of each of its data: nothing is trained (``study.evaluate_only``)."""
+    """Evaluate a trained model on a batch of each of its data; nothing is trained."""
     with _compilable(request.program.compile):
         finished = Run(request, channel, ranks, limit_val_batches=1).execute()
     stages.over("evaluated the trained model on a batch of each of its data")

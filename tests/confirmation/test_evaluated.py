@@ -10,8 +10,9 @@ import pytest
 
 from tempopt.confirmation.stages import first_tickets, next_tickets
 from tempopt.records.rows import Measurement, TicketRow
+from tempopt.report.headline import answer
 from tempopt.report.page.html import render
-from tempopt.report.page.sections import answer, sections, tiles
+from tempopt.report.page.sections import sections, tiles
 from tempopt.report.plots import PLOTS, EvaluationShown
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
