@@ -494,8 +494,7 @@ def load_spec(
         SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
     """
     parsed = [document.parse_override(text) for text in overrides]
-    read = document.read(find_spec(path_or_name))
-    written = read.with_settings([each for each in parsed if not each.local])
+    stored = [each for each in parsed if not each.local]
+    written = document.read(find_spec(path_or_name)).with_settings(stored)
     spec = StudySpec.parse(with_sets(written.data, compare), source=written)
-    local = [text for text, each in zip(overrides, parsed, strict=True) if each.local]
-    return spec.with_overrides(local) if local else spec
+    return spec.with_overrides([t for t, each in zip(overrides, parsed, strict=True) if each.local])
