@@ -166,9 +166,14 @@ def locked_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_told(locked_folder: Path) -> None:
-    for name in ("new.db", "there.db"):
-        with pytest.raises(StorageError, match="a folder that exists and in which files can be written"):
-            Store.open(str(locked_folder / name))
+    message = "a folder that exists and in which files can be written"
+    with pytest.raises(StorageError, match=message):
+        Store.open(str(locked_folder / "new.db"))
+    # what is there can be read
+    with Store.open(str(locked_folder / "there.db")) as store:
+        assert store.list_studies() == []
+        with pytest.raises(StorageError, match=message):
+            store.create_study("example", {}, "")
 
 
 def test_a_writer_waits_for_another_and_then_writes(tmp_path: Path) -> None:
