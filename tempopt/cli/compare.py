@@ -68,7 +68,7 @@ def over(result: StudyResult, arguments: argparse.Namespace, report: str | None)
     if getattr(arguments, "json", False):
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
     else:
-        print("", *verdict_lines(result), "", sep="\n")
+        print("", *verdict_lines(result, storage_option(arguments)), "", sep="\n")
         if report:
             print(f"Read the report:  {report}")
         print(f"Look again:       tempopt show {where}")

@@ -153,7 +153,7 @@ def to_verdict(
 
         return over(result, arguments, published(arguments, name))
     where = f"{shlex.quote(name)}{storage_option(arguments)}"
-    print("", *verdict_lines(result), "", sep="\n")
+    print("", *verdict_lines(result, storage_option(arguments)), "", sep="\n")
     if path := published(arguments, name):
         print(f"Read the report:  {path}")
     print(f"Look again:       tempopt show {where}")

@@ -16,6 +16,7 @@ from tempopt.agent.running import to_json
 from tempopt.cli import DONE
 from tempopt.cli.jobs import given
 from tempopt.cli.output import shown, write
+from tempopt.cli.storage import storage_option
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, standing
 from tempopt.records.liveness import is_dead
@@ -115,7 +116,7 @@ def show(arguments: argparse.Namespace) -> int:
     print()
     if result.baseline is not None and result.spec.confirms:
         print(shown(_baseline_line(result.baseline)))
-    for line in verdict_lines(result):
+    for line in verdict_lines(result, storage_option(arguments)):
         print(shown(line))
     return DONE
 

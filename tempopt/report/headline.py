@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import verdict_lines
+from tempopt.results.verdict_text import GAIN, NO_GAIN, verdict_lines
+from tempopt.results.verdict_text import answer as answer_of_verdict
 
-GAIN = "Gain shown"
 _IN_SHORT = {
     "train_with_schedule": "train with a schedule",
     "train_at_constant": "train at a constant temperature",
@@ -21,35 +21,27 @@ _INDENT = 2
 
 def answer(result: StudyResult) -> str:
     """Return in a few words what the study found."""
-    found = result.verdict
-    if found is None or found.recommendation is None:
-        return _answer(result)
-    if found.total.significant:
-        return _answer(result) if found.guards_kept else f"{GAIN}, but a guard is not kept"
-    if found.recommendation.now == "inference_only":
-        # what to do then tells of a gain, which "no gain shown" alone would contradict
-        return "No gain shown by training at another temperature"
-    return _answer(result)
-
-
-def _answer(result: StudyResult) -> str:
     if result.comparison is not None:
-        return GAIN if result.comparison.outcome == "better" else "No gain shown"
+        return GAIN if result.comparison.outcome == "better" else NO_GAIN
     if result.evaluated is not None:
-        return GAIN if result.evaluated.shown else "No gain shown"
+        return GAIN if result.evaluated.shown else NO_GAIN
     if result.verdict is None:
         return "No verdict" if result.state == "done" else "No verdict yet"
-    return GAIN if result.verdict.total.significant else "No gain shown"
+    return answer_of_verdict(result.verdict)
 
 
-def verdict(result: StudyResult) -> tuple[str, list[tuple[str, list[str]]]]:
+def verdict(result: StudyResult, storage: str = "") -> tuple[str, list[tuple[str, list[str]]]]:
     """Return the verdict in a line, and what is to be said besides: each statement with what is below it.
 
     What to do is not among them.
+
+    Args:
+        result: The study.
+        storage: As for :func:`what_to_do`.
     """
-    first, *rest = verdict_lines(result)
+    first, *rest = verdict_lines(result, storage)
     rest = [line for line in rest if not line.strip().startswith(HEAD)]
-    prefix = f"{_answer(result)}: "
+    prefix = f"{answer(result)}: "
     if first.startswith(prefix):
         first = first.removeprefix(prefix)
         first = first[0].upper() + first[1:] if not first.startswith(result.metric) else first
@@ -69,11 +61,16 @@ def is_below(line: str) -> bool:
     return len(line) - len(line.lstrip()) > _INDENT
 
 
-def what_to_do(result: StudyResult) -> str:
-    """Return the recommendation; empty without a verdict."""
+def what_to_do(result: StudyResult, storage: str = "") -> str:
+    """Return the recommendation; empty without a verdict.
+
+    Args:
+        result: The study.
+        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+    """
     if result.verdict is None:
         return ""
-    text = recommendation_text(result)
+    text = recommendation_text(result, storage)
     return text[0].upper() + text[1:]
 
 

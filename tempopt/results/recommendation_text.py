@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tempopt.confirmation.guards import Guard
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
 from tempopt.confirmation.widening import Widening
 from tempopt.results.wording import (
@@ -27,35 +29,40 @@ HEAD = "What to do: "
 """What the recommendation begins with wherever it is printed."""
 
 
-def recommendation_line(result: StudyResult) -> str | None:
+def recommendation_line(result: StudyResult, storage: str = "") -> str | None:
     """Return what to do, in a few sentences on one line; None without a verdict."""
     verdict = result.verdict
     if verdict is None or verdict.recommendation is None:
         return None
-    return f"{HEAD}{recommendation_text(result)}"
+    return f"{HEAD}{recommendation_text(result, storage)}"
 
 
-def recommendation_text(result: StudyResult) -> str:
-    """Return what to do and why, for a study that has a verdict."""
+def recommendation_text(result: StudyResult, storage: str = "") -> str:
+    """Return what to do and why, for a study that has a verdict.
+
+    Args:
+        result: The study.
+        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+    """
     verdict = result.verdict
     assert verdict is not None and verdict.recommendation is not None
     found = verdict.recommendation
+    where = f"{shlex.quote(result.name)}{storage}"
     if found.action == "widen_range":
-        return f"{_widen(result, found)} Until then: {_now(result, verdict, found)}"
+        return f"{_widen(found, where)} Until then: {_now(result, verdict, found, where)}"
     if found.action == "more_pairs":
-        return _more_pairs(result, found)
-    return _now(result, verdict, found)
+        return _more_pairs(result, found, where)
+    return _now(result, verdict, found, where)
 
 
-def _now(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
-    if found.now == "inference_only":
-        return _inference_only(result, verdict, found)
+def _now(result: StudyResult, verdict: Verdict, found: Recommendation, where: str) -> str:
     if found.now == "change_nothing":
         return _change_nothing(result, verdict, found)
-    return _train(result, verdict, found)
+    text = _inference_only(verdict, found) if found.now == "inference_only" else _train(verdict, found)
+    return f"{text} As code: `tempopt export {where}`."
 
 
-def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
+def _train(verdict: Verdict, found: Recommendation) -> str:
     constant = found.now == "train_at_constant"
     how = "at a constant temperature" if constant else "with a schedule"
     where = f"at {plan_text(found.plan)}" if found.plan is not None else "at its last temperature"
@@ -64,14 +71,14 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     text = f"train {how}: {temperature_text(found.parameters)}. Evaluate {where}"
     if found.parameters == verdict.params:
         simpler = _passed_over(found) or " Nothing simpler is shown to do as well."
-        return f"{text}.{simpler} {_as_code(result)}"
+        return f"{text}.{simpler}"
     test = None if found.gain is None else found.gain.paired
     gain = "" if test is None else f" That gains {signed(test)} over τ = 1 ({numbers(test)})."
     winner = _without_winner(verdict) or f" The winner is not shown to be better than this{_by(found)}."
-    return f"{text}.{gain}{winner}{_passed_over(found)} {_as_code(result)}"
+    return f"{text}.{gain}{winner}{_passed_over(found)}"
 
 
-def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
+def _inference_only(verdict: Verdict, found: Recommendation) -> str:
     assert found.gain is not None and found.plan is not None
     train = f"train as before, at τ = 1{_others(found)}"
     text = (
@@ -83,7 +90,7 @@ def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation
     else:
         end = "is not shown to gain anything"
     training = _without_winner(verdict) or f" Training at another temperature {end}."
-    return f"{text}{training}{_passed_over(found)} {_as_code(result)}"
+    return f"{text}{training}{_passed_over(found)}"
 
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
@@ -115,7 +122,7 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
     return text
 
 
-def _more_pairs(result: StudyResult, found: Recommendation) -> str:
+def _more_pairs(result: StudyResult, found: Recommendation, where: str) -> str:
     assert found.pairs is not None and result.verdict is not None
     pairs = found.pairs
     cost = f"{pairs.runs} runs, about {duration(pairs.seconds)} of training"
@@ -125,20 +132,23 @@ def _more_pairs(result: StudyResult, found: Recommendation) -> str:
     return (
         f"it is not decided whether there is a gain of {gain} (study.min_gain)."
         f" If there is, {pairs.pairs} more pairs ({cost}) show it with a chance of 80 %: "
-        f"`tempopt resume {shlex.quote(result.name)} --pairs +{pairs.pairs}`. Until they are trained, change "
+        f"`tempopt resume {where} --pairs +{pairs.pairs}`. Until they are trained, change "
         f"nothing.{_passed_over(found)}"
     )
 
 
-def _widen(result: StudyResult, found: Recommendation) -> str:
+def _widen(found: Recommendation, where: str) -> str:
     texts = [_range(each) for each in found.widen]
-    return (
-        f"widen {' and '.join(texts)}, and continue the search: `{widen_command(result.name, found.widen)}`."
-    )
+    return f"widen {' and '.join(texts)}, and continue the search: `{widen_command(where, found.widen)}`."
 
 
-def widen_command(name: str, widen: tuple[Widening, ...]) -> str:
-    """Return the command that widens ranges of a study and goes on searching."""
+def widen_command(where: str, widen: tuple[Widening, ...]) -> str:
+    """Return the command that widens ranges of a study and goes on searching.
+
+    Args:
+        where: The study and its database, as a shell reads them.
+        widen: The ranges.
+    """
     # the end alone, so that log, step, baseline and when: stay
     sets = (
         f"search.{each.name}.low={each.to_low:g}"
@@ -146,7 +156,7 @@ def widen_command(name: str, widen: tuple[Widening, ...]) -> str:
         else f"search.{each.name}.high={each.to_high:g}"
         for each in widen
     )
-    return " ".join([f"tempopt resume {shlex.quote(name)}", *(f"--amend {text}" for text in sets)])
+    return " ".join([f"tempopt resume {where}", *(f"--amend {text}" for text in sets)])
 
 
 def _range(each: Widening) -> str:
@@ -161,8 +171,7 @@ def _without_winner(verdict: Verdict) -> str:
     """Return a sentence on the guards that the winner is not recommended for; empty if there are none."""
     if not verdict.total.significant or verdict.guards_kept:
         return ""
-    names = " and ".join(guard.name for guard in verdict.guards if guard.in_the_way)
-    return f" The winner is not shown to keep the guard on {names}."
+    return f" The winner {_broken(guard for guard in verdict.guards if guard.in_the_way)}."
 
 
 def _passed_over(found: Recommendation) -> str:
@@ -175,17 +184,19 @@ def _in_the_way(each: PassedOver) -> str:
         what = f"Training at τ = 1 and evaluating at {plan_text(each.plan)}"
     else:
         what = f"Training with {temperature_text(each.parameters)}"
-    broken = [guard.name for guard in each.guards if guard.state == "broken"]
-    unmeasured = [guard for guard in each.guards if guard.state == "not_measured"]
-    others = [guard.name for guard in each.guards if guard.state == "not_shown"]
+    return f"{what} gains as well, but {_broken(each.guards)}"
+
+
+def _broken(guards: Iterable[Guard]) -> str:
+    """Return how guards stand in the way, ``breaks the guard on val_loss``."""
+    each = list(guards)
+    broken = [guard.name for guard in each if guard.state == "broken"]
+    unmeasured = [guard for guard in each if guard.state == "not_measured"]
+    others = [guard.name for guard in each if guard.state not in ("broken", "not_measured")]
     why = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
     why += [f"is not shown to keep the guard on {' and '.join(others)}"] if others else []
     why += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
-    return f"{what} gains as well, but {', and '.join(why)}"
-
-
-def _as_code(result: StudyResult) -> str:
-    return f"As code: `tempopt export {shlex.quote(result.name)}`."
+    return ", and ".join(why)
 
 
 def _others(found: Recommendation) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import TYPE_CHECKING
 
 from tempopt.confirmation.comparisons import Answer
@@ -27,7 +28,7 @@ from tempopt.results.wording import (
 from tempopt.statistics.failure_rates import Rate
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
-from tempopt.temperature import CREDITED
+from tempopt.temperature import CREDITED, training_key
 
 if TYPE_CHECKING:
     from tempopt.records.rows import TicketRow
@@ -48,25 +49,31 @@ PARTS = {
 }
 """Part of a plan to what people call it."""
 DATA = {"test": "test", "validate": "validation"}
+GAIN, NO_GAIN = "Gain shown", "No gain shown"
 _NAMED = 3
 _LONGEST = 100
 
 
-def verdict_lines(result: StudyResult) -> list[str]:
-    """Return what the study found, one statement a line, for the end of a search and ``tempopt show``."""
+def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
+    """Return what the study found, one statement a line, for the end of a search and ``tempopt show``.
+
+    Args:
+        result: The study.
+        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+    """
     verdict = result.verdict
     if result.spec.compare is not None:
         # it builds on the words here
         from tempopt.results.comparison_text import comparison_lines, cost_line
 
-        return [*comparison_lines(result), *_missing_lines(result), cost_line(result)]
+        return [*comparison_lines(result), *_missing_lines(result, storage), cost_line(result)]
     if not result.spec.confirms:
         lines = evaluation_lines(result)
     elif verdict is None:
         lines = _open_lines(result)
     else:
         lines = [headline(result)]
-        lines += [f"  {line}" for line in (recommendation_line(result),) if line is not None]
+        lines += [f"  {line}" for line in (recommendation_line(result, storage),) if line is not None]
         lines += [f"  {line}" for line in [_winner(verdict, result), *round_lines(result)]]
         lines += [f"  {line}" for line in compared_lines(result)]
         lines += _caveats(verdict)
@@ -79,9 +86,19 @@ def verdict_lines(result: StudyResult) -> list[str]:
     return [
         *lines,
         *(f"  {line}" for line in ledger_lines(result)),
-        *_missing_lines(result),
+        *_missing_lines(result, storage),
         _cost(result),
     ]
+
+
+def answer(verdict: Verdict) -> str:
+    """Return in a few words what a study found."""
+    if verdict.total.significant:
+        return GAIN if verdict.guards_kept else f"{GAIN}, but a guard is not kept"
+    found = verdict.recommendation
+    # what to do then tells of a gain, which "no gain shown" alone would contradict
+    alone = found is not None and found.now == "inference_only"
+    return f"{NO_GAIN} by training at another temperature" if alone else NO_GAIN
 
 
 def headline(result: StudyResult) -> str:
@@ -89,28 +106,30 @@ def headline(result: StudyResult) -> str:
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
+    return f"{answer(verdict)}: {_told(result, verdict)}"
+
+
+def _told(result: StudyResult, verdict: Verdict) -> str:
     test = verdict.total.paired
     where = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
     where += TESTS[verdict.test]
     if verdict.total.significant:
         change = f"{_better(result)} by {size(test)} with the winner of the search than with τ = 1"
-        return f"Gain shown: {result.metric} is {change} ({numbers(test)}; {where})."
+        return f"{result.metric} is {change} ({numbers(test)}; {where})."
     if verdict.at_one:
-        return (
-            f"No gain shown: the best that the search has found in {result.metric} is τ = 1 itself ({where})."
-        )
+        return f"the best that the search has found in {result.metric} is τ = 1 itself ({where})."
     if verdict.total.worse:
         # the more cautious is the smaller loss
         least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
         change = f"the winner of the search is worse than τ = 1 by {size(least)} or more"
-        return f"No gain shown: in {result.metric} {change} ({numbers(test)}; {where})."
+        return f"in {result.metric} {change} ({numbers(test)}; {where})."
     if verdict.untrained:
         return (
-            f"No gain shown: τ = 1 diverged on every seed, so what the winner of the search gains over it in "
+            f"τ = 1 diverged on every seed, so what the winner of the search gains over it in "
             f"{result.metric} cannot be told ({where})."
         )
     change = f"the winner of the search gains {signed(test)} in {result.metric} over τ = 1"
-    return f"No gain shown: {change} ({numbers(test)}; {where})."
+    return f"{change} ({numbers(test)}; {where})."
 
 
 def _winner(verdict: Verdict, result: StudyResult) -> str:
@@ -186,14 +205,14 @@ def round_lines(result: StudyResult) -> list[str]:
     return lines
 
 
-def _missing_lines(result: StudyResult) -> list[str]:
+def _missing_lines(result: StudyResult, storage: str) -> list[str]:
     """Return which runs did not complete, or only at a later attempt."""
     lines = []
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
         lines.append(f"  failed on every attempt: {len(failed)} ({_named(failed)}).")
         if any(retried(result.runs, result.spec)):
-            command = f"tempopt resume {result.name} --retry-failed"
+            command = f"tempopt resume {shlex.quote(result.name)}{storage} --retry-failed"
             lines.append(f"  to have what counts of them, once the cause is gone: {command}")
     again = [ticket for ticket in result.lost if ticket.state != "failed"]
     if again:
@@ -254,6 +273,8 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     if verdict.constant_params is not None and verdict.over_constant is not None:
         tried = constants.done + constants.failed
         name = f"the best constant temperature of {tried} runs ({parameters_text(verdict.constant_params)})"
+        if training_key(verdict.constant_params) == training_key(verdict.params):
+            return [f"  {name} is the winner itself."]
         said.append(f"{name}: {_compared(verdict.over_constant)}")
     own = verdict.constant_twin_params
     if own is not None and verdict.over_constant_twin is not None and not verdict.is_constant:
@@ -270,7 +291,7 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     if verdict.schedule_shown:
         end = "the schedule is worth more than one constant."
     elif verdict.is_constant:
-        end = "the winner is a constant."
+        end = f"the winner is a constant{', too, and this one is better' if answer.worse else ''}."
     elif answer.worse:
         end = "the constant is better."
     else:
@@ -320,6 +341,8 @@ def _difference_lines(verdict: Verdict, found: InferenceOnly) -> list[str]:
         return [f"{text}: training at another temperature is worth that much more than inference alone."]
     if found.difference.worse:
         return [f"{text}: inference alone is better."]
+    if found.difference.significant:
+        return [f"{text}: this does not count, since the winner is not shown to gain over τ = 1."]
     return [f"{text}: training at another temperature is not shown to be worth more than inference alone."]
 
 

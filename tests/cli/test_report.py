@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,22 @@ def test_the_report_goes_where_it_is_told(study: Path, capsys: pytest.CaptureFix
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
     assert not (study / "-").exists()
     assert (study / "mine.html").stat().st_size < 1_000_000
+
+
+def test_commands_that_a_verdict_names_lead_to_the_store_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "sqlite:///the lab's.db"
+    write(url, make(World(trials=10, layers=0)))
+    export = f"`tempopt export pairs --storage {shlex.quote(url)}`"
+    assert cli.main(["show", "pairs", "--storage", url]) == 0
+    assert export in capsys.readouterr().out
+    assert cli.main(["report", "pairs", "--storage", url, "-o", "-", "--plotlyjs", "cdn"]) == 0
+    assert f"<code>{export.strip('`')}</code>" in unescape(capsys.readouterr().out)
+    monkeypatch.setenv("TEMPOPT_STORAGE", url)
+    assert cli.main(["show", "pairs"]) == 0
+    assert "`tempopt export pairs`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_without_intervals_there_is_no_band(make_result: Any) -> None:
 def test_the_report_speaks_of_evaluations(make_result: Any) -> None:
     result = make_result()
     assert answer(result) == "Gain shown"
-    keys = [section.key for section in sections(result, None)]
+    keys = [section.key for section in sections(result, "")]
     assert keys[0] == "inference" and "confirmation" not in keys
     names = [name for name, *_ in tiles(result)]
     assert names == ["gain in val_loss", "chosen", "τ = 1", "evaluations", "time"]

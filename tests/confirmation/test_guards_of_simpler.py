@@ -45,7 +45,7 @@ def test_inference_is_recommended_where_it_keeps_the_guards_whatever_the_winner_
     assert found is not None and (found.action, found.plan) == ("inference_only", "constant=0.5")
     assert found.passed_over == ()
     text = recommendation_text(result_of(spec, whole_study, told, state="done"))
-    assert ("The winner is not shown to keep the guard on val_loss." in text) == (winner > 1.1)
+    assert ("The winner breaks the guard on val_loss." in text) == (winner > 1.1)
 
 
 @pytest.mark.parametrize(

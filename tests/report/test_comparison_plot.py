@@ -76,9 +76,9 @@ def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> 
     result = make_result()
     page = render(result, plotlyjs="cdn")
     assert answer(result) == "Gain shown" and answer(make_result(gain=0.0)) == "No gain shown"
-    assert [each.key for each in sections(result, None)] == ["confirmation", "use", "cost", "reproduce"]
+    assert [each.key for each in sections(result, "")] == ["confirmation", "use", "cost", "reproduce"]
     assert "B over A" in page and "98 % interval" in page and "search trials" not in page
-    (spec,) = [code for each in sections(result, None) for code in each.codes if code.key == "spec"]
+    (spec,) = [code for each in sections(result, "") for code in each.codes if code.key == "spec"]
     # what is shown is the spec of the same comparison
     assert comparison_spec(yaml.safe_load(spec.text)).identity() == result.spec.identity()
     assert "tempopt compare gate.yaml --storage" in page

@@ -9,8 +9,11 @@ import pytest
 
 from tempopt.confirmation.guards import Guard
 from tempopt.confirmation.recommendation import Action
-from tempopt.report.headline import GAIN, answer, in_short, terms, verdict
+from tempopt.report.dashboard.note import escaped, written
+from tempopt.report.headline import answer, in_short, terms, verdict
+from tempopt.results.export import to_python, to_yaml
 from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import GAIN, verdict_lines
 from tests.report.made_study import World, make
 
 
@@ -30,6 +33,10 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     assert in_short(result) == "change the temperature at inference only"
     assert answer(result) == "No gain shown by training at another temperature"
     assert verdict(result)[0].startswith("The winner of the search gains")
+    said = f"{answer(result)}: the winner of the search gains "
+    assert verdict_lines(result)[0].startswith(said)
+    assert f"# {said}" in to_python(result) and f"# {said}" in to_yaml(result)
+    assert escaped(said.strip()) in written(result)
 
 
 @pytest.mark.parametrize("action", get_args(Action))

@@ -30,7 +30,7 @@ def result(make_spec: Any, result_of: Any, tickets: list[TicketRow], loss: float
 
 
 def guard_lines_of(shown: StudyResult) -> list[str]:
-    return [line.strip() for line in verdict_lines(shown) if "guard" in line and HEAD not in line]
+    return [line.strip() for line in verdict_lines(shown)[1:] if "guard" in line and HEAD not in line]
 
 
 def test_a_guard_that_is_kept_is_told_with_its_interval(

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import re
+import shlex
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +26,7 @@ from tempopt.report import headline
 from tempopt.report.page import sections
 from tempopt.report.plots.style import DARK, number
 from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import GAIN
 
 PlotlyJs = Literal["inline", "cdn"]
 """Where the page has plotly.js from: itself, or the network."""
@@ -44,19 +46,20 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
         storage: URL of the study's database with its password masked, for the commands that the page shows;
             None: they name none.
     """
-    found = sections.sections(result, storage)
+    option = "" if storage is None else f" --storage {shlex.quote(storage)}"
+    found = sections.sections(result, option)
     script = _script()
     library = get_plotlyjs() if plotlyjs == "inline" else None
-    first, rest = headline.verdict(result)
+    first, rest = headline.verdict(result, option)
     text: str = (
         _environment()
         .get_template("report.html.j2")
         .render(
             study=result,
             answer=headline.answer(result),
-            gain=headline.GAIN,
+            gain=GAIN,
             verdict=first,
-            todo=headline.what_to_do(result),
+            todo=headline.what_to_do(result, option),
             terms=headline.terms(result),
             statements=rest,
             tiles=sections.tiles(result),

@@ -126,12 +126,12 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 
 
-def sections(result: StudyResult, storage: str | None) -> tuple[Section, ...]:
+def sections(result: StudyResult, storage: str) -> tuple[Section, ...]:
     """Return the sections after the verdict, in their order.
 
     Args:
         result: The study, loaded as a whole.
-        storage: URL of its database, its password masked; None: it is not told.
+        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
     """
     titles = {"use": _title_of_use(result)}
     codes = {"use": tuple(_use(result)), "reproduce": tuple(_reproduce(result, storage))}
@@ -259,7 +259,7 @@ def _use(result: StudyResult) -> Iterator[Code]:
             yield Code(key=key, title=title, absent=str(reason))
 
 
-def _reproduce(result: StudyResult, storage: str | None) -> Iterator[Code]:
+def _reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
     spec = result.spec.model_dump(mode="json", exclude_defaults=True)
     command = "search" if result.spec.compare is None else "compare"
     if result.spec.compare is not None:
@@ -268,14 +268,13 @@ def _reproduce(result: StudyResult, storage: str | None) -> Iterator[Code]:
     # a page is sent on to people who are to know no password
     text = without_passwords(text)
     yield Code(key="spec", title=f"The study spec ({_short(result.name)}.yaml)", text=text)
-    option = "" if storage is None else f" --storage {shlex.quote(storage)}"
     name = shlex.quote(result.name)
     lines = [
         "# ask the same question again, in another database",
         f"tempopt {command} {shlex.quote(f'{result.name}.yaml')} --storage sqlite:///again.db",
         "# look at this study",
-        f"tempopt show {name}{option}",
-        f"tempopt report {name}{option}",
+        f"tempopt show {name}{storage}",
+        f"tempopt report {name}{storage}",
     ]
     yield Code(key="commands", title="The commands", text="\n".join(lines) + "\n")
 

@@ -1,0 +1,119 @@
+"""Whole studies in simulated worlds, by tempopt's own decisions, whose reports say what to do and how."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from html import unescape
+from typing import Any
+
+import pytest
+
+from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.worlds import Cost, Made, world_of
+from tempopt import cli
+from tempopt.confirmation.pairs import more_pairs
+from tempopt.report.page.html import render
+from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import verdict_lines
+from tempopt.spec.domains import Range
+from tempopt.spec.study_spec import StudySpec
+from tempopt.study.amend import Plan, with_changes
+
+URL = "sqlite:///the lab's.db"
+FAST = {"sampler": "random", "pruner": "none"}
+
+Carried = Callable[..., StudyResult]
+
+
+@pytest.fixture(scope="module")
+def carried(result_of: Callable[..., StudyResult]) -> Carried:
+    """Return what carries out a study in a world and reads it; keyword arguments go to ``study:``."""
+
+    def out(world: Made, space: Mapping[str, tuple[float, float]], **study: Any) -> StudyResult:
+        ranges = {name: {"low": low, "high": high, "log": True} for name, (low, high) in space.items()}
+        schedule = {"schedule": ["linear"]} if len(space) > 1 else {}
+        spec = StudySpec.from_json({**world.spec.to_json(), "search": {**ranges, **schedule}})
+        found = Whole(world, with_study(spec, **study), shares=False)
+        assert found.run() is not None
+        return result_of(with_study(spec, **study), found.rows, [*found.reports, *found.measurements], "done")
+
+    return out
+
+
+def shown(result: StudyResult) -> tuple[str, str, list[str]]:
+    """Return the answer and what to do on the page of a study, and the commands there."""
+    page = render(result, plotlyjs="cdn", storage=URL)
+    answer = re.search(r'<p class="word">(.*?)</p>', page)
+    todo = re.search(r"<h3>What to do</h3>\s*<p>(.*?)</p>", page, re.DOTALL)
+    assert answer is not None and todo is not None
+    commands = [unescape(each) for each in re.findall(r"<code>(.*?)</code>", todo[1])]
+    return answer[1], unescape(re.sub("<[^>]*>", "", todo[1])), commands
+
+
+def typed(command: str) -> Any:
+    """Return what the command line makes of a command that somebody copies."""
+    parser, _ = cli.build_parsers()
+    tempopt, *words = shlex.split(command)
+    assert tempopt == "tempopt"
+    found = parser.parse_args(words)
+    assert found.storage == URL
+    return found
+
+
+def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carried: Carried) -> None:
+    result = carried(world_of("level-0@1"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
+                     seeds={"confirm": 6}, **FAST)  # fmt: skip
+    answer, todo, (command,) = shown(result)
+    assert answer == "No gain shown"
+    assert todo.startswith("It is not decided whether there is a gain of 0.01 (study.min_gain).")
+    assert todo.endswith("Until they are trained, change nothing.")
+    asked = typed(command)
+    assert (asked.command, asked.name) == ("resume", result.name)
+    added = more_pairs(result.runs, result.spec, asked.pairs)
+    assert f"{asked.pairs} more pairs ({len(added)} runs, " in todo
+
+
+def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried: Carried) -> None:
+    result = carried(world_of("level-0@5"), {"temperature_init": (0.7, 1.5)}, trials=4,
+                     enqueue=[{"temperature_init": 0.7}], **FAST)  # fmt: skip
+    answer, todo, (amend, export) = shown(result)
+    assert answer == "Gain shown"
+    assert todo.startswith("Widen the range of temperature_init from 0.7 - 1.5 to ")
+    assert "Until then: train at a constant temperature: τ = 0.7" in todo
+    asked = typed(amend)
+    assert (asked.command, asked.name, typed(export).command) == ("resume", result.name, "export")
+    wider = with_changes(result.spec, asked.amend)
+    domain = wider.search["temperature_init"]
+    assert isinstance(domain, Range) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
+    assert f"to {domain.low:g} - 1.5 " in todo
+    # without --trials the study searches the wider range, too
+    assert any(each.kind == "search" for each in Plan(result.runs, result.spec, wider, 0).tickets)
+    (line,) = [each for each in verdict_lines(result) if "the best constant temperature" in each]
+    assert line.endswith("is the winner itself.") and "+0.0000" not in line
+
+
+def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carried: Carried) -> None:
+    world = dataclasses.replace(world_of("guarded-0@4"), cost=Cost(at_best=0.3, margin=0.005))
+    result = carried(world, {"temperature_init": (0.25, 0.6)}, trials=4, **FAST)
+    answer, todo, commands = shown(result)
+    assert answer == "Gain shown, but a guard is not kept"
+    assert verdict_lines(result)[0].startswith(f"{answer}: val_accuracy is higher by ")
+    assert todo == (
+        "Change nothing: train and evaluate at τ = 1. The gain is shown. The winner breaks the guard on "
+        "val_loss."
+    )
+    assert not commands
+    (end,) = [each for each in verdict_lines(result) if "not recommended" in each]
+    assert end.endswith("it breaks the guard on val_loss.")
+
+
+def test_a_gain_at_inference_alone_is_not_contradicted(carried: Carried) -> None:
+    space = {"temperature_init": (0.25, 4.0), "temperature_final": (0.95, 1.05)}
+    result = carried(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
+    answer, todo, (command,) = shown(result)
+    assert answer == "No gain shown by training at another temperature"
+    assert verdict_lines(result)[0].startswith(f"{answer}: ")
+    assert todo.startswith("Train as before, at τ = 1") and typed(command).command == "export"
