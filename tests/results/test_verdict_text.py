@@ -106,6 +106,26 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     assert any("not shown to be worth more than inference alone" in line for line in lines)
 
 
+def test_more_than_inference_alone_does_not_count_where_no_gain_is_shown(
+    make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
+) -> None:
+    shown = result_of(make_spec(), whole_study, measure_baseline(whole_study))
+    uneven = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.03])
+    total = result_of(make_spec(), uneven).verdict.total
+    lines = verdict_lines(dataclasses.replace(shown, verdict=dataclasses.replace(shown.verdict, total=total)))
+    (line,) = [line for line in lines if line.startswith("  the winner against models trained at τ = 1")]
+    assert line.endswith(": this does not count, since the winner is not shown to gain over τ = 1.")
+
+
+def test_a_constant_that_is_better_than_one_that_has_won_is_called_better(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    better = shifted(whole_study, "constant", [0.2 + 0.01 * (place % 3) for place in range(8)])
+    lines = verdict_lines(result_of(make_spec(), better))
+    (line,) = [line for line in lines if "the best constant temperature" in line]
+    assert line.endswith(": the winner is a constant, too, and this one is better.")
+
+
 def test_a_winner_that_is_worse_is_called_worse(
     make_spec: Any, whole_study: list[TicketRow], result_of: Any
 ) -> None:
