@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tempopt.errors import SpecError, UsageError, not_text
+from tempopt.errors import SpecError, UsageError, not_text, unknown
 from tempopt.files import read_text
 
 BLANK = "???"
@@ -36,6 +36,8 @@ _VALUES = 100_000
 _LEVELS = 50
 # Integers of 64 bits, as a database holds them.
 _LARGEST = 2**63 - 1
+# Sections whose entries a null takes out, and what an entry is called.
+_BY_NAME = {("search",): "searched name", ("study", "guards"): "guard"}
 # So many characters of a --set are repeated in a message.
 _QUOTED = 200
 
@@ -289,6 +291,8 @@ def _yaml_message(error: yaml.YAMLError, source: str) -> str:
     remedy = "Check the indentation, the colons and the quotes there."
     if "\\t" in problem:
         remedy = "YAML is indented with spaces: replace the tab."
+    if "chomping or indentation" in problem:
+        remedy = 'A text that begins with > or | is written in quotes, as in ">= -2%".'
     if "could not determine a constructor for the tag" in problem:
         remedy = "Tags that make objects are not read: write class_path: and init_args: instead."
     return f"{where}: this is not valid YAML: {problem}. {remedy}"
@@ -323,6 +327,11 @@ def parse_override(text: str) -> Override:
     segments = name.strip().split(".")
     if not equals or not all(segments):
         raise SpecError(f'--set was given "{text}". Give section.key=value, as in --set study.trials=20.')
+    if not value.strip():
+        # a variable of the shell that is empty sets nothing, and takes nothing out
+        raise SpecError(
+            f'--set was given "{text}", with nothing behind the =. Give a value; null stands for none.'
+        )
     parsed, _ = _loaded(
         value, f'--set "{text if len(text) <= _QUOTED else text[:_QUOTED] + "…"}"', keys=False
     )
@@ -340,11 +349,18 @@ def _expand(segments: list[str]) -> tuple[str, ...]:
     return (section, *rest)
 
 
-def apply(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
+def apply(data: Mapping[str, Any], overrides: Sequence[Override], *, option: str = "--set") -> dict[str, Any]:
     """Return ``data`` with the overrides written into it; ``data`` stays as it is.
 
+    ``null`` takes a searched name or a guard out.
+
+    Args:
+        data: A study spec.
+        overrides: What is written over it.
+        option: The option that gave them, for messages.
+
     Raises:
-        SpecError: A path goes through something that is no mapping.
+        SpecError: A path goes through something that is no mapping, or takes out what is not there.
     """
     result: dict[str, Any] = dict(data)
     for override in overrides:
@@ -353,11 +369,17 @@ def apply(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, A
             below = target.get(segment)
             if below is not None and not isinstance(below, dict):
                 raise SpecError(
-                    f'--set {override.written}: "{".".join(override.path[:depth])}" is {below!r}, which has '
-                    f"nothing inside to set. Set it as a whole, or give another path."
+                    f'{option} {override.written}: "{".".join(override.path[:depth])}" is {below!r}, which '
+                    f"has nothing inside to set. Set it as a whole, or give another path."
                 )
             target[segment] = target = dict(below or {})
-        target[override.path[-1]] = override.value
+        *above, name = override.path
+        if override.value is None and (what := _BY_NAME.get(tuple(above))):
+            if name not in target:
+                raise SpecError(f"{option} {override.written}: {unknown(what, name, target)}")
+            del target[name]
+        else:
+            target[name] = override.value
     return result
 
 

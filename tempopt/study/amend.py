@@ -12,7 +12,7 @@ from typing import Any
 from tempopt.agent.continuation import amendable, refuse_alike, refused
 from tempopt.agent.dry_run import defaults, workers_of
 from tempopt.confirmation.stages import PROVING, more_tickets, proving
-from tempopt.errors import SpecError, StudyChanged, UsageError, unknown
+from tempopt.errors import SpecError, StudyChanged, UsageError
 from tempopt.records.rows import NewTicket, StudyRow, TicketRow
 from tempopt.records.tickets import current_round, next_number, of_kind, over
 from tempopt.seeds import derive, seed_name
@@ -35,20 +35,13 @@ def with_changes(stored: StudySpec, texts: Sequence[str]) -> StudySpec:
         texts: ``search.NAME=DOMAIN`` each; ``null`` takes a name out.
 
     Raises:
-        UsageError: It is no part of the search space, or takes out what is not there.
-        SpecError: The new space is none.
+        UsageError: It is no part of the search space.
+        SpecError: It takes out what is not there, or the new space is none.
     """
     data = stored.to_json()
     # its tickets have been written
     data["study"]["enqueue"] = []
-    for text in texts:
-        each = _override(text)
-        if each.value is None and len(each.path) == 2:
-            if each.path[1] not in data["search"]:
-                raise UsageError("--amend: " + unknown("searched name", each.path[1], data["search"]))
-            data["search"] = {name: of for name, of in data["search"].items() if name != each.path[1]}
-        else:
-            data = apply(data, [each])
+    data = apply(data, [_override(text) for text in texts], option="--amend")
     return StudySpec.parse(data, source="the study spec with --amend").following(stored.amendments)
 
 

@@ -113,6 +113,27 @@ def test_an_override_below_a_plain_value_is_refused() -> None:
         apply({"study": {"test": "t"}}, [parse_override("study.test.x=1")])
 
 
+def test_null_takes_a_searched_name_and_a_guard_out() -> None:
+    data = {"search": {"data.size": [1, 2], "lr": [1, 2]}, "study": {"guards": {"step_time": "<= +2%"}}}
+    settings = ["search.data.size=null", "study.guards.step_time=null", "study.min_gain=null"]
+    result = apply(data, [parse_override(text) for text in settings])
+    assert result == {"search": {"lr": [1, 2]}, "study": {"guards": {}, "min_gain": None}}
+    assert data["study"] == {"guards": {"step_time": "<= +2%"}}
+    with pytest.raises(SpecError, match=r'--set study\.guards\.step_tim: Unknown guard.*mean "step_time"'):
+        apply(data, [parse_override("study.guards.step_tim=null")])
+
+
+def test_nothing_is_no_value_of_an_override() -> None:
+    with pytest.raises(SpecError, match=r"with nothing behind the =\. Give a value; null stands for none"):
+        parse_override("study.guards.step_time= ")
+
+
+def test_the_quotes_of_a_guard_that_is_not_yaml_without_them_are_asked_for() -> None:
+    with pytest.raises(SpecError, match=r'is written in quotes, as in ">= -2%"'):
+        parse_override("study.guards.accuracy=>= -2%")
+    assert parse_override('study.guards.accuracy=">= -2%"').value == ">= -2%"
+
+
 @pytest.mark.parametrize(
     ("text", "local"),
     [
