@@ -90,7 +90,7 @@ def grown(
 
     Raises:
         UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
-            or a change is none of a search space.
+            or a change is none of a search space, or is to one of a comparison, which has none.
     """
     spec = StudySpec.stored(study)
     if retry_failed:
@@ -106,6 +106,11 @@ def grown(
         raise UsageError(
             "--pairs adds to the verdict that there is, and after --amend there is another search. Give one "
             "of them."
+        )
+    if amend and spec.compare is not None:
+        raise UsageError(
+            f"{study.name} is a comparison of given parameter sets, so it has no search space to amend. "
+            "Compare other sets in a study of their own: tempopt compare SPEC SET SET"
         )
     changed = with_changes(spec, amend) if amend else spec
     import_schedules(changed)
