@@ -99,7 +99,7 @@ def unknown(what: str, given: object, known: Iterable[str], remedy: str = "") ->
     near = difflib.get_close_matches(given, names, n=1) if len(given) <= _WORD else []
     hint = f' Did you mean "{near[0]}"?' if near else ""
     listed = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
-    return f'Unknown {what} "{given}".{hint} Known: {listed}.{" " + remedy if remedy else ""}'
+    return f'Unknown {what} "{given}".{hint} Known: {listed or "none"}.{" " + remedy if remedy else ""}'
 
 
 def not_text(given: str) -> str | None:

@@ -64,3 +64,7 @@ def test_hiding_passwords_goes_through_a_long_text_but_once(part: str) -> None:
 def test_of_a_store_full_of_names_the_first_are_told() -> None:
     told = unknown("study", "x", (f"study{number}" for number in range(500)))
     assert "study59 and 440 more." in told
+
+
+def test_where_nothing_is_known_the_message_says_so() -> None:
+    assert unknown("guard", "x", []) == 'Unknown guard "x". Known: none.'
