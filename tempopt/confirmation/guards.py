@@ -29,6 +29,7 @@ NO_GAIN = "no gain is shown"
 PENDING = "its runs are not over"
 NO_GPU = "no pair of confirming runs was trained on GPUs"
 FAILED = "all of its runs failed"
+NO_VALUE = "no confirming run has a finite value of it"
 NOT_THERE = "it was not measured at that temperature"
 WINNER_ALONE = "steps are timed for the winner alone"
 UNTRAINED = "models trained at τ = 1 are trained as before"
@@ -106,7 +107,7 @@ def judged_guards(
         if spec.is_metric:
             own = named.get(guard_name(counted("confirm", evidence.spec), spec.name), {})
             runs = _measured(evidence, arm, own, kind), _measured(evidence, reference, own)
-            found.append(_judged(spec, evidence, *runs, why=FAILED))
+            found.append(_judged(spec, evidence, *runs, why=NO_VALUE))
         elif spec.name != STEP_TIME:
             peaks = _peaks(evidence, arm, kind), _peaks(evidence, reference)
             found.append(_judged(spec, evidence, *peaks, why=NO_GPU))
@@ -142,7 +143,7 @@ def guards_at_inference(
             found.append(_not_measured(spec, NOT_THERE))
             continue
         runs = [counting(_measured(evidence, "baseline", each), on) for each in values]
-        found.append(_judged(spec, evidence, *runs, why=FAILED))
+        found.append(_judged(spec, evidence, *runs, why=NO_VALUE))
     return tuple(found)
 
 

@@ -45,6 +45,9 @@ def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the base
     if guard.diverged > guard.reference_diverged:
         seeds = f"{guard.diverged} of {test.n_pairs} seeds, {reference} on {guard.reference_diverged}"
         diverged = f"; {arm} diverged on {seeds}"
+        if guard.diverged == test.n_pairs:
+            # all of the values that it counts with are the other arm's
+            return f"{head}: {diverged.removeprefix('; ')}."
     interval = f"{_change(guard, guard.low)} to {_change(guard, guard.high)}"
     level = f"{100 * test.confidence:.4g} % interval"
     return f"{head}: {_change(guard, guard.change)} ({level} {interval}; {test.n_pairs} pairs{diverged})."

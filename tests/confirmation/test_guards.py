@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tempopt.confirmation.guards import FAILED, NO_GAIN, NO_GPU, PENDING, Guard
+from tempopt.confirmation.guards import FAILED, NO_GAIN, NO_GPU, NO_VALUE, PENDING, Guard
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
+from tempopt.results.guard_text import guard_line
 from tempopt.workers.messages import BASELINE_TIME, WINNER_TIME
 
 LOSS = {"val_loss": "no worse than 5%"}
@@ -121,8 +122,27 @@ def test_a_pair_of_which_a_run_was_lost_is_left_out(make_spec: Any, whole_study:
 def test_a_metric_that_no_run_has_is_in_the_way(make_spec: Any, whole_study: list[TicketRow]) -> None:
     verdict = concluded(make_spec(guards=LOSS), whole_study, [])
     assert (verdict.guards[0].state, verdict.guards[0].diverged) == ("not_measured", 0)
-    assert verdict.guards[0].why == FAILED
+    assert verdict.guards[0].why == NO_VALUE
     assert not verdict.guards_kept
+
+
+def test_of_a_metric_that_is_nan_in_every_run_it_is_not_said_that_runs_failed(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    told = measured(whole_study, {arm: [math.nan] * 8 for arm in losses(1.0)})
+    (guard,) = concluded(make_spec(guards=LOSS), whole_study, told).guards
+    assert guard_line(guard).endswith("not measured, since no confirming run has a finite value of it.")
+
+
+def test_an_arm_that_has_no_value_of_its_own_is_given_no_number(
+    make_spec: Any, whole_study: list[TicketRow]
+) -> None:
+    told = measured(whole_study, {**losses(1.0), "search": [math.nan] * 8})
+    (guard,) = concluded(make_spec(guards={"val_loss": "no worse than 300%"}), whole_study, told).guards
+    assert guard_line(guard) == (
+        "guard on val_loss (no worse than 300%): not shown to be kept: the winner diverged on 8 of 8 seeds, "
+        "the baseline on 0."
+    )
 
 
 def with_peaks(tickets: list[TicketRow], peaks: Mapping[str, int]) -> list[TicketRow]:
