@@ -18,6 +18,7 @@ from tempopt.records.tickets import current_round, next_number, of_kind, over
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.amendments import Amendment, more_constants, wanted_now
 from tempopt.spec.identity import differences
+from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import Override, apply, parse_override
 from tempopt.store.store import Store
@@ -66,6 +67,7 @@ def amend(
     *,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
+    texts: Sequence[str] = (),
 ) -> StudySpec:
     """Give a study another search space, and return its spec from now on.
 
@@ -75,6 +77,8 @@ def amend(
         given: Its spec with another search space; with the same one nothing is changed.
         more: Search tickets to add; 0: none while the search goes on, else half of ``study.trials``.
         enqueue: Parameter sets of the new space to try, with the first of these tickets.
+        texts: What made ``given`` of the study's spec, as for :func:`with_changes`; it is made again if
+            somebody else amends the study meanwhile. Empty: ``given`` is asked as a whole.
 
     Raises:
         StudyChanged: The spec asks something else in what is no search space.
@@ -98,7 +102,10 @@ def amend(
     while True:
         row = store.load_study(study.name)
         if row.amendments != study.amendments:
-            return amend(store, row, given, more=more, enqueue=enqueue)
+            if texts:
+                given = with_changes(StudySpec.stored(row), texts)
+                import_schedules(given)
+            return amend(store, row, given, more=more, enqueue=enqueue, texts=texts)
         tickets = store.tickets(study.id)
         plan = Plan(tickets, stored, given, more, wanted)
         check_can_show(tickets, plan.round, given)

@@ -115,7 +115,7 @@ def grown(
     changed = with_changes(spec, amend) if amend else spec
     import_schedules(changed)
     if differences(spec, changed):
-        return amend_study(store, study, changed, more=more)
+        return amend_study(store, study, changed, more=more, texts=amend)
     grow(store, study, spec, more)
     add_pairs(store, study, spec, pairs)
     return spec

@@ -212,6 +212,18 @@ def test_a_search_that_goes_on_goes_on_in_the_new_space_and_spends_nothing() -> 
     assert all(row.parameters is not None and "lr" in row.parameters for row in of("confirm", tickets()))
 
 
+@pytest.mark.usefixtures("fake_workers")
+def test_of_two_changes_at_the_same_time_both_hold() -> None:
+    search(toy_spec(), storage=URL, workers=1)
+    with Store.open(URL) as store:
+        seen = store.load_study("toy")
+        grown(store, store.load_study("toy"), amend=["search.temperature_init.high=16"])
+        # by somebody who has not seen that yet
+        grown(store, seen, amend=["search.temperature_init.low=0.125"])
+        space = StudySpec.stored(store.load_study("toy")).to_json()["search"]
+    assert (space["temperature_init"]["low"], space["temperature_init"]["high"]) == (0.125, 16.0)
+
+
 PROGRAM = f"""
 from tempopt.study.api import resume
 resume('toy', storage={URL!r}, workers=2, amend=[{WIDER!r}, {LR!r}])
