@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.compare import Comparison, Variant
 from tempopt.errors import StudyFailed
-from tempopt.results.guard_text import guard_line
+from tempopt.results.guard_text import guard_line, not_kept
 from tempopt.results.verdict_text import DATA, TESTS
 from tempopt.results.wording import confidence, duration, numbers, parameters_text, rounded
 from tempopt.statistics.paired_tests import ALPHA
@@ -96,8 +96,7 @@ def _of_guards(variant: Variant, found: Comparison) -> list[str]:
     told = (guard_line(guard, variant.name, found.reference) for guard in variant.guards)
     lines = [f"{variant.name}: {line}" for line in told]
     if variant.better and not variant.keeps_guards:
-        names = " and ".join(guard.name for guard in variant.guards if guard.in_the_way)
-        lines.append(f"{variant.name} is not to be taken: it is not shown to keep the guard on {names}.")
+        lines.append(f"{variant.name} is not to be taken: {not_kept(variant.guards)}.")
     return lines
 
 

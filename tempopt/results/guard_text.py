@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,13 +27,18 @@ def guard_lines(verdict: Verdict) -> list[str]:
         return []
     lines = [guard_line(guard) for guard in verdict.guards]
     if verdict.total.significant and not verdict.guards_kept:
-        broken = [guard.name for guard in verdict.guards if guard.state == "broken"]
-        undecided = [guard.name for guard in verdict.guards if guard.in_the_way and guard.name not in broken]
-        why = [f"it breaks the guard on {' and '.join(broken)}"] if broken else []
-        if undecided:
-            why.append(f"it is not shown to keep the guard on {' and '.join(undecided)}")
-        lines.append(f"the winner is not recommended: {', and '.join(why)}.")
+        lines.append(f"the winner is not recommended: {not_kept(verdict.guards)}.")
     return lines
+
+
+def not_kept(guards: Sequence[Guard]) -> str:
+    """Return which guards are broken, and which are not shown to be kept."""
+    broken = [guard.name for guard in guards if guard.state == "broken"]
+    undecided = [guard.name for guard in guards if guard.in_the_way and guard.name not in broken]
+    why = [f"it breaks the guard on {' and '.join(broken)}"] if broken else []
+    if undecided:
+        why.append(f"it is not shown to keep the guard on {' and '.join(undecided)}")
+    return ", and ".join(why)
 
 
 def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the baseline") -> str:

@@ -22,6 +22,7 @@ from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.stages import first_tickets, next_tickets, to_come
 from tempopt.errors import SpecError, UsageError
 from tempopt.records.rows import Measurement, NewTicket, TicketRow
+from tempopt.results import comparison_text
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
@@ -342,6 +343,9 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
     assert found is not None and [guard.state for guard in found.variants[0].guards] == [state]
     assert found.variants[0].better and (found.best is not None) == (state == "kept")
     assert found.outcome == outcome
+    last = comparison_text._of_guards(found.variants[0], found)[-1]
+    assert last.endswith("is not to be taken: it breaks the guard on val_loss.") == (state == "broken")
+    assert last.endswith("it is not shown to keep the guard on val_loss.") == (state == "not_shown")
 
 
 def test_a_guard_on_the_time_of_a_step_is_refused_in_a_comparison() -> None:
