@@ -191,7 +191,7 @@ class StudyRunner:
         kept = self._study.checkpoints if self._study is not None else None
         if given is None and kept is not None and (not is_local(kept) or Path(kept).is_dir()):
             return kept
-        return location(given or DEFAULT_FOLDER)
+        return location(DEFAULT_FOLDER if given is None else given)
 
 
 def optimizers(spec: StudySpec) -> None:

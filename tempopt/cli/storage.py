@@ -9,7 +9,6 @@ import stat
 import sys
 from pathlib import Path
 
-from tempopt.cli import DEFAULT_STORAGE
 from tempopt.errors import UsageError
 from tempopt.files import read_text
 from tempopt.store import urls
@@ -22,18 +21,16 @@ def storage_url(arguments: argparse.Namespace) -> str:
         UsageError: Both options were given, or the file holds no URL.
     """
     given, file = arguments.storage, arguments.storage_file
-    if given and file:
+    if given is not None and file is not None:
         raise UsageError("--storage and --storage-file were both given. Give one of them.")
-    if file:
-        return _from_file(Path(file))
-    return given or os.environ.get("TEMPOPT_STORAGE") or DEFAULT_STORAGE
+    return urls.storage_url(given) if file is None else _from_file(Path(file))
 
 
 def storage_option(arguments: argparse.Namespace) -> str:
     """Return the option that leads back to the same store, with no password in it."""
-    if arguments.storage_file:
+    if arguments.storage_file is not None:
         return f" --storage-file {shlex.quote(arguments.storage_file)}"
-    if arguments.storage in (None, DEFAULT_STORAGE):
+    if arguments.storage in (None, urls.storage_url(None)):
         return ""
     return f" --storage {shlex.quote(urls.parse(arguments.storage).shown)}"
 

@@ -99,7 +99,9 @@ class Launch:
         Raises:
             TempoptError: They cannot be started.
         """
-        place = checkpoints.absolute(checkpoints_at or self._kept(study) or checkpoints.DEFAULT_FOLDER)
+        if checkpoints_at is None:
+            checkpoints_at = self._kept(study) or checkpoints.DEFAULT_FOLDER
+        place = checkpoints.absolute(checkpoints_at)
         base = Task(
             program=self._program,
             study=self._name,

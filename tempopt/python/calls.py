@@ -24,14 +24,13 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.store import urls
 from tempopt.store.store import Store
 from tempopt.study import admin, api
-from tempopt.study.api import DEFAULT_STORAGE
 from tempopt.study.enlarge import grown, ordered
 from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import watching
 
 
 class _Common(TypedDict, total=False):
-    storage: str
+    storage: str | None
     workers: Workers | None
     checkpoints: str | Path | None
     progress: bool
@@ -65,7 +64,7 @@ def search(spec: Spec, *, wait: Literal[False], **options: Unpack[_Search]) -> S
 def search(
     spec: Spec,
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: str | None = None,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     trials: int | None = None,
@@ -88,7 +87,8 @@ def search(
 
     Args:
         spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
-        storage: URL of the database.
+        storage: URL of the database; None: that of the environment variable ``TEMPOPT_STORAGE``, else
+            ``sqlite:///tempopt.db``, as on the command line.
         workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at most;
             None: what the spec says, else ``auto``.
         checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
@@ -110,7 +110,7 @@ def search(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    spec = loaded(spec)
+    spec, storage = loaded(spec), urls.storage_url(storage)
     ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue, "amend": amend}
     if not wait:
         api.refuse_comparison(spec)
@@ -144,7 +144,7 @@ def compare(
     spec: Spec,
     sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: str | None = None,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     name: str | None = None,
@@ -178,6 +178,7 @@ def compare(
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
     asked = loaded(comparison_spec(with_paths(spec), sets, name=name, pairs=pairs))
+    storage = urls.storage_url(storage)
     if not wait:
         import_schedules(asked)
         check_comparison(asked, max_runs)
@@ -200,7 +201,7 @@ def resume(name: str, *, wait: Literal[False], **options: Unpack[_Resume]) -> St
 def resume(
     name: str,
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: str | None = None,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     more: int = 0,
@@ -225,6 +226,7 @@ def resume(
         UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
             or a change is none of a search space.
     """
+    storage = urls.storage_url(storage)
     ask: dict[str, Any] = {"more": more, "pairs": pairs, "amend": amend, "retry_failed": retry_failed}
     if not wait:
 
@@ -242,7 +244,7 @@ def resume(
 def plan(
     spec: Spec,
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: str | None = None,
     workers: Workers | None = None,
     trials: int | None = None,
     earlier: str | None = None,
@@ -251,7 +253,8 @@ def plan(
 
     Args:
         spec: As for :func:`search`.
-        storage: URL of the database whose runs tell of the noise, if it has any of this study.
+        storage: URL of the database whose runs tell of the noise, if it has any of this study; None: as for
+            :func:`search`.
         workers: Trials side by side; as for :func:`search`, but any machine's.
         trials: Search trials, instead of the spec's number.
         earlier: Name of a study in the database whose runs tell of the noise; None: this study itself, or
@@ -262,6 +265,7 @@ def plan(
         StudyNotFound: There is no study ``earlier``.
         UsageError: Its runs say nothing of this study's noise.
     """
+    storage = urls.storage_url(storage)
     return api.plan(loaded(spec), storage=storage, workers=workers, trials=trials, earlier=earlier)
 
 
@@ -317,7 +321,7 @@ def _how_to_go_on(name: str, storage: str) -> str:
     if not admin.may_be_begun(storage, name):
         return "Interrupted before the study was begun; nothing was written."
     shown = urls.parse(storage).shown
-    here = storage == DEFAULT_STORAGE
+    here = storage == urls.storage_url(None)
     call = f"tempopt.resume({name!r}" + ("" if here else f", storage={shown!r}") + ")"
     command = f"tempopt resume {shlex.quote(name)}" + ("" if here else f" --storage {shlex.quote(shown)}")
     return (

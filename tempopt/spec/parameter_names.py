@@ -37,7 +37,7 @@ def name_problem(name: str, model_args: Mapping[str, Any], *, does: str = "searc
         remedy = (
             f"What is inside of an init argument of the model is written model.ARGUMENT.KEY: model.{name}."
         )
-        return unknown("prefix", f"{prefix}.", ("data.", "trainer."), remedy)
+        return unknown("prefix", prefix, ("data", "trainer"), remedy)
     if problem := _ambiguous(name, model_args):
         return problem
     if rest.startswith("init_args."):

@@ -43,6 +43,12 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
         connection.isolation_level = None
         connection.execute("PRAGMA foreign_keys = ON")
 
+    @event.listens_for(engine, "checkin")
+    def drop_frozen(connection: Any, record: Any) -> None:
+        # the file may be written again by now, and others may write to it: the next transaction looks anew
+        if isinstance(connection, _FrozenConnection):
+            record.invalidate()
+
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:
         # SQLite writes on into a file that has been deleted, and nobody will ever read it
@@ -59,6 +65,10 @@ def sqlite_engine(address: Address, begin: str) -> Engine:
     return engine
 
 
+class _FrozenConnection(sqlite3.Connection):
+    """A connection that takes the file for one that nobody changes, and sees no change of it."""
+
+
 def _sqlite_connection(path: Path, *, reads: bool) -> sqlite3.Connection:
     """Return a connection to an SQLite file; one that only reads takes a file that cannot be written."""
     if not reads or not path.exists() or (_writable(path) and _writable(path.parent)):
@@ -66,9 +76,10 @@ def _sqlite_connection(path: Path, *, reads: bool) -> sqlite3.Connection:
     log = path.with_name(f"{path.name}-wal")
     # To read beside a write-ahead log, SQLite makes a file. Without a log there is nothing to be read
     # beside, and a file that nobody can write stays as it is.
-    mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1&mode=ro"
-    uri = f"file:{quote(str(path))}?{mode}"
-    return sqlite3.connect(uri, timeout=BUSY_SECONDS, check_same_thread=False, uri=True)
+    is_frozen = not (log.exists() and log.stat().st_size)
+    uri = f"file:{quote(str(path))}?mode=ro{'&immutable=1' * is_frozen}"
+    kind = _FrozenConnection if is_frozen else sqlite3.Connection
+    return sqlite3.connect(uri, timeout=BUSY_SECONDS, check_same_thread=False, uri=True, factory=kind)
 
 
 def _writable(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from urllib.parse import quote, quote_plus
@@ -11,6 +12,9 @@ from sqlalchemy.exc import ArgumentError
 
 from tempopt.errors import StorageError, UsageError, not_text, unknown
 from tempopt.files import absolute
+
+DEFAULT_STORAGE = "sqlite:///tempopt.db"
+"""The database in the current folder, where neither a person nor the environment names another."""
 
 # MariaDB is spoken to as MySQL: one dialect name, so that table options are said once.
 _DRIVERS = {
@@ -36,6 +40,11 @@ _PSYCOPG_ARGUMENTS = ("autocommit", "context", "cursor_factory", "prepare_thresh
 _SECRET_QUERY = re.compile(r"([?&][^=&]{0,60}(?:pass|pwd|secret|token)[^=&]{0,60}=)([^&]*)", re.IGNORECASE)
 # Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
 _USERINFO = re.compile(r"^([^:]+://[^:@/?]*):(.*)@", re.DOTALL)
+
+
+def storage_url(given: str | None) -> str:
+    """Return the URL that was given; None: that of TEMPOPT_STORAGE in the environment, else the default."""
+    return given if given is not None else os.environ.get("TEMPOPT_STORAGE") or DEFAULT_STORAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,10 @@ from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.store.store import Store
+from tempopt.store.urls import DEFAULT_STORAGE
 from tempopt.study.enlarge import grown, ordered
 from tempopt.study.planning import StudyForecast, forecast
 from tempopt.workers.placement import Placement
-
-DEFAULT_STORAGE = "sqlite:///tempopt.db"
 
 
 def search(

@@ -105,3 +105,16 @@ def test_what_is_in_the_write_ahead_log_is_seen(done: Path, place: Path) -> None
                 assert store.load_study("toy").state == "paused"
         finally:
             place.chmod(0o755)
+
+
+def test_a_store_sees_what_is_written_once_the_file_can_be_written_again(done: Path, place: Path) -> None:
+    path = place / "a.db"
+    shutil.copy(done, path)
+    path.chmod(0o444)
+    with as_somebody(), Store.open(f"sqlite:///{path}", create=False) as store:
+        assert store.load_study("toy").state == "done"
+        path.chmod(0o644)
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE tempopt_study SET state = 'paused'")
+            other.commit()
+        assert store.load_study("toy").state == "paused"

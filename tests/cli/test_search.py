@@ -8,12 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from tempopt import cli
 from tempopt.cli import dashboard, report
 from tempopt.cli import search as command
+from tempopt.store import urls
 from tempopt.store.store import Store
 from tempopt.study import api
+from tests.toy_study import toy_spec
 
 Called = dict[str, Any]
 
@@ -50,7 +53,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
 
 
 def test_the_default_storage_is_that_of_the_python_function() -> None:
-    assert cli.DEFAULT_STORAGE == api.DEFAULT_STORAGE
+    assert cli.DEFAULT_STORAGE == urls.DEFAULT_STORAGE
 
 
 def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
@@ -129,6 +132,16 @@ def test_a_search_without_one_complete_trial_has_failed_and_offers_no_winner(
     carried_out["best"] = None
     assert cli.main(["search", "a.yaml"]) == 1
     assert "tempopt export" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["--launcher", "local"]])
+def test_an_empty_folder_for_checkpoints_is_refused(
+    words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.yaml").write_text(yaml.safe_dump(toy_spec()), encoding="utf-8")
+    assert cli.main(["search", "a.yaml", "--checkpoints", "", *words]) == cli.USAGE
+    assert "The folder for checkpoints is empty. Give a path" in capsys.readouterr().err
+    assert not (folder / "tempopt-runs").exists()
 
 
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:

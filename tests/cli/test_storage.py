@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tempopt.cli.storage import storage_option, storage_url
-from tempopt.errors import UsageError
+from tempopt.errors import StorageError, UsageError
+from tempopt.store import urls
 
 RAW = "postgresql://me:zqx@kvw:2/jq@host/studies"
 WRITTEN = "postgresql://me:zqx%40kvw%3A2%2Fjq@host/studies"
@@ -39,6 +40,21 @@ def test_storage_is_what_was_given_then_the_environment_then_the_folder(
     assert storage_url(_given()) == "sqlite:///other.db"
     assert storage_url(_given("sqlite:///given.db")) == "sqlite:///given.db"
     assert storage_url(_given(file=_file("sqlite:///named.db\n"))) == "sqlite:///named.db"
+
+
+@pytest.mark.parametrize("given", [_given(""), _given(file="")])
+def test_an_empty_storage_is_not_the_default(given: argparse.Namespace) -> None:
+    with pytest.raises((StorageError, UsageError)):
+        urls.parse(storage_url(given))
+
+
+def test_the_option_that_leads_back_names_the_default_where_the_environment_names_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert storage_option(_given("sqlite:///tempopt.db")) == ""
+    monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
+    assert storage_option(_given()) == storage_option(_given("sqlite:///other.db")) == ""
+    assert storage_option(_given("sqlite:///tempopt.db")) == " --storage sqlite:///tempopt.db"
 
 
 @pytest.mark.parametrize("text", [WRITTEN, f"{WRITTEN}\n", f"\ufeff  {WRITTEN} \r\n\n"])

@@ -18,6 +18,7 @@ from tempopt.agent.observer import Snapshot, Unobserved
 from tempopt.errors import SpecError, UsageError
 from tempopt.records.rows import TicketRow
 from tempopt.store.store import Store
+from tempopt.study import api
 from tempopt.study.progress import Cell, in_notebook, watching
 
 URL = "sqlite:///tempopt.db"
@@ -49,6 +50,31 @@ class Interrupting(Unobserved):
 
     def finished(self, ticket: TicketRow) -> None:
         os.kill(os.getpid(), signal.SIGINT)
+
+
+# ---- where it is kept
+
+
+def test_python_and_the_command_line_keep_a_study_in_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def notes(*_: object, storage: str, **__: object) -> None:
+        seen.append(storage)
+
+    for name in ("search", "compare", "resume", "plan"):
+        monkeypatch.setattr(api, name, notes)
+    for asked in (URL, "sqlite:///other.db"):
+        for call in (
+            lambda **given: tempopt.search(SPEC, **given),
+            lambda **given: tempopt.compare(SPEC, {"one": {}, "hot": {"temperature_init": 2.0}}, **given),
+            lambda **given: tempopt.resume("toy", **given),
+            lambda **given: tempopt.plan(SPEC, **given),
+        ):
+            call()
+            call(storage="sqlite:///given.db")
+            assert seen == [asked, "sqlite:///given.db"]
+            seen.clear()
+        monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///other.db")
 
 
 # ---- what is shown

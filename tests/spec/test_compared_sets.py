@@ -123,7 +123,7 @@ def test_a_loaded_spec_and_its_settings_of_this_machine_are_kept() -> None:
         ({"schedule": "cosin"}, 'compare.B.schedule: Unknown schedule "cosin". Did you mean "cosine"?'),
         ({"model.lr": 1}, 'init arguments of the model are compared by their bare name: write "lr"'),
         ({"data.init_args.x": 1}, 'leave init_args out: write "data.x"'),
-        ({"optimizer.lr": 1}, 'Unknown prefix "optimizer."'),
+        ({"optimizer.lr": 1}, 'Unknown prefix "optimizer"'),
         ({"trainer.devices": 2}, "devices cannot be compared"),
         ({"trainer.max_time": "1h"}, "max_time cannot be compared"),
         ({"trainer.max_steps": 0}, "compare.B.trainer.max_steps: given 0. Give a whole number"),

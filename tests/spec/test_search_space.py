@@ -98,7 +98,7 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
         ("num_steps", {"low": 2.0, "high": 4.0}, "Give a whole number of at least 2."),
         ("model.lr", [1, 2], 'write "lr", not "model.lr"'),
         ("model.init_args.lr", [1, 2], 'write "lr", not "model.init_args.lr"'),
-        ("dta.x", [1, 2], 'Unknown prefix "dta.". Did you mean "data."? Known: data., trainer..'),
+        ("dta.x", [1, 2], 'Unknown prefix "dta". Did you mean "data"? Known: data, trainer. What'),
         ("data.init_args.x", [1, 2], 'leave init_args out: write "data.x"'),
         ("trainer.max_time", [1, 2], "max_time cannot be searched"),
         ("2fast", [1, 2], '"2fast" is no name of an argument'),
