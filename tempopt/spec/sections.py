@@ -369,6 +369,11 @@ class StudySection(Section):
                 parse_guard(name, text, direction_of(name))
             except ValueError as error:
                 lines.append((f"guards.{name}", str(error)))
+        # MySQL takes names that differ in the spaces at their end for one
+        for path, name in (("metric", self.metric), *((f"guards.{each}", each) for each in self.guards)):
+            if name != name.strip():
+                message = f'given "{name}", with white space at its end or beginning. Leave that out.'
+                lines.append((path, message))
         if self.metric in self.guards:
             message = "it is study.metric, whose gain the verdict is about anyway. Take it out."
             lines.append((f"guards.{self.metric}", message))

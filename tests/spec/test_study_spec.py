@@ -94,6 +94,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         ({"study__min_gain": wrong}, f"study.min_gain: given {wrong!r}. Give a number above 0, percent as in")
         for wrong in (0, -0.1, "1", "0%", "-1%", True, math.inf, "one percent", [1])
     ),
+    ({"study__metric": "val_loss "}, 'study.metric: given "val_loss ", with white space at its end or'),
+    (
+        {"study__guards": {"acc": ">= -1%", "acc ": ">= -1%"}},
+        'study.guards.acc : given "acc ", with white space at its end or beginning. Leave that out.',
+    ),
     ({"study__failure": "low"}, 'study.failure: given the text "low". Give a value of the metric, or null.'),
     ({"study__failure": math.nan}, "study.failure: given nan. Give a value of the metric, or null."),
     *(
