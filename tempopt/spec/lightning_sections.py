@@ -5,6 +5,7 @@ Whether a class exists and takes those arguments is found by training/build.py, 
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -64,6 +65,9 @@ _ONE_FILE = (
     "A run's checkpoint is one file, which is placed whole or not at all, and known by the hash of its bytes."
 )
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+_LENGTHS = ("max_steps", "max_epochs")
 
 
 def unknown_key(path: str, key: str, known: Collection[str]) -> str:
@@ -131,7 +135,12 @@ def parse_trainer(given: object) -> dict[str, Any]:
     if "class_path" in given or "init_args" in given:
         message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
         lines.append(("trainer", message))
-    for key in ("max_steps", "max_epochs"):
+    for key in given:
+        # only the worker knows all arguments; without this one, a run would seem to have no length
+        near = difflib.get_close_matches(str(key), _LENGTHS, n=1, cutoff=0.9) if key not in _LENGTHS else []
+        if near:
+            lines.append((f"trainer.{key}", f'there is no such argument. Write "{near[0]}", not "{key}".'))
+    for key in _LENGTHS:
         value = given.get(key)
         number = isinstance(value, int) and not isinstance(value, bool)
         if not (value is None or unresolved(value) or (number and (0 < value <= _MOST or value == -1))):
@@ -198,8 +207,7 @@ def _strategy_problems(given: object) -> list[tuple[str, str]]:
 
 def has_length(trainer: Mapping[str, Any], searched: Collection[str]) -> bool:
     """Whether the Trainer's arguments, or the searched ones, say how long a run trains."""
-    lengths = ("max_steps", "max_epochs")
-    return any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in lengths)
+    return any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in _LENGTHS)
 
 
 def checkpoint_path(given: str | None) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
@@ -384,7 +384,19 @@ def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_d
     Raises:
         SpecError: Something does not fit; there is a line for each thing.
     """
-    faults = prepare(program).check(search, test_data=test_data, training=program.weights is None)
+    faults = []
+    try:
+        prepared = prepare(program)
+    except SpecError as error:
+        if not program.trainer:
+            raise
+        # whether the model and the names fit does not hang on what the Trainer is given: all are told at once
+        faults = str(error).splitlines()
+        try:
+            prepared = prepare(replace(program, trainer={}))
+        except SpecError:
+            raise error from None
+    faults += prepared.check(search, test_data=test_data, training=program.weights is None)
     if faults:
         raise SpecError("\n".join(faults))
 

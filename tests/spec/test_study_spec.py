@@ -185,6 +185,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"data": 3}, "data: given 3. Write data: {class_path: package.module.Class, init_args: {...}}."),
     ({"trainer": None}, "trainer: it is not said how long a run trains. Give max_steps or max_epochs"),
+    (
+        {"trainer": {"max_step": 10}},
+        'trainer.max_step: there is no such argument. Write "max_steps", not "max_step".',
+    ),
     ({"trainer__max_steps": -1}, "trainer: it is not said how long a run trains."),
     (
         {"trainer__max_steps": 1e3},

@@ -409,6 +409,12 @@ def test_a_space_that_fits_is_let_through(program: Make) -> None:
 
 CHECKS: list[tuple[dict[str, Any], dict[str, list[Any]], bool, list[str]]] = [
     ({}, {"widht": [1, 2]}, False, ['search.widht: Unknown argument of their_module.Tempered "widht".']),
+    (
+        {"presicion": "32"},
+        {"widht": [1, 2]},
+        False,
+        ["trainer: Unknown argument of lightning.", "search.widht: Unknown argument of their_module.Tempered"],
+    ),
     ({}, {"width": [8.0, 16.0]}, False, ["search.width: model.width: given 8.0 (float)."]),
     ({}, {"width": [8, 16, "big"]}, False, ['search.width: model.width: given the text "big".']),
     (
