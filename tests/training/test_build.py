@@ -413,7 +413,7 @@ CHECKS: list[tuple[dict[str, Any], dict[str, list[Any]], bool, list[str]]] = [
         {"presicion": "32"},
         {"widht": [1, 2]},
         False,
-        ["trainer: Unknown argument of lightning.", "search.widht: Unknown argument of their_module.Tempered"],
+        ["trainer: Unknown argument of lightning.", "search.widht: Unknown argument of their_module."],
     ),
     ({}, {"width": [8.0, 16.0]}, False, ["search.width: model.width: given 8.0 (float)."]),
     ({}, {"width": [8, 16, "big"]}, False, ['search.width: model.width: given the text "big".']),
