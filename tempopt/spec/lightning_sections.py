@@ -135,10 +135,9 @@ def parse_trainer(given: object) -> dict[str, Any]:
     if "class_path" in given or "init_args" in given:
         message = "it is always lightning.Trainer. Write its arguments directly under trainer:."
         lines.append(("trainer", message))
-    for key in given:
-        # only the worker knows all arguments; without this one, a run would seem to have no length
-        near = difflib.get_close_matches(str(key), _LENGTHS, n=1, cutoff=0.9) if key not in _LENGTHS else []
-        if near:
+    for key in given if not any(length in given for length in _LENGTHS) else ():
+        # the worker tells of arguments that there are not, but a run without a length does not come to one
+        if near := difflib.get_close_matches(str(key), _LENGTHS, n=1, cutoff=0.9):
             lines.append((f"trainer.{key}", f'there is no such argument. Write "{near[0]}", not "{key}".'))
     for key in _LENGTHS:
         value = given.get(key)
