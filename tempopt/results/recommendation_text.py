@@ -113,6 +113,8 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
         return f"{text} The search found nothing better."
     if found.excluded is None:
         return f"{text} No temperature is shown to gain anything."
+    if verdict.total.worse:
+        return f"{text} The winner of the search is shown to be worse."
     above = rounded(found.excluded, verdict.total.paired).lstrip("+")
     text += f" A gain of the winner above {above} is excluded ({confidence(verdict.total.paired)})."
     if not found.min_gain:

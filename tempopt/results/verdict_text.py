@@ -121,8 +121,8 @@ def _told(result: StudyResult, verdict: Verdict) -> str:
     if verdict.total.worse:
         # the more cautious is the smaller loss
         least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
-        change = f"the winner of the search is worse than τ = 1 by {size(least)} or more"
-        return f"in {result.metric} {change} ({numbers(test)}; {where})."
+        change = f"the winner of the search is worse than τ = 1, by {size(least)}"
+        return f"in {result.metric} {change} ({numbers(least)}; {where})."
     if verdict.untrained:
         return (
             f"τ = 1 diverged on every seed, so what the winner of the search gains over it in "
@@ -340,7 +340,8 @@ def _difference_lines(verdict: Verdict, found: InferenceOnly) -> list[str]:
     if found.difference.significant and verdict.total.significant:
         return [f"{text}: training at another temperature is worth that much more than inference alone."]
     if found.difference.worse:
-        return [f"{text}: inference alone is better."]
+        better = "τ = 1" if found.plan == AS_TRAINED else "inference alone"
+        return [f"{text}: {better} is better."]
     if found.difference.significant:
         return [f"{text}: this does not count, since the winner is not shown to gain over τ = 1."]
     return [f"{text}: training at another temperature is not shown to be worth more than inference alone."]
