@@ -132,7 +132,7 @@ class Lines:
         self._stream = stream
         self._snapshot: Snapshot | None = None
         self._since = 0
-        self._tested = False
+        self._tested = self._validated = False
 
     def update(self, snapshot: Snapshot) -> None:
         if self._snapshot is None:
@@ -148,7 +148,10 @@ class Lines:
         if ticket.kind in _ON_TEST and not self._tested and self._snapshot is not None:
             self._tested = True
             if self._snapshot.confirms_on == "test":
-                self._print(f"Values of {_TESTED} are of the test data, those before of the validation data.")
+                others = f" of {_TESTED}", ", those before of the validation data"
+                here, before = others if self._validated else ("", "")
+                self._print(f"Values{here} are of the test data{before}.")
+        self._validated |= ticket.kind not in _ON_TEST
         line = f"{called(ticket)}: {outcome(ticket)}"
         if ticket.parameters:
             line += f"  {parameters_text(_telling(ticket.parameters))}"

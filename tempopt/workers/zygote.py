@@ -117,7 +117,8 @@ class Zygote:
     def end(self) -> None:
         """Fork no more, and wait until it has ended; kills it if its workers keep it from that."""
         self.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        # who interrupts once more does not want to wait
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             self._process.wait(timeout=10)
             return
         self._process.kill()

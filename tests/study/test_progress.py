@@ -64,6 +64,17 @@ def test_it_is_said_once_from_where_on_values_are_of_the_test_data(
         assert not told or "confirm 0" in said[told[0] + 1]
 
 
+def test_of_a_comparison_all_values_are_of_the_test_data(
+    make_ticket: MakeTicket, make_snapshot: MakeSnapshot
+) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.update(make_snapshot(confirms_on="test"))
+    lines.finished(make_ticket(kind="confirm", number=0))
+    assert "Values are of the test data.\n" in stream.getvalue()
+    assert "validation" not in stream.getvalue()
+
+
 def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(make_ticket: MakeTicket) -> None:
     assert called(make_ticket()) == "search 7"
     assert called(make_ticket(kind="confirm", arm="constant", number=3)) == "confirm 3 (constant)"
