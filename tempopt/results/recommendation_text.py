@@ -80,7 +80,9 @@ def _train(verdict: Verdict, found: Recommendation) -> str:
 
 def _inference_only(verdict: Verdict, found: Recommendation) -> str:
     assert found.gain is not None and found.plan is not None
-    train = f"train as before, at τ = 1{_others(found)}"
+    others = _others(found)
+    # what was tuned for τ = 1 may not be what a person trains with so far
+    train = f"train at τ = 1{others} (tuned for τ = 1)" if others else "train as before, at τ = 1"
     text = (
         f"{train}, and evaluate at {plan_text(found.plan)}. That gains {signed(found.gain.paired)} "
         f"({numbers(found.gain.paired)})."
@@ -100,9 +102,11 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
             "change nothing yet: τ = 1 diverged on every seed, so there is nothing to compare with. Have it "
             "train to its end (a smaller learning rate, clipped gradients), and search again."
         )
-    text = f"change nothing: train and evaluate at τ = 1{f', with {others}' if others else ''}."
+    tuned = f", with {others} (tuned for τ = 1)" if others else ""
+    text = f"change nothing: train and evaluate at τ = 1{tuned}."
     if verdict.total.significant and not verdict.guards_kept:
-        return f"{text} The gain is shown.{_without_winner(verdict)}{_passed_over(found)}"
+        but = _without_winner(verdict).removeprefix(" The").removesuffix(".")
+        return f"{text} The gain is shown, but the{but}.{_passed_over(found)}"
     if verdict.total.significant:
         return (
             f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"

@@ -102,7 +102,7 @@ def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carri
     assert answer == "Gain shown, but a guard is not kept"
     assert verdict_lines(result)[0].startswith(f"{answer}: val_accuracy is higher by ")
     assert todo == (
-        "Change nothing: train and evaluate at τ = 1. The gain is shown. The winner breaks the guard on "
+        "Change nothing: train and evaluate at τ = 1. The gain is shown, but the winner breaks the guard on "
         "val_loss."
     )
     assert not commands
