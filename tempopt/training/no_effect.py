@@ -46,6 +46,8 @@ _Faults = Iterator[tuple[Sequence[str], str]]
 
 
 def _flat_patterns(values: Mapping[str, Sequence[Any]], layers: Sequence[str]) -> _Faults:
+    if not layers:
+        return
     names = ("layer_pattern", "layer_ratio")
     shapes = {
         pattern: [
