@@ -61,6 +61,7 @@ echo "resume: $?"
 """
 
 
+@pytest.mark.long
 def test_a_shell_script_goes_by_the_exit_codes_of_real_trainings(folder: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(

@@ -48,7 +48,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
     monkeypatch.setattr(api, "search", run)
     monkeypatch.setattr(api, "resume", run)
     monkeypatch.setattr(api, "join", run)
-    monkeypatch.setattr(command, "verdict_lines", lambda result: ["the verdict"])
+    monkeypatch.setattr(command, "verdict_lines", lambda *given: ["the verdict"])
     return called
 
 

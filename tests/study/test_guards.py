@@ -35,6 +35,7 @@ def traded(guards: dict[str, str], **init: Any) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("toy_folder")
+@pytest.mark.long
 def test_a_winner_that_breaks_guards_on_a_metric_and_on_step_time_is_not_recommended() -> None:
     guards = {"val_loss": "no worse than 1%", "step_time": "<= +2%", "peak_memory": "<= +5%"}
     spec = traded(guards, work=200_000)
