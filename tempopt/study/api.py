@@ -221,7 +221,7 @@ def check(
             if spec.confirms
             else "Nothing is trained: a run is one evaluation.",
         ]
-    runs = begun_text(Forecast(spec).runs())
+    runs = begun_text(Forecast(spec).runs(), spec.called)
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
 
