@@ -6,10 +6,12 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waitress.trigger import trigger as Trigger
 
 from tempopt.errors import UsageError
 from tempopt.report.dashboard import server as room
@@ -152,3 +154,20 @@ def test_a_request_in_progress_ends_before_its_server(serve: Serve, caplog: pyte
             server.close()
             assert _all(asking).endswith(b"whole")
     assert not caplog.records
+
+
+def test_a_request_that_ends_at_the_same_moment_closes_nothing_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pull = Trigger._physical_pull
+
+    def beside_a_request(self: Trigger) -> None:
+        pull(self)
+        time.sleep(0.2)
+        pull(self)
+
+    with listen("127.0.0.1", 0) as bound:
+        server = Server(_echo, bound, may_send=lambda environ: False)
+        monkeypatch.setattr(Trigger, "_physical_pull", beside_a_request)
+        server.close()
+        assert bound.fileno() == -1

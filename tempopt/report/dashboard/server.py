@@ -191,11 +191,15 @@ class Server:
         """End, with every connection; requests in progress are given a moment."""
         # first: a request that ends writes to the trigger, which the next step closes
         self._server.task_dispatcher.shutdown(timeout=_END_SECONDS)
+        pulled = threading.Event()
         # in the server's own thread, which else would wait for what is closed under its hands
-        self._server.trigger.pull_trigger(self._close_everything)
+        self._server.trigger.pull_trigger(lambda: self._close_everything(pulled))
+        pulled.set()
         self._thread.join(_END_SECONDS)
 
-    def _close_everything(self) -> None:
+    def _close_everything(self, pulled: threading.Event) -> None:
+        # a request that ends pulls too: the trigger would be closed before it has been written to
+        pulled.wait()
         for each in list(self._map.values()):
             if isinstance(each, HTTPChannel):
                 # what nobody has read yet may lie in a file, which close_all would leave open
