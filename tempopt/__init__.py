@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tempopt.python.calls import resume as resume
     from tempopt.python.calls import search as search
     from tempopt.python.handle import StudyHandle as StudyHandle
+    from tempopt.report.page.html import write_report as write_report
     from tempopt.results.study_result import StudyResult as StudyResult
     from tempopt.study.api import load_study as load_study
     from tempopt.study.planning import StudyForecast as StudyForecast
@@ -72,6 +73,7 @@ _HOME = {
     "plan": "tempopt.python.calls",
     "resume": "tempopt.python.calls",
     "search": "tempopt.python.calls",
+    "write_report": "tempopt.report.page.html",
 }
 
 __all__ = list(_HOME)

@@ -5,14 +5,13 @@ Works at every stage of a study; what is not known yet is None. Writes nothing a
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from tempopt.confirmation.compare import Comparison, compared
 from tempopt.confirmation.evaluated import Evaluated, evaluated
@@ -109,7 +108,7 @@ class Cost:
     forked_steps: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StudyResult:
     """One study as it stands.
 
@@ -151,10 +150,10 @@ class StudyResult:
     lost: list[TicketRow]
     alone: list[TicketRow]
     created: datetime
-    runs: tuple[TicketRow, ...] = field(repr=False)
-    curves: Mapping[int, Curve] = field(repr=False, default_factory=dict)
-    measured: Mapping[int, Mapping[str, Curve]] = field(repr=False, default_factory=dict)
-    earlier: PriorRuns = field(repr=False, default=())
+    runs: tuple[TicketRow, ...]
+    curves: Mapping[int, Curve] = field(default_factory=dict)
+    measured: Mapping[int, Mapping[str, Curve]] = field(default_factory=dict)
+    earlier: PriorRuns = ()
     comparison: Comparison | None = None
     evaluated: Evaluated | None = None
 
@@ -227,25 +226,6 @@ class StudyResult:
             replace_file(Path(path), text)
         return text
 
-    def report(
-        self, path: str | Path | None = None, *, plotlyjs: Literal["inline", "cdn"] = "inline"
-    ) -> Path:
-        """Write the report, one HTML page, as ``tempopt report`` does, and return the path of the file.
-
-        Args:
-            path: File to write, in place of one that is there; None: the study's name and ``.html`` in the
-                current folder.
-            plotlyjs: ``inline`` puts plotly.js (about 5 MB) into the page, which then opens offline; ``cdn``
-                has the reader's browser fetch it.
-
-        Raises:
-            UsageError: The file cannot be written.
-        """
-        # pages are made on a floor above this one, which a method of a result can only look up
-        page = importlib.import_module("tempopt.report.page.html")
-        written: Path = page.write_report(self, path, plotlyjs=plotlyjs)
-        return written
-
     def runs_frame(self) -> DataFrame:
         """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
         from tempopt.results import frames as notebook
@@ -270,6 +250,11 @@ class StudyResult:
         from tempopt.results.verdict_text import verdict_lines
 
         return "\n".join(verdict_lines(self))
+
+    def __repr__(self) -> str:
+        """Return what the study is called, how far it is, and the first line of the verdict."""
+        headline, *_ = str(self).splitlines()
+        return f"StudyResult(name={self.name!r}, state={self.state!r}, headline={headline!r})"
 
     def _repr_html_(self) -> str:
         from tempopt.results import frames as notebook

@@ -95,7 +95,8 @@ def test_a_search_shows_a_line_for_each_training_on_standard_error(
         assert handle.result(progress=False).verdict == result.verdict
         assert "12 of 12 trainings done, best so far" in repr(handle)
     assert handle.state == "done" and handle.result().state == "done"
-    assert result.report("page.html") == Path("page.html") and "toy" in Path("page.html").read_text("utf-8")
+    assert tempopt.write_report(result, "page.html") == Path("page.html")
+    assert "toy" in Path("page.html").read_text("utf-8")
     assert not capfd.readouterr().err
 
 

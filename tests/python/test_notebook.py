@@ -166,7 +166,7 @@ def test_a_module_of_a_cell_is_searched_interrupted_and_gone_on_with(notebook: N
     assert "3/3" in pictures[0].data["text/plain"]
     assert "done" in _text(notebook.run("print(result.state)"))
     assert "val_accuracy" in _text(notebook.run("print(result)"))
-    assert "reader.html" in _text(notebook.run("print(result.report())"))
+    assert "reader.html" in _text(notebook.run("print(tempopt.write_report(result))"))
     assert Path("reader.html").is_file()
     assert "Reader" in _text(notebook.run("print(result.export('reader.py', format='python'))"))
 

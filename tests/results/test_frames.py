@@ -80,12 +80,18 @@ def test_a_result_is_exported_as_the_command_does(result: StudyResult, tmp_path:
         result.export(tmp_path / "none" / "winner.yaml")
 
 
+def test_a_result_is_shown_in_a_line_and_printed_in_full(result: StudyResult) -> None:
+    shown = repr(result)
+    assert shown == f"StudyResult(name='pairs', state='done', headline={verdict_lines(result)[0]!r})"
+    assert len(shown) < 300 and str(result).count("\n") > 5
+
+
 def test_a_report_is_written_where_it_was_asked_for(
     result: StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert result.report(plotlyjs="cdn") == Path("pairs.html")
-    path = result.report(tmp_path / "mine.html", plotlyjs="cdn")
+    assert tempopt.write_report(result, plotlyjs="cdn") == Path("pairs.html")
+    path = tempopt.write_report(result, tmp_path / "mine.html", plotlyjs="cdn")
     assert "<!doctype html>" in path.read_text(encoding="utf-8").lower()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mine.html", "pairs.html"]
 
