@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -45,6 +45,8 @@ class Guard:
         state: ``kept``: the winner is shown to stay within the margin; ``broken``: it is shown not to;
             ``not_shown``: neither; ``not_measured``: there is nothing to tell by.
         side: ``most`` or ``least``, which side of the baseline is guarded.
+        margin: How far the winner may be on that side: a share of the baseline's mean where the text has %,
+            else in the unit of what is guarded.
         answer: What is left of the margin, by pair, in the unit of what is guarded; None if not measured.
         baseline: Mean of the baseline over the pairs, None if not measured.
         change: The winner's mean less the baseline's, None if not measured.
@@ -61,6 +63,7 @@ class Guard:
     text: str
     state: State
     side: Literal["most", "least"]
+    margin: float
     answer: PairedTest | None = None
     baseline: float | None = None
     change: float | None = None
@@ -135,7 +138,7 @@ def guards_at_inference(
     found = []
     for spec in evidence.spec.study.guarded:
         if not spec.is_metric:
-            found.append(Guard(name=spec.name, text=spec.text, state="kept", side=spec.side, why=UNTRAINED))
+            found.append(_without_test(spec, "kept", UNTRAINED))
             continue
         names = f"{on}:{plan}", counted("confirm", evidence.spec)
         values = [named.get(guard_name(name, spec.name), {}) for name in names]
@@ -207,7 +210,11 @@ def _times(tickets: Sequence[TicketRow], seconds: Mapping[int, float]) -> dict[i
 
 
 def _not_measured(spec: GuardSpec, why: str) -> Guard:
-    return Guard(name=spec.name, text=spec.text, state="not_measured", side=spec.side, why=why)
+    return _without_test(spec, "not_measured", why)
+
+
+def _without_test(spec: GuardSpec, state: State, why: str) -> Guard:
+    return Guard(name=spec.name, text=spec.text, state=state, side=spec.side, margin=spec.margin, why=why)
 
 
 def _judged(
@@ -247,11 +254,8 @@ def _judged(
         state = "kept"
     elif answer.p_value < ALPHA and answer.gain < 0:
         state = "broken"
-    return Guard(
-        name=spec.name,
-        text=spec.text,
-        state=state,
-        side=spec.side,
+    return replace(
+        _without_test(spec, state, why=""),
         answer=answer,
         baseline=mean,
         change=fmean(of_winner) - mean,

@@ -96,7 +96,9 @@ def terms(result: StudyResult) -> list[str]:
             "ln n / ln n0, so n0 is the number of keys at which nothing changes."
         )
     told.append(
-        "Fresh seeds neither searched nor chose, so the luck of the search is not in the gain. p is how "
-        "likely a difference this large is if there is none."
+        "Fresh seeds neither searched nor chose, so the luck of the search is not in the gain. Each makes a "
+        "pair: it is trained with the winner and at τ = 1, from the same initial weights, in the same order "
+        "of data. A gain with + is better, also where less of the metric is. p is how likely a difference "
+        "this large is if there is none."
     )
     return told

@@ -9,7 +9,16 @@ from tempopt.confirmation.compare import Comparison, Variant
 from tempopt.errors import StudyFailed
 from tempopt.results.guard_text import guard_line, not_kept
 from tempopt.results.verdict_text import DATA, TESTS
-from tempopt.results.wording import confidence, duration, numbers, parameters_text, rounded
+from tempopt.results.wording import (
+    confidence,
+    duration,
+    numbers,
+    numbers_of_size,
+    parameters_text,
+    signed,
+    size,
+    unsigned,
+)
 from tempopt.statistics.paired_tests import ALPHA
 
 if TYPE_CHECKING:
@@ -61,15 +70,17 @@ def _headline_of_one(result: StudyResult, found: Comparison, variant: Variant) -
     test = variant.answer.paired
     where = f"{test.n_pairs} fresh seeds, {DATA[found.confirmed_on]} data, {TESTS[found.test]}"
     told = f"({numbers(test)}; {where})"
-    size = rounded(abs(test.gain), test).lstrip("+")
     if variant.fails:
         return f"No gain shown: {_failing(variant, found.reference)} {told}."
     if variant.better or variant.answer.worse:
         higher = variant.better == (result.direction == "maximize")
-        change = f"{result.metric} is {'higher' if higher else 'lower'} by {size}"
+        change = f"{result.metric} is {'higher' if higher else 'lower'} by {size(test)}"
         verdict = "Gain shown" if variant.better else f"No gain shown: {variant.name} is worse"
-        return f"{verdict}: {change} with {variant.name} than with {found.reference} {told}."
-    change = f"{variant.name} gains {rounded(test.gain, test)} in {result.metric} over {found.reference}"
+        return (
+            f"{verdict}: {change} with {variant.name} than with {found.reference} ({numbers_of_size(test)}; "
+            f"{where})."
+        )
+    change = f"the gain of {variant.name} over {found.reference} in {result.metric} is {signed(test)}"
     return f"No gain shown: {change} {told}."
 
 
@@ -79,7 +90,7 @@ def _of_variant(variant: Variant) -> str:
     test = variant.answer.paired
     shown = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
     shown = _fails(variant) if variant.fails else shown
-    return f"{rounded(test.gain, test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}"
+    return f"{signed(test)} ({numbers(test)}; {test.n_pairs} seeds): {shown}"
 
 
 def _fails(variant: Variant) -> str:
@@ -96,7 +107,7 @@ def _of_guards(variant: Variant, found: Comparison) -> list[str]:
     told = (guard_line(guard, variant.name, found.reference) for guard in variant.guards)
     lines = [f"{variant.name}: {line}" for line in told]
     if variant.better and not variant.keeps_guards:
-        lines.append(f"{variant.name} is not to be taken: {not_kept(variant.guards)}.")
+        lines.append(f"{variant.name} is not to be taken: it {not_kept(variant.guards)}.")
     return lines
 
 
@@ -114,7 +125,7 @@ def _notes(found: Comparison) -> list[str]:
     elif (answer := found.variants[0].answer) is not None and found.outcome == "not_shown":
         test = answer.paired
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
-            above = rounded(max(test.ci_high, 0.0), test).lstrip("+")
+            above = unsigned(max(test.ci_high, 0.0), test)
             lines.append(f"a gain above {above} is excluded ({confidence(test)}).")
     if found.looks > 1:
         lines.append(
@@ -143,11 +154,11 @@ def _caveats(variant: Variant, reference: str) -> list[str]:
         lines.append(f"{variant.name} diverged on {counts}{'; so its gain does not count' if more else ''}.")
     if answer.dropped:
         lines.append(
-            f"pairs of {variant.name} left out, a run of theirs having failed on every attempt: "
+            f"seeds of {variant.name} left out, a run of theirs having failed on every attempt: "
             f"{answer.dropped}."
         )
     if math.isinf(test.ci_low):
-        lines.append(f"too few pairs for a finite interval of {variant.name}; give more (--pairs).")
+        lines.append(f"too few seeds for a finite interval of {variant.name}; give more (--pairs).")
     return lines
 
 

@@ -45,34 +45,23 @@ def evaluation_headline(result: StudyResult) -> str:
         )
     where = temperature_text(found.params)
     better = "higher" if result.direction == "maximize" else "lower"
+    gain_at = f"in {result.metric} at {where} over τ = 1"
     if found.interval is None:
         gain = f"{found.gain:+.3g}".replace("-", "−")
-        return f"No gain shown: {result.metric} gains {gain} on {data} at {where}, without an interval."
+        return f"No gain shown: the gain {gain_at} is {gain} on {data}, without an interval."
+    sure = f"{100 * found.confidence:.4g} % interval"
     ends = (found.gain, found.interval.low, found.interval.high)
-    size = rounded_in(abs(found.gain), *ends).lstrip("+")
+    gain, low, high = (rounded_in(each, *ends) for each in ends)
     if found.shown:
+        gain, low, high = (each.lstrip("+") for each in (gain, low, high))
         return (
-            f"Gain shown: for this checkpoint {result.metric} is {better} by {size} on {data} at {where} "
-            f"than at τ = 1 ({_interval(found)})."
+            f"Gain shown: for this checkpoint {result.metric} is {better} by {gain} on {data} at {where} "
+            f"than at τ = 1 ({sure} {low} to {high})."
         )
+    told = f"No gain shown: for this checkpoint the gain {gain_at} is {gain}"
     if found.on == "validate":
-        return (
-            f"No gain shown: for this checkpoint {result.metric} is {better} by {size} at {where} than at "
-            f"τ = 1, but on the validation data, which chose it ({_interval(found)}, optimistic)."
-        )
-    return (
-        f"No gain shown: for this checkpoint {result.metric} gains {rounded_in(found.gain, *ends)} on {data} "
-        f"at {where} over τ = 1 ({_interval(found)})."
-    )
-
-
-def _interval(found: Evaluated) -> str:
-    assert found.interval is not None
-    low, high = (
-        rounded_in(end, found.gain, found.interval.low, found.interval.high)
-        for end in (found.interval.low, found.interval.high)
-    )
-    return f"{100 * found.confidence:.4g} % interval {low} to {high}"
+        return f"{told}, but on {data}, which chose it ({sure} {low} to {high}, optimistic)."
+    return f"{told} on {data} ({sure} {low} to {high})."
 
 
 def _values(result: StudyResult, found: Evaluated) -> str:

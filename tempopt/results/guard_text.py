@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -27,23 +27,32 @@ def guard_lines(verdict: Verdict) -> list[str]:
         return []
     lines = [guard_line(guard) for guard in verdict.guards]
     if verdict.total.significant and not verdict.guards_kept:
-        lines.append(f"the winner is not recommended: {not_kept(verdict.guards)}.")
+        lines.append(f"the winner is not recommended: it {not_kept(verdict.guards)}.")
     return lines
 
 
-def not_kept(guards: Sequence[Guard]) -> str:
-    """Return which guards are broken, and which are not shown to be kept."""
-    broken = [guard.name for guard in guards if guard.state == "broken"]
-    undecided = [guard.name for guard in guards if guard.in_the_way and guard.name not in broken]
-    why = [f"it breaks the guard on {' and '.join(broken)}"] if broken else []
-    if undecided:
-        why.append(f"it is not shown to keep the guard on {' and '.join(undecided)}")
+def not_kept(guards: Iterable[Guard]) -> str:
+    """Return which guards stand in the way: ``breaks the guard on val_loss (+20.0 %, limit +5 %)``."""
+    each = [guard for guard in guards if guard.in_the_way]
+    broken = [_measured(guard) for guard in each if guard.state == "broken"]
+    unmeasured = [guard for guard in each if guard.state == "not_measured"]
+    others = [_measured(guard) for guard in each if guard.state not in ("broken", "not_measured")]
+    why = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
+    why += [f"is not shown to keep the guard on {' and '.join(others)}"] if others else []
+    why += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
     return ", and ".join(why)
+
+
+def _measured(guard: Guard) -> str:
+    """Return the name of a guard, by how much what it guards has changed, and the limit of that."""
+    change = "" if guard.change is None else f"{_change(guard, guard.change)}, "
+    return f"{guard.name} ({change}limit {_limit(guard)})"
 
 
 def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the baseline") -> str:
     """Return what is said of one guard, and how the two that it compares are called."""
-    head = f"guard on {_CALLED.get(guard.name, guard.name)} ({guard.text}): {_STATES[guard.state]}"
+    called = _CALLED.get(guard.name, guard.name)
+    head = f"guard on {called} (limit {_limit(guard)}): {_STATES[guard.state]}"
     test = guard.answer
     if test is None:
         return f"{head}, since {guard.why}."
@@ -54,9 +63,13 @@ def guard_line(guard: Guard, arm: str = "the winner", reference: str = "the base
         if guard.diverged == test.n_pairs:
             # all of the values that it counts with are the other arm's
             return f"{head}: {diverged.removeprefix('; ')}."
-    interval = f"{_change(guard, guard.low)} to {_change(guard, guard.high)}"
+    high = _change(guard, guard.high)
+    low = _change(guard, guard.low).removesuffix(f" {high.rpartition(' ')[2]}")
     level = f"{100 * test.confidence:.4g} % interval"
-    return f"{head}: {_change(guard, guard.change)} ({level} {interval}; {test.n_pairs} pairs{diverged})."
+    runs = "timings of both by turns" if guard.name == STEP_TIME else "seeds"
+    return (
+        f"{head}: {_change(guard, guard.change)} ({level} {low} to {high}; {test.n_pairs} {runs}{diverged})."
+    )
 
 
 def guards_json(verdict: Verdict) -> list[dict[str, Any]]:
@@ -81,6 +94,12 @@ def guard_json(guard: Guard) -> dict[str, Any]:
         "why": guard.why,
         "headroom": test and {name: _finite(value) for name, value in asdict(test).items()},
     }
+
+
+def _limit(guard: Guard) -> str:
+    """Return how far the winner may be from the baseline: ``+5 %``, ``−0.02``, ``+10 ms``."""
+    scale, unit = (100.0, " %") if guard.text.endswith("%") else _SCALES.get(guard.name, (1.0, ""))
+    return f"{'+' if guard.side == 'most' else '−'}{guard.margin * scale:.4g}{unit}"
 
 
 def _change(guard: Guard, value: float | None) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tempopt.confirmation.guards import Guard
+from tempopt.confirmation.inference import Tuned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
-from tempopt.confirmation.widening import Widening
+from tempopt.confirmation.widening import Widening, at_ends
+from tempopt.results.guard_text import not_kept
 from tempopt.results.wording import (
     confidence,
     duration,
     numbers,
+    numbers_of_size,
     parameters_text,
     plan_text,
-    rounded,
     signed,
+    size,
     temperature_text,
+    unsigned,
 )
 from tempopt.temperature import CREDITED
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 HEAD = "What to do: "
 """What the recommendation begins with wherever it is printed."""
+_PAIRS = "a pair is one fresh seed, trained with the winner and with what it is compared with"
 
 
 def recommendation_line(result: StudyResult, storage: str = "") -> str | None:
@@ -65,17 +68,21 @@ def _now(result: StudyResult, verdict: Verdict, found: Recommendation, where: st
 def _train(verdict: Verdict, found: Recommendation) -> str:
     constant = found.now == "train_at_constant"
     how = "at a constant temperature" if constant else "with a schedule"
-    where = f"at {plan_text(found.plan)}" if found.plan is not None else "at its last temperature"
-    if constant and found.plan is None:
-        where = "at the same temperature"
-    text = f"train {how}: {temperature_text(found.parameters)}. Evaluate {where}"
+    tuned = None if verdict.inference_only is None else verdict.inference_only.winner
+    where = "at the same temperature" if constant else "at its last temperature"
+    if found.plan is not None and tuned is not None:
+        where = (
+            f"at {plan_text(found.plan)} ({best_of(tuned)}), which gains its models another "
+            f"{size(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
+        )
+    text = f"train {how}: {temperature_text(found.parameters)}. Evaluate {where}."
     if found.parameters == verdict.params:
         simpler = _passed_over(found) or " Nothing simpler is shown to do as well."
-        return f"{text}.{simpler}"
+        return f"{text} That is the winner of the search.{simpler}"
     test = None if found.gain is None else found.gain.paired
-    gain = "" if test is None else f" That gains {signed(test)} over τ = 1 ({numbers(test)})."
-    winner = _without_winner(verdict) or f" The winner is not shown to be better than this{_by(found)}."
-    return f"{text}.{gain}{winner}{_passed_over(found)}"
+    gain = "" if test is None else f" That gains {size(test)} over τ = 1 ({numbers_of_size(test)})."
+    winner = _without_winner(verdict) or _no_better(verdict, found, "has more parts")
+    return f"{text}{gain}{winner}{_passed_over(found)}"
 
 
 def _inference_only(verdict: Verdict, found: Recommendation) -> str:
@@ -83,16 +90,20 @@ def _inference_only(verdict: Verdict, found: Recommendation) -> str:
     others = _others(found)
     # what was tuned for τ = 1 may not be what a person trains with so far
     train = f"train at τ = 1{others} (tuned for τ = 1)" if others else "train as before, at τ = 1"
+    assert verdict.inference_only is not None
+    gain = found.gain.paired
     text = (
-        f"{train}, and evaluate at {plan_text(found.plan)}. That gains {signed(found.gain.paired)} "
-        f"({numbers(found.gain.paired)})."
+        f"{train}, and evaluate at {plan_text(found.plan)} ({best_of(verdict.inference_only.baseline)}). "
+        f"That gains {size(gain)} ({numbers_of_size(gain)})"
     )
-    if verdict.total.significant:
-        end = f"is not shown to be worth more{_by(found)}"
-    else:
-        end = "is not shown to gain anything"
-    training = _without_winner(verdict) or f" Training at another temperature {end}."
-    return f"{text}{training}{_passed_over(found)}"
+    if not verdict.total.significant:
+        return (
+            f"{text}, while the winner of the search, which is trained at another temperature, is not shown "
+            f"to gain anything.{_passed_over(found)}"
+        )
+    needs = "needs training at another temperature"
+    winner = _without_winner(verdict) or _no_better(verdict, found, needs)
+    return f"{text}.{winner}{_passed_over(found)}"
 
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
@@ -105,8 +116,7 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
     tuned = f", with {others} (tuned for τ = 1)" if others else ""
     text = f"change nothing: train and evaluate at τ = 1{tuned}."
     if verdict.total.significant and not verdict.guards_kept:
-        but = _without_winner(verdict).removeprefix(" The").removesuffix(".")
-        return f"{text} The gain is shown, but the{but}.{_passed_over(found)}"
+        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{_passed_over(found)}"
     if verdict.total.significant:
         return (
             f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
@@ -119,10 +129,13 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
         return f"{text} No temperature is shown to gain anything."
     if verdict.total.worse:
         return f"{text} The winner of the search is shown to be worse."
-    above = rounded(found.excluded, verdict.total.paired).lstrip("+")
+    above = unsigned(found.excluded, verdict.total.paired)
     text += f" A gain of the winner above {above} is excluded ({confidence(verdict.total.paired)})."
     if not found.min_gain:
-        return f"{text} If a smaller gain is worth more pairs to you, set study.min_gain to see how many."
+        return (
+            f"{text} If a smaller gain is worth more pairs to you ({_PAIRS}), set study.min_gain to see how "
+            "many."
+        )
     if found.excluded < found.min_gain:
         return f"{text} That is less than study.min_gain, {result.spec.study.min_gain}."
     return text
@@ -137,7 +150,7 @@ def _more_pairs(result: StudyResult, found: Recommendation, where: str) -> str:
     gain = f"{result.spec.study.min_gain}{_in_units(result, found)}"
     return (
         f"it is not decided whether there is a gain of {gain} (study.min_gain)."
-        f" If there is, {pairs.pairs} more pairs ({cost}) show it with a chance of 80 %: "
+        f" If there is, {pairs.pairs} more pairs ({cost}; {_PAIRS}) show it with a chance of 80 %: "
         f"`tempopt resume {where} --pairs +{pairs.pairs}`. Until they are trained, change "
         f"nothing.{_passed_over(found)}"
     )
@@ -177,7 +190,65 @@ def _without_winner(verdict: Verdict) -> str:
     """Return a sentence on the guards that the winner is not recommended for; empty if there are none."""
     if not verdict.total.significant or verdict.guards_kept:
         return ""
-    return f" The winner {_broken(guard for guard in verdict.guards if guard.in_the_way)}."
+    gain = f"gains {size(verdict.total.paired)}"
+    return f" The winner of the search {gain}, but is not recommended: it {not_kept(verdict.guards)}."
+
+
+def _no_better(verdict: Verdict, found: Recommendation, why: str) -> str:
+    """Return how the winner's gain and what is recommended in its place go together."""
+    by = f" by {found.min_gain:.3g} or more" if found.min_gain else ""
+    over = None if found.winner is None else found.winner.paired
+    difference = "" if over is None else f" (winner less this: {signed(over)}, {numbers(over)})"
+    worse = found.winner is not None and found.winner.worse
+    compared = "is worse than this" if worse else f"is not shown to be better than this{by}"
+    return (
+        f" The winner of the search gains {size(verdict.total.paired)}, but {why} and "
+        f"{compared}{difference}, so the simpler change is recommended."
+    )
+
+
+def best_of(tuned: Tuned) -> str:
+    """Return what a temperature at inference was chosen from, and on what data."""
+    return f"the best of {len(tuned.curve)} tried on the validation data"
+
+
+def choice_text(tuned: Tuned, confirmed_on: str) -> str:
+    """Return the grid that a temperature at inference was chosen from, and the seeds that chose it."""
+    constants = [plan.removeprefix("constant=") for plan in tuned.curve if plan.startswith("constant=")]
+    levels = [float(each.partition(",")[0]) for each in constants]
+    scaling = ", with and without length scaling" if any("," in each for each in constants) else ""
+    seeds = (
+        "of these models"
+        if confirmed_on == "test"
+        else "of every other fresh seed; what it gains is counted on the other seeds"
+    )
+    return (
+        f"{plan_text(tuned.plan)} has the best mean of {len(tuned.curve)} on the validation data {seeds}: "
+        f"a "
+        f"log-spaced grid of constants from {min(levels):.4g} to {max(levels):.4g}{scaling}, the winner's "
+        "final temperature, and the temperature of the training."
+    )
+
+
+def ends_text(result: StudyResult, verdict: Verdict) -> str:
+    """Return which of the winner's values lie at the end of their range and are not to be widened, and why.
+
+    Empty if there are none: what is to be widened is named in the recommendation.
+    """
+    found = verdict.recommendation
+    widened = {each.name for each in found.widen} if found is not None else set()
+    ends = [each.name for each in at_ends(verdict.params, result.spec) if each.name not in widened]
+    if found is None or not ends:
+        return ""
+    if not verdict.total.significant:
+        why = "no gain is shown there"
+    elif found.now == "inference_only":
+        why = "training at τ = 1 is recommended"
+    elif found.now == "change_nothing":
+        why = "the winner is not recommended"
+    else:
+        why = "something simpler than the winner is recommended"
+    return f"; at the end of the searched range: {', '.join(ends)} (not to be widened, since {why})"
 
 
 def _passed_over(found: Recommendation) -> str:
@@ -190,33 +261,13 @@ def _in_the_way(each: PassedOver) -> str:
         what = f"Training at τ = 1 and evaluating at {plan_text(each.plan)}"
     else:
         what = f"Training with {temperature_text(each.parameters)}"
-    return f"{what} gains as well, but {_broken(each.guards)}"
-
-
-def _broken(guards: Iterable[Guard]) -> str:
-    """Return how guards stand in the way, ``breaks the guard on val_loss``."""
-    each = list(guards)
-    broken = [guard.name for guard in each if guard.state == "broken"]
-    unmeasured = [guard for guard in each if guard.state == "not_measured"]
-    others = [guard.name for guard in each if guard.state not in ("broken", "not_measured")]
-    why = [f"breaks the guard on {' and '.join(broken)}"] if broken else []
-    why += [f"is not shown to keep the guard on {' and '.join(others)}"] if others else []
-    why += [f"was not tested on the guard on {guard.name}, since {guard.why}" for guard in unmeasured]
-    return ", and ".join(why)
+    return f"{what} gains as well, but {not_kept(each.guards)}"
 
 
 def _others(found: Recommendation) -> str:
     """Return the ordinary parameters to train with, ` with lr=0.002`; empty if there are none."""
     others = {name: value for name, value in found.parameters.items() if name not in CREDITED}
     return f" with {parameters_text(others)}" if others else ""
-
-
-def _by(found: Recommendation) -> str:
-    """Return the end of a sentence on what the winner is not shown to be better by."""
-    if found.winner is None:
-        return ""
-    by = f" by {found.min_gain:.3g} or more" if found.min_gain else ""
-    return f"{by} ({signed(found.winner.paired)}, {numbers(found.winner.paired)})"
 
 
 def _in_units(result: StudyResult, found: Recommendation) -> str:

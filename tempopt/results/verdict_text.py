@@ -10,20 +10,20 @@ from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
-from tempopt.confirmation.widening import at_ends
 from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
-from tempopt.results.recommendation_text import recommendation_line
+from tempopt.results.recommendation_text import choice_text, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
     confidence,
     duration,
     numbers,
+    numbers_of_size,
     parameters_text,
     plan_text,
-    rounded,
     signed,
     size,
+    unsigned,
 )
 from tempopt.statistics.failure_rates import Rate
 from tempopt.statistics.fieller import Ratio
@@ -75,6 +75,8 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines = [headline(result)]
         lines += [f"  {line}" for line in (recommendation_line(result, storage),) if line is not None]
         lines += [f"  {line}" for line in [_winner(verdict, result), *round_lines(result)]]
+        if result.direction == "minimize" and not verdict.at_one:
+            lines.append(f"  a gain or difference with + is better: a lower {result.metric}.")
         lines += [f"  {line}" for line in compared_lines(result)]
         lines += _caveats(verdict)
         lines += _constant_lines(verdict, result)
@@ -115,27 +117,25 @@ def _told(result: StudyResult, verdict: Verdict) -> str:
     where += TESTS[verdict.test]
     if verdict.total.significant:
         change = f"{_better(result)} by {size(test)} with the winner of the search than with τ = 1"
-        return f"{result.metric} is {change} ({numbers(test)}; {where})."
+        return f"{result.metric} is {change} ({numbers_of_size(test)}; {where})."
     if verdict.at_one:
         return f"the best that the search has found in {result.metric} is τ = 1 itself ({where})."
     if verdict.total.worse:
         # the more cautious is the smaller loss
         least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
         change = f"the winner of the search is worse than τ = 1, by {size(least)}"
-        return f"in {result.metric} {change} ({numbers(least)}; {where})."
+        return f"in {result.metric} {change} ({numbers_of_size(least)}; {where})."
     if verdict.untrained:
         return (
             f"τ = 1 diverged on every seed, so what the winner of the search gains over it in "
             f"{result.metric} cannot be told ({where})."
         )
-    change = f"the winner of the search gains {signed(test)} in {result.metric} over τ = 1"
-    return f"{change} ({numbers(test)}; {where})."
+    gain = f"the gain of the winner of the search over τ = 1 in {result.metric} is {signed(test)}"
+    return f"{gain} ({numbers(test)}; {where})."
 
 
 def _winner(verdict: Verdict, result: StudyResult) -> str:
-    text = f"winner of the search: {parameters_text(verdict.params)}"
-    ends = [each.name for each in at_ends(verdict.params, result.spec)]
-    return f"{text}; at the end of its range: {', '.join(ends)}" if ends else text
+    return f"winner of the search: {parameters_text(verdict.params)}{ends_text(result, verdict)}"
 
 
 def compared_lines(result: StudyResult) -> list[str]:
@@ -148,7 +148,7 @@ def compared_lines(result: StudyResult) -> list[str]:
     found = verdict.recommendation
     # where nothing is to be changed the recommendation says it
     if found is not None and found.excluded is not None and found.action != "change_nothing":
-        above = rounded(found.excluded, total.paired).lstrip("+")
+        above = unsigned(found.excluded, total.paired)
         lines.append(f"a gain of the winner above {above} is excluded ({confidence(total.paired)}).")
     if total.lost:
         lines.append(
@@ -256,9 +256,9 @@ def _caveats(verdict: Verdict) -> list[str]:
             end = "; so the gain does not count" if more and answer.paired.significant else ""
             lines.append(f"  the winner diverged on {counts} (counted with the worst value reached){end}.")
     if total.dropped:
-        lines.append(f"  pairs left out, a run of theirs having failed on every attempt: {total.dropped}.")
+        lines.append(f"  seeds left out, a run of theirs having failed on every attempt: {total.dropped}.")
     if math.isinf(total.paired.ci_low):
-        lines.append("  too few pairs for a finite interval; give study.seeds.confirm more.")
+        lines.append("  too few seeds for a finite interval; give study.seeds.confirm more.")
     return lines
 
 
@@ -279,8 +279,8 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     own = verdict.constant_twin_params
     if own is not None and verdict.over_constant_twin is not None and not verdict.is_constant:
         name = (
-            f"the winner with constant τ = {own['temperature_init']:.4g} in place of its schedule, all else "
-            "as in the winner"
+            f"the winner with constant τ = {own['temperature_init']:.4g} in place of its schedule (of "
+            "constants that span it the best on the choosing seeds), all else as in the winner"
         )
         said.append(f"{name}: {_compared(verdict.over_constant_twin)}")
     if not said:
@@ -319,6 +319,7 @@ def _inference_lines(verdict: Verdict) -> list[str]:
         )
         share = "." if apart else _share(found.share, twin.answer.paired)
         lines.append(f"  inference only ({text}): {_compared(found.answer)}{share}")
+        lines.append(f"    {choice_text(found.baseline, verdict.confirmed_on)}")
     if apart and found.share is not None:
         text = (
             f"the same of models trained at τ = 1 with the winner's other parameters, {plan_text(twin.plan)}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tempopt.confirmation.evaluations import WINNER
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.statistics.paired_tests import PairedTest
 from tempopt.temperature import NEUTRAL
@@ -29,12 +30,24 @@ def confidence(test: PairedTest) -> str:
 
 
 def size(test: PairedTest) -> str:
-    """Return the gain without its sign."""
-    return rounded(abs(test.gain), test).lstrip("+")
+    """Return the gain without its sign, for a sentence that says in words which way it goes."""
+    return unsigned(abs(test.gain), test)
+
+
+def numbers_of_size(test: PairedTest) -> str:
+    """Return the interval of :func:`size`, and p."""
+    ends = (test.ci_low, test.ci_high) if test.gain >= 0 else (-test.ci_high, -test.ci_low)
+    low, high = (unsigned(end, test) for end in ends)
+    return f"{confidence(test)} interval {low} to {high}, p = {test.p_value:.2g}"
+
+
+def unsigned(value: float, test: PairedTest) -> str:
+    """Return the value as :func:`rounded` does, without a plus."""
+    return rounded(value, test).lstrip("+")
 
 
 def signed(test: PairedTest) -> str:
-    """Return the gain with its sign."""
+    """Return the gain with its sign, for a sentence that does not say which way it goes."""
     return rounded(test.gain, test)
 
 
@@ -87,6 +100,6 @@ def plan_text(plan: str) -> str:
     """Return what a plan of inference is called in a sentence."""
     if plan == AS_TRAINED:
         return "the temperature of the training"
-    if plan == "winner":
+    if plan == WINNER:
         return "the winner's final temperature"
     return "τ = " + plan.removeprefix("constant=").replace(",length_scaling=", " with length scaling ")

@@ -344,8 +344,12 @@ def test_a_variant_is_tested_on_the_guards_against_the_reference(
     assert found.variants[0].better and (found.best is not None) == (state == "kept")
     assert found.outcome == outcome
     last = comparison_text._of_guards(found.variants[0], found)[-1]
-    assert last.endswith("is not to be taken: it breaks the guard on val_loss.") == (state == "broken")
-    assert last.endswith("it is not shown to keep the guard on val_loss.") == (state == "not_shown")
+    assert last.endswith("is not to be taken: it breaks the guard on val_loss (+50.0 %, limit +5 %).") == (
+        state == "broken"
+    )
+    assert last.endswith("it is not shown to keep the guard on val_loss (+5.00 %, limit +5 %).") == (
+        state == "not_shown"
+    )
 
 
 def test_a_guard_on_the_time_of_a_step_is_refused_in_a_comparison() -> None:

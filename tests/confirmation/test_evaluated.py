@@ -116,7 +116,7 @@ def test_the_verdict_says_both_values_the_interval_and_of_what_it_is(make_result
     lines = verdict_lines(make_result())
     text = "\n".join(lines)
     assert lines[0].startswith("Gain shown: for this checkpoint val_loss is lower by 0.")
-    assert "on the test data at τ = 0.5 than at τ = 1 (95 % interval +0." in lines[0]
+    assert "on the test data at τ = 0.5 than at τ = 1 (95 % interval 0." in lines[0]
     assert "of 5 evaluations, val_loss is on the validation data " in text
     assert "paired bootstrap over 60 items of the test data; of this checkpoint, not over seeds" in text
     assert "chosen on the validation data, estimated on the test data, which chose nothing." in text
@@ -131,7 +131,10 @@ def test_without_test_data_the_estimate_is_said_to_be_optimistic(make_result: An
     ):
         found, lines = result.evaluated, verdict_lines(result)
         assert found.on == "validate" and found.interval.low > 0 and not found.shown
-        assert lines[0].startswith("No gain shown: for this checkpoint val_loss is lower by")
+        assert lines[0].startswith(
+            "No gain shown: for this checkpoint the gain in val_loss at τ = 0.5 over τ = 1 is +0."
+        )
+        assert ", but on the validation data, which chose it (95 % interval +0." in lines[0]
         assert "optimistic" in lines[0]
         assert f"  chosen and estimated on the validation data, {why}. Its gain there is optimistic." in lines
         assert result.to_json()["evaluated"]["optimistic"] is True
@@ -142,7 +145,7 @@ def test_without_test_data_the_estimate_is_said_to_be_optimistic(make_result: An
 def test_a_small_difference_is_no_gain(make_result: Any) -> None:
     result = make_result(gain=0.0005)
     assert result.evaluated.interval.low < 0 and not result.evaluated.shown
-    assert verdict_lines(result)[0].startswith("No gain shown: for this checkpoint val_loss gains ")
+    assert verdict_lines(result)[0].startswith("No gain shown: for this checkpoint the gain in val_loss ")
 
 
 def test_where_no_temperature_is_better_tau_1_is_the_choice(make_result: Any) -> None:

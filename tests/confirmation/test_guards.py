@@ -140,7 +140,7 @@ def test_an_arm_that_has_no_value_of_its_own_is_given_no_number(
     told = measured(whole_study, {**losses(1.0), "search": [math.nan] * 8})
     (guard,) = concluded(make_spec(guards={"val_loss": "no worse than 300%"}), whole_study, told).guards
     assert guard_line(guard) == (
-        "guard on val_loss (no worse than 300%): not shown to be kept: the winner diverged on 8 of 8 seeds, "
+        "guard on val_loss (limit +300 %): not shown to be kept: the winner diverged on 8 of 8 seeds, "
         "the baseline on 0."
     )
 

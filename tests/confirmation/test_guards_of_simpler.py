@@ -45,14 +45,15 @@ def test_inference_is_recommended_where_it_keeps_the_guards_whatever_the_winner_
     assert found is not None and (found.action, found.plan) == ("inference_only", "constant=0.5")
     assert found.passed_over == ()
     text = recommendation_text(result_of(spec, whole_study, told, state="done"))
-    assert ("The winner breaks the guard on val_loss." in text) == (winner > 1.1)
+    broken = "but is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %)."
+    assert (f"The winner of the search gains 0.1035, {broken}" in text) == (winner > 1.1)
 
 
 @pytest.mark.parametrize(
     ("loss", "state", "words"),
     [
-        (1.2, "broken", "breaks the guard on val_loss."),
-        (1.05, "not_shown", "is not shown to keep the guard on val_loss."),
+        (1.2, "broken", "breaks the guard on val_loss (+20.0 %, limit +5 %)."),
+        (1.05, "not_shown", "is not shown to keep the guard on val_loss (+5.00 %, limit +5 %)."),
         (None, "not_measured", f"was not tested on the guard on val_loss, since {NOT_THERE}."),
     ],
 )

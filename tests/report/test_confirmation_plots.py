@@ -116,7 +116,7 @@ def test_pairs_that_were_added_go_on_counting_the_seeds() -> None:
     parts = {each.confidence for each in data.others if each.name.startswith("without")}
     assert list(parts) == pytest.approx([0.96])
     assert (
-        "99.5 % intervals, those of the winner's parts 96 %, from before pairs were added" in data.caption()
+        "99.5 % intervals, those of the winner's parts 96 %, from before seeds were added" in data.caption()
     )
     assert plots.entropy_data(result).runs == {"search": 12, "baseline": 12}
     assert [run.pair for run in plots.pruning_check_data(result).runs] == list(range(12))

@@ -20,7 +20,9 @@ from tests.report.made_study import World, make
 def test_a_gain_whose_winner_breaks_a_guard_is_not_said_without_it(confirmed: StudyResult) -> None:
     assert confirmed.verdict is not None
     assert answer(confirmed) == GAIN
-    guard = Guard(name="val_loss", text="no worse than 5%", state="broken", side="most", why="it diverged")
+    guard = Guard(
+        name="val_loss", text="no worse than 5%", state="broken", side="most", margin=0.05, why="it diverged"
+    )
     broken = replace(confirmed, verdict=replace(confirmed.verdict, guards=(guard,)))
     assert answer(broken) == "Gain shown, but a guard is not kept"
     assert verdict(broken)[0].startswith("val_accuracy is higher by")
@@ -32,8 +34,8 @@ def test_no_gain_beside_a_gain_at_inference_says_which_is_not_shown() -> None:
     assert result.verdict is not None and not result.verdict.total.significant
     assert in_short(result) == "change the temperature at inference only"
     assert answer(result) == "No gain shown by training at another temperature"
-    assert verdict(result)[0].startswith("The winner of the search gains")
-    said = f"{answer(result)}: the winner of the search gains "
+    assert verdict(result)[0].startswith("The gain of the winner of the search over τ = 1 in ")
+    said = f"{answer(result)}: the gain of the winner of the search over τ = 1 in "
     assert verdict_lines(result)[0].startswith(said)
     assert f"# {said}" in to_python(result) and f"# {said}" in to_yaml(result)
     assert escaped(said.strip()) in written(result)

@@ -74,6 +74,7 @@ def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carried: Carr
     assert (asked.command, asked.name) == ("resume", result.name)
     added = more_pairs(result.runs, result.spec, asked.pairs)
     assert f"{asked.pairs} more pairs ({len(added)} runs, " in todo
+    assert "; a pair is one fresh seed, trained with the winner and with what it is compared with)" in todo
 
 
 def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried: Carried) -> None:
@@ -103,11 +104,11 @@ def test_a_winner_that_breaks_a_guard_is_named_as_that_wherever_it_is_told(carri
     assert verdict_lines(result)[0].startswith(f"{answer}: val_accuracy is higher by ")
     assert todo == (
         "Change nothing: train and evaluate at τ = 1. The gain is shown, but the winner breaks the guard on "
-        "val_loss."
+        "val_loss (+16.6 %, limit +0.5 %)."
     )
     assert not commands
-    (end,) = [each for each in verdict_lines(result) if "not recommended" in each]
-    assert end.endswith("it breaks the guard on val_loss.")
+    (end,) = [each for each in verdict_lines(result) if "the winner is not recommended: " in each]
+    assert end.endswith("it breaks the guard on val_loss (+16.6 %, limit +0.5 %).")
 
 
 def test_a_gain_at_inference_alone_is_not_contradicted(carried: Carried) -> None:
@@ -117,3 +118,4 @@ def test_a_gain_at_inference_alone_is_not_contradicted(carried: Carried) -> None
     assert answer == "No gain shown by training at another temperature"
     assert verdict_lines(result)[0].startswith(f"{answer}: ")
     assert todo.startswith("Train as before, at τ = 1") and typed(command).command == "export"
+    assert "while the winner of the search, which is trained at another temperature, is not shown to " in todo

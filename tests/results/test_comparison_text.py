@@ -53,7 +53,7 @@ def gaining(**gains: float) -> Any:
 def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None:
     lines = verdict_lines(make_result(gaining(B=0.1)))
     assert lines[0].startswith(
-        "Gain shown: val_accuracy is higher by 0.115 with B than with A (96 % interval +"
+        "Gain shown: val_accuracy is higher by 0.115 with B than with A (96 % interval 0.0"
     )
     assert lines[0].endswith("; 4 fresh seeds, test data, paired t-test).")
     assert lines[1:3] == ["  A, the reference: the spec as it stands", "  B: lr=0.1"]
@@ -64,13 +64,15 @@ def test_a_gain_is_said_with_its_numbers_and_both_sets(make_result: Any) -> None
 def test_a_loss_and_no_difference_are_told_apart(make_result: Any) -> None:
     worse = verdict_lines(make_result(gaining(B=-0.1)))[0]
     assert worse.startswith("No gain shown: B is worse: val_accuracy is lower by 0.115 with B than with A (")
+    # the words say which way, so no number has a sign
+    assert "+" not in worse and "−" not in worse
     assert not any("compatible" in line for line in verdict_lines(make_result(gaining(B=-0.1))))
     lower = verdict_lines(make_result(gaining(B=0.1), study__direction="minimize"))[0]
     assert lower.startswith("No gain shown: B is worse: val_accuracy is higher by 0.115 with B than with A (")
     better = verdict_lines(make_result(gaining(B=-0.1), study__direction="minimize"))[0]
     assert better.startswith("Gain shown: val_accuracy is lower by 0.115 with B than with A (")
     lines = verdict_lines(make_result(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
-    assert lines[0].startswith("No gain shown: B gains +0.0 in val_accuracy over A (96 % interval −")
+    assert lines[0].startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (96 % interval −")
     assert any("a gain above" in line and "is excluded (96 %)" in line for line in lines)
 
 
@@ -108,7 +110,7 @@ def test_what_is_odd_about_the_runs_is_said(make_result: Any) -> None:
 
     text = "\n".join(verdict_lines(make_result(worth, study__confirm_on="validate")))
     assert "B diverged on 1 of 3 seeds, A on 0 (counted with the worst value reached)" in text
-    assert "pairs of B left out, a run of theirs having failed on every attempt: 1." in text
+    assert "seeds of B left out, a run of theirs having failed on every attempt: 1." in text
     assert "compared on the validation data." in text
     assert "failed on every attempt: 1 (confirm 1: gone)." in text
 

@@ -238,7 +238,7 @@ def test_what_is_recommended_is_exported_and_the_winner_when_asked_for(
     compile(code, "export", "exec")
     for text in (config, code):
         assert "# What tempopt's study 'pairs' recommends" in text
-        assert "# What to do: train as before, at τ = 1, and evaluate at τ = 0.5." in text
+        assert "# What to do: train as before, at τ = 1, and evaluate at τ = 0.5 (the best of " in text
         assert "trained.ckpt" in text and "temperature_init=4" not in text
     assert yaml.safe_load(config)["model"]["init_args"]["temperature_init"] == 0.5
     assert "LoadCallback(path='trained.ckpt')" in code
@@ -266,7 +266,12 @@ def test_where_nothing_is_to_be_changed_the_baseline_is_exported(
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
-    make_spec: Any, whole_study: list[TicketRow], result_of: Any, own_module: None, tmp_path: Path
+    make_spec: Any,
+    whole_study: list[TicketRow],
+    measure_baseline: Any,
+    result_of: Any,
+    own_module: None,
+    tmp_path: Path,
 ) -> None:
     import torch
 
@@ -280,7 +285,7 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
         "attach": {"layers": "auto"},
     }
     at_half = {"temperature_init": 0.5}
-    result = result_of(make_spec(sections), whole_study)
+    result = result_of(make_spec(sections), whole_study, measure_baseline(whole_study))
     only = recommending(
         result, action="inference_only", now="inference_only", parameters={}, at_inference=at_half,
         plan="constant=0.5", gain=result.verdict.total,

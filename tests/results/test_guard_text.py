@@ -38,10 +38,10 @@ def test_a_guard_that_is_kept_is_told_with_its_interval(
 ) -> None:
     kept, unmeasured = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
     assert kept == (
-        "guard on val_loss (no worse than 5%): kept: +1.00 % (96 % interval +0.97 % to +1.03 %; 8 pairs)."
+        "guard on val_loss (limit +5 %): kept: +1.00 % (96 % interval +0.97 to +1.03 %; 8 seeds)."
     )
     assert unmeasured == (
-        "guard on the peak memory of a GPU (<= +5%): not measured, since no pair of confirming runs was "
+        "guard on the peak memory of a GPU (limit +5 %): not measured, since no pair of confirming runs was "
         "trained on GPUs."
     )
 
@@ -50,8 +50,8 @@ def test_a_winner_that_breaks_a_guard_is_not_recommended(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
     broken, _, said = guard_lines_of(result(make_spec, result_of, whole_study, 2.4))
-    assert broken.startswith("guard on val_loss (no worse than 5%): broken: +20.0 % (96 % interval +")
-    assert said == "the winner is not recommended: it breaks the guard on val_loss."
+    assert broken.startswith("guard on val_loss (limit +5 %): broken: +20.0 % (96 % interval +")
+    assert said == ("the winner is not recommended: it breaks the guard on val_loss (+20.0 %, limit +5 %).")
 
 
 def test_no_winner_is_spoken_of_where_no_gain_is_shown(
@@ -82,6 +82,15 @@ def test_absolute_guards_are_told_in_their_unit(
     verdict = result(make_spec, result_of, whole_study, 2.02).verdict
     assert verdict is not None
     guard = dataclasses.replace(
-        verdict.guards[0], name="step_time", text="<= +0.01", change=0.0123, low=-0.001, high=0.02
+        verdict.guards[0],
+        name="step_time",
+        text="<= +0.01",
+        margin=0.01,
+        change=0.0123,
+        low=-0.001,
+        high=0.02,
     )
-    assert "+12.3 ms (96 % interval −1 ms to +20 ms" in guard_line(guard)
+    assert guard_line(guard) == (
+        "guard on the time of a training step (limit +10 ms): kept: +12.3 ms (96 % interval −1 to +20 ms; 8 "
+        "timings of both by turns)."
+    )

@@ -50,22 +50,29 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     lines = verdict_lines(result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done"))
-    first, todo, winner, constant, inference, difference, init, cost = lines
+    first, todo, winner, constant, inference, choice, difference, init, cost = lines
     assert first.startswith(
         "Gain shown: val_accuracy is higher by 0.1035 with the winner of the search than with τ = 1"
     )
-    assert "96 % interval +0.1013 to +0.1057" in first and "p = 9.5e-13" in first
+    assert "96 % interval 0.1013 to 0.1057" in first and "p = 9.5e-13" in first
     assert "8 fresh seeds, measured on the test data, paired t-test" in first
     assert todo.startswith("  What to do: widen the range of temperature_init from 0.25 - 4 to ")
     assert todo.endswith(
-        "Until then: train at a constant temperature: τ = 4. Evaluate at the same temperature. Nothing "
-        "simpler is shown to do as well. As code: `tempopt export pairs`."
+        "Until then: train at a constant temperature: τ = 4. Evaluate at the same temperature. That "
+        "is the winner of the search. Nothing simpler is shown to do as well. As code: `tempopt export "
+        "pairs`."
     )
-    assert winner == "  winner of the search: temperature_init=4; at the end of its range: temperature_init"
+    # what is to be widened is said above
+    assert winner == "  winner of the search: temperature_init=4"
     assert "against the best constant temperature of 4 runs (temperature_init=3): +0.0517" in constant
     assert constant.endswith(": the winner is a constant.")
     assert "winner's final temperature" in inference and inference.endswith(
         "29 % of the winner's gain (96 % interval 28 to 30 %)."
+    )
+    assert choice == (
+        "    the winner's final temperature has the best mean of 18 on the validation data of these models: "
+        "a log-spaced grid of constants from 0.0625 to 16, the winner's final temperature, and the "
+        "temperature of the training."
     )
     assert difference.startswith(
         "  the winner against models trained at τ = 1, evaluated at the winner's final temperature: +0.0735 "
@@ -86,6 +93,14 @@ def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRo
     )
 
 
+def test_a_study_of_a_loss_says_which_sign_is_better(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any
+) -> None:
+    said = "  a gain or difference with + is better: a lower val_loss."
+    assert said in verdict_lines(result_of(make_spec(direction="minimize", metric="val_loss"), whole_study))
+    assert not any("is better: a" in line for line in verdict_lines(result_of(make_spec(), whole_study)))
+
+
 def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
@@ -93,13 +108,18 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     measured = measure_baseline(tickets, {"test:winner": 0.03})
     lines = verdict_lines(result_of(make_spec(), tickets, measured))
     assert lines[0].startswith(
-        "No gain shown: the winner of the search gains +0.00 in val_accuracy over τ = 1"
+        "No gain shown: the gain of the winner of the search over τ = 1 in val_accuracy is +0.00 ("
     )
     total = result_of(make_spec(), tickets).verdict.total.paired
     assert lines[1] == (
         "  What to do: change nothing: train and evaluate at τ = 1. A gain of the winner above "
-        f"{total.ci_high:.2f} is excluded (96 %). If a smaller gain is worth more pairs to you, set "
-        "study.min_gain to see how many."
+        f"{total.ci_high:.2f} is excluded (96 %). If a smaller gain is worth more pairs to you (a pair "
+        "is one fresh seed, trained with the winner and with what it is compared with), set study.min_gain "
+        "to see how many."
+    )
+    assert lines[2].endswith(
+        "; at the end of the searched range: temperature_init (not to be widened, since no gain is shown "
+        "there)"
     )
     assert lines[3].endswith(": the winner is a constant.")
     assert not any("of the gain" in line for line in lines)
@@ -133,6 +153,7 @@ def test_a_winner_that_is_worse_is_called_worse(
     lines = verdict_lines(result_of(make_spec(), tickets))
     assert lines[0].startswith(
         "No gain shown: in val_accuracy the winner of the search is worse than τ = 1, by 0.1035 (96 % "
+        "interval 0.1013 to 0.1057, p = "
     )
     # no bound is given that the interval does not support, and no more pairs are advised
     assert "or more" not in lines[0]
@@ -228,8 +249,8 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
     assert lines[4].endswith("the more cautious of the two counts, at each end.")
     assert re.match(r"  against the best constant temperature of 3 runs \(.*\): \+1\.0", lines[5])
     assert re.match(
-        r"  against the winner with constant τ = \d\S* in place of its schedule, all else as in the winner: "
-        r"\+0",
+        r"  against the winner with constant τ = \d\S* in place of its schedule \(of constants that span it "
+        r"the best on the choosing seeds\), all else as in the winner: \+0",
         lines[6],
     )
     assert lines[6].endswith(": the schedule is worth more than one constant.")
@@ -263,7 +284,7 @@ def test_a_temperature_and_a_rate_that_stand_in_for_each_other_are_said_to_inter
         return float(noise - (t.kind == "confirm" and t.arm == "twin"))
 
     lines = told(make_spec, result_of, worth)
-    assert lines[0].startswith("No gain shown: the winner of the search gains ")
+    assert lines[0].startswith("No gain shown: the gain of the winner of the search over τ = 1 in ")
     assert " A gain of the winner above " in lines[1]
     assert any(line.endswith(" in part or whole.") and "τ and lr interact." in line for line in lines)
 
@@ -360,7 +381,17 @@ def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
     lines = verdict_lines(result_of(make_spec(), whole_study, measured))
     (line,) = [line for line in lines if line.startswith("  inference only (models trained at τ = 1 and ")]
     assert line.endswith(": 193 % of the winner's gain (96 % interval 189 to 197 %).")
-    assert "What to do: train as before, at τ = 1, and evaluate at τ = 0.5. That gains " in lines[1]
+    todo = "What to do: train as before, at τ = 1, and evaluate at τ = 0.5 (the best of 18 tried on the "
+    assert f"{todo}validation data). That gains 0." in lines[1]
+    assert re.search(
+        r" The winner of the search gains 0\.1035, but needs training at another temperature and is worse "
+        r"than this \(winner less this: −0\.\d+, 96 % interval −.*\), so the simpler change is "
+        r"recommended\. ",
+        lines[1],
+    )
+    assert lines[2].endswith("temperature_init (not to be widened, since training at τ = 1 is recommended)")
+    (line,) = [line for line in lines if "has the best mean of" in line]
+    assert line.startswith("    τ = 0.5 has the best mean of 18 on the validation data of these models: a ")
     (line,) = [line for line in lines if line.startswith("  the winner against models trained at τ = 1")]
     assert line.endswith(": inference alone is better.")
 
@@ -395,7 +426,7 @@ def test_few_pairs_bound_no_interval_and_the_words_say_so(
     text = "\n".join(verdict_lines(result_of(make_spec(), few)))
     assert "96 % interval −∞ to +∞, p = 1" in text
     assert "excluded" not in text
-    assert "too few pairs for a finite interval" in text
+    assert "too few seeds for a finite interval" in text
 
 
 def test_parameters_are_rounded_for_people() -> None:

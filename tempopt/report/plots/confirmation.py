@@ -106,7 +106,7 @@ class Differences:
         text = f"Bars are {_percent(self.mean.confidence)} intervals"
         others = {each.confidence for each in self.others} - {self.mean.confidence}
         if others:
-            text += f", those of the winner's parts {_percent(max(others))}, from before pairs were added"
+            text += f", those of the winner's parts {_percent(max(others))}, from before seeds were added"
         return f"{text}: wholly right of zero is a gain, wholly left of it a loss."
 
     def _of_parts(self) -> str:
@@ -342,7 +342,7 @@ def interval_bar(
     """Return one comparison; what nothing bounds gets no bar, and says so when it is pointed at."""
     low, high = ends
     bounded = math.isfinite(low) and math.isfinite(high)
-    said = f"{number(low)} to {number(high)}" if bounded else "not bounded by so few pairs"
+    said = f"{number(low)} to {number(high)}" if bounded else "not bounded by so few seeds"
     return go.Scatter(
         x=[gain],
         y=[row],
