@@ -44,16 +44,20 @@ def verdict(result: StudyResult, storage: str = "") -> tuple[str, list[tuple[str
     prefix = f"{answer(result)}: "
     if first.startswith(prefix):
         first = first.removeprefix(prefix)
-        first = first[0].upper() + first[1:] if not first.startswith(result.metric) else first
+        first = first if first.startswith(result.metric) else _sentence(first)
     told: list[tuple[str, list[str]]] = []
     for line in rest:
-        text = line.strip()
-        text = text[0].upper() + text[1:]
+        text = _sentence(line.strip())
         if told and is_below(line):
             told[-1][1].append(text)
         else:
             told.append((text, []))
     return first, told
+
+
+def _sentence(text: str) -> str:
+    """Return a text that begins with a capital; τ stays small, its capital is a T."""
+    return text if text.startswith("τ") else text[0].upper() + text[1:]
 
 
 def is_below(line: str) -> bool:
@@ -70,8 +74,7 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
     """
     if result.verdict is None:
         return ""
-    text = recommendation_text(result, storage)
-    return text[0].upper() + text[1:]
+    return _sentence(recommendation_text(result, storage))
 
 
 def in_short(result: StudyResult) -> str:

@@ -198,7 +198,8 @@ def _no_better(verdict: Verdict, found: Recommendation, why: str) -> str:
     """Return how the winner's gain and what is recommended in its place go together."""
     by = f" by {found.min_gain:.3g} or more" if found.min_gain else ""
     over = None if found.winner is None else found.winner.paired
-    difference = "" if over is None else f" (winner less this: {signed(over)}, {numbers(over)})"
+    at_best = ", at its own best temperature at inference," if found.now == "inference_only" else ""
+    difference = "" if over is None else f" (winner{at_best} less this: {signed(over)}, {numbers(over)})"
     worse = found.winner is not None and found.winner.worse
     compared = "is worse than this" if worse else f"is not shown to be better than this{by}"
     return (

@@ -279,8 +279,8 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     own = verdict.constant_twin_params
     if own is not None and verdict.over_constant_twin is not None and not verdict.is_constant:
         name = (
-            f"the winner with constant τ = {own['temperature_init']:.4g} in place of its schedule (of "
-            "constants that span it the best on the choosing seeds), all else as in the winner"
+            f"the winner with constant τ = {own['temperature_init']:.4g} in place of its schedule (the "
+            "best on the choosing seeds of constants that span it), all else as in the winner"
         )
         said.append(f"{name}: {_compared(verdict.over_constant_twin)}")
     if not said:

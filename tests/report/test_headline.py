@@ -49,6 +49,12 @@ def test_every_recommendation_has_a_short_form(confirmed: StudyResult, action: A
     assert 1 < len(short.split()) < 9
 
 
+def test_a_statement_that_begins_with_a_temperature_keeps_its_letter(confirmed: StudyResult) -> None:
+    below = [each for _, lines in verdict(confirmed)[1] for each in lines]
+    (choice,) = [each for each in below if "has the best mean of" in each]
+    assert choice.startswith("τ = 0.")
+
+
 def test_what_is_not_recommended_yet_has_no_short_form(searching: StudyResult) -> None:
     assert in_short(searching) == ""
 

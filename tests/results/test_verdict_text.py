@@ -249,8 +249,8 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
     assert lines[4].endswith("the more cautious of the two counts, at each end.")
     assert re.match(r"  against the best constant temperature of 3 runs \(.*\): \+1\.0", lines[5])
     assert re.match(
-        r"  against the winner with constant τ = \d\S* in place of its schedule \(of constants that span it "
-        r"the best on the choosing seeds\), all else as in the winner: \+0",
+        r"  against the winner with constant τ = \d\S* in place of its schedule \(the best on the "
+        r"choosing seeds of constants that span it\), all else as in the winner: \+0",
         lines[6],
     )
     assert lines[6].endswith(": the schedule is worth more than one constant.")
@@ -385,8 +385,8 @@ def test_models_that_no_other_temperature_helps_are_said_to_be_best_at_one(
     assert f"{todo}validation data). That gains 0." in lines[1]
     assert re.search(
         r" The winner of the search gains 0\.1035, but needs training at another temperature and is worse "
-        r"than this \(winner less this: −0\.\d+, 96 % interval −.*\), so the simpler change is "
-        r"recommended\. ",
+        r"than this \(winner, at its own best temperature at inference, less this: −0\.\d+, 96 % interval "
+        r"−.*\), so the simpler change is recommended\. ",
         lines[1],
     )
     assert lines[2].endswith("temperature_init (not to be widened, since training at τ = 1 is recommended)")

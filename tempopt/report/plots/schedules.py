@@ -114,7 +114,7 @@ class DepthShown:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         text = "Training runs from left to right, depth from top to bottom; blue is sharper than τ = 1, "
-        text += "orange softer, pale is τ = 1."
+        text += "orange softer, pale (on dark ground: dark) is τ = 1."
         if not self.plan.layers_known:
             return f"{text} How many layers the model has was not measured, so one row stands for all."
         if not self.plan.varies:
