@@ -1,6 +1,7 @@
 """Runnable LightningModules with their data, on generated data or on data that every user has.
 
-Each module is here for a question about attention temperature; ``studies/`` holds a search for each.
+Each module is here for a question about temperature. For those about attention's, ``studies/`` holds a search
+each; in ``ClipDigits`` and ``GumbelDigits`` it is the temperature of a loss and of a sampler.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_modules.associative_recall import AssociativeRecall, AssociativeRecallData
+    from lightning_modules.clip_digits import ClipDigits
     from lightning_modules.digits import DigitsViT
     from lightning_modules.digits_data import DigitsData
     from lightning_modules.digits_stock import StockDigits
+    from lightning_modules.gumbel_digits import GumbelDigits
     from lightning_modules.max_retrieval import MaxRetrieval, MaxRetrievalData
     from lightning_modules.source_data import SourceData
     from lightning_modules.source_lm import SourceLM
@@ -20,8 +23,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "AssociativeRecall": "associative_recall",
     "AssociativeRecallData": "associative_recall",
+    "ClipDigits": "clip_digits",
     "DigitsData": "digits_data",
     "DigitsViT": "digits",
+    "GumbelDigits": "gumbel_digits",
     "MaxRetrieval": "max_retrieval",
     "MaxRetrievalData": "max_retrieval",
     "SourceData": "source_data",
@@ -32,8 +37,10 @@ _HOMES = {
 __all__ = [
     "AssociativeRecall",
     "AssociativeRecallData",
+    "ClipDigits",
     "DigitsData",
     "DigitsViT",
+    "GumbelDigits",
     "MaxRetrieval",
     "MaxRetrievalData",
     "SourceData",

@@ -80,9 +80,10 @@ def test_an_output_temperature_that_is_not_positive_is_refused() -> None:
         DigitsViT(output_temperature=0.0)
 
 
-def test_the_stock_module_does_not_import_tempopt() -> None:
+def test_the_modules_that_are_not_tempered_modules_do_not_import_tempopt() -> None:
     code = (
-        "import sys, lightning_modules.digits_data, lightning_modules.digits_stock;"
+        "import sys, lightning_modules.digits_data, lightning_modules.digits_stock,"
+        "lightning_modules.clip_digits, lightning_modules.gumbel_digits;"
         "print([name for name in sys.modules if name.split('.')[0] == 'tempopt'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -26,6 +26,8 @@ from lightning_modules import (
 )
 from tempopt import TemperedModule
 from tempopt.attention.attach.query_rows import query_rows
+from tempopt.training.run import Run
+from tempopt.workers.messages import Evaluation, Program, RunRequest
 
 Fit = Callable[..., L.Trainer]
 
@@ -98,3 +100,42 @@ def test_every_layer_has_query_rows_that_a_temperature_can_be_baked_into(
 ) -> None:
     module = module_class()
     assert len(query_rows(module)) == module.hparams.get("num_layers", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "number_as_found"),
+    [("ClipDigits", "val_mrr", 0.5), ("GumbelDigits", "val_nelbo", 1.0)],
+)
+def test_a_worker_trains_a_module_whose_temperature_is_not_of_attention(
+    name: str, metric: str, number_as_found: float, listener: Any
+) -> None:
+    program = Program(
+        model={"class_path": f"lightning_modules.{name}"},
+        data={"class_path": "lightning_modules.DigitsData"},
+        trainer={"max_steps": 4, "accelerator": "cpu"},
+        attach=None,
+        metric=metric,
+        validate_at="final",
+        data_seed=0,
+        weights=None,
+        compile=None,
+        compared=True,
+    )
+
+    def trained(temperature: float) -> dict[str, Any]:
+        request = RunRequest(
+            ticket=1,
+            attempt=1,
+            program=program,
+            parameters={"temperature": temperature},
+            seed=0,
+            evaluations=[Evaluation(name="test", on="test")],
+        )
+        finished = Run(request, listener()).execute()
+        assert (finished.state, finished.step) == ("complete", 4)
+        return finished.measurements
+
+    found = trained(number_as_found)
+    assert set(found) == {"validate", "test"}
+    assert trained(number_as_found) == found
+    assert trained(number_as_found / 10)["validate"] != found["validate"]

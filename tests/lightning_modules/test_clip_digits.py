@@ -1,0 +1,168 @@
+"""Two towers and a contrastive loss: its value, the ranks, and what the temperature does not move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax
+from sklearn.metrics import label_ranking_average_precision_score
+
+from lightning_modules.clip_digits import ClipDigits, InfoNCE, reciprocal_ranks
+from lightning_modules.digits_data import DigitsData, Images
+from tempopt import ValueCallback, attach_value
+
+Fit = Callable[..., L.Trainer]
+Validate = Callable[..., tuple[float, torch.Tensor]]
+# the middle of each is the temperature as found
+TEMPERATURES = (0.05, 0.5, 5.0)
+
+
+def validation_halves() -> Images:
+    data = DigitsData()
+    data.setup("fit")
+    batch: Images
+    (batch,) = data.val_dataloader()
+    return batch
+
+
+def towers(seed: int = 0, **arguments: float) -> ClipDigits:
+    L.seed_everything(seed, verbose=False)
+    return ClipDigits(**arguments)  # type: ignore[arg-type]
+
+
+def unit_vectors(generator: np.random.Generator, count: int) -> np.ndarray:
+    drawn = generator.normal(size=(count, 4))
+    normed: np.ndarray = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return normed
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_loss_is_the_mean_surprise_of_the_match_in_both_directions(temperature: float) -> None:
+    generator = np.random.default_rng(0)
+    left, right = unit_vectors(generator, 7), unit_vectors(generator, 7)
+    logits = left @ right.T / temperature
+    by_row, by_column = log_softmax(logits, axis=1), log_softmax(logits, axis=0)
+    expected = -np.mean([by_row[pair, pair] + by_column[pair, pair] for pair in range(7)]) / 2
+    loss = InfoNCE(temperature)(torch.from_numpy(left), torch.from_numpy(right))
+    assert loss.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_loss_of_vectors_that_are_all_alike_is_the_logarithm_of_their_number() -> None:
+    alike = torch.ones(6, 4) / 2
+    assert InfoNCE(0.1)(alike, alike).item() == pytest.approx(math.log(6), rel=1e-5)
+
+
+# Label ranking average precision with one relevant label each is the mean reciprocal rank, ties counted
+# against it.
+@pytest.mark.parametrize("decimals", [8, 1])
+def test_reciprocal_ranks_are_those_of_scikit_learn_with_and_without_ties(decimals: int) -> None:
+    similarity = np.round(np.random.default_rng(1).normal(size=(40, 40)), decimals)
+    assert (len(np.unique(similarity)) < similarity.size) == (decimals == 1)
+    ranked = reciprocal_ranks(torch.from_numpy(similarity))
+    assert ranked.shape == (40,)
+    for query, each in enumerate(ranked.tolist()):
+        relevant = np.eye(40, dtype=int)[query : query + 1]
+        expected = label_ranking_average_precision_score(relevant, similarity[query : query + 1])
+        assert each == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [1.0, math.nan])
+def test_towers_that_tell_nothing_apart_are_ranked_last(value: float) -> None:
+    assert torch.equal(reciprocal_ranks(torch.full((5, 5), value)), torch.full((5,), 0.2))
+
+
+def test_the_metric_is_the_mean_over_both_directions(validate: Validate) -> None:
+    module, batch = towers(), validation_halves()
+    left, right = (each.detach().double().numpy() for each in module(batch.pixels_BHW))
+    assert np.linalg.norm(left, axis=1) == pytest.approx(np.ones(len(left)), rel=1e-5)
+    own = np.eye(len(left), dtype=int)
+    both = [label_ranking_average_precision_score(own, each) for each in (left @ right.T, right @ left.T)]
+    logged, of_images = validate(module, DigitsData(), "val_mrr")
+    assert logged == pytest.approx(np.mean(both), rel=1e-3)
+    assert of_images.shape == (len(left),)
+    assert of_images.mean().item() == pytest.approx(logged, rel=1e-5)
+
+
+def test_each_tower_sees_its_half_alone() -> None:
+    module, pixels = towers(), torch.rand(3, 8, 8)
+    left, right = module(pixels)
+    other = pixels.clone()
+    other[:, :, 4:] = 0.0
+    assert torch.equal(module(other)[0], left)
+    assert not torch.equal(module(other)[1], right)
+
+
+def test_the_temperature_moves_the_loss_and_not_the_metric(validate: Validate) -> None:
+    module, batch = towers(), validation_halves()
+    losses, metrics, of_images = set(), set(), []
+    for temperature in TEMPERATURES:
+        module.criterion.temperature = temperature
+        losses.add(module.training_step(batch, 0).item())
+        logged, ranked = validate(module, DigitsData(), "val_mrr")
+        metrics.add(logged)
+        of_images.append(ranked)
+    assert len(losses) == 3
+    assert len(metrics) == 1
+    assert all(torch.equal(each, of_images[0]) for each in of_images)
+
+
+def test_testing_logs_the_metric_of_the_test_split() -> None:
+    trainer = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
+    (logged,) = trainer.test(towers(), datamodule=DigitsData(), verbose=False)
+    assert list(logged) == ["test_mrr"]
+    assert 0.0 < logged["test_mrr"] < 1.0
+
+
+def test_tempopt_finds_that_training_reads_the_temperature() -> None:
+    module, batch = towers(), validation_halves()
+    attachment = attach_value(
+        module,
+        "criterion.temperature",
+        {"temperature_init": 0.1},
+        loss=lambda: module.training_step(batch, 0),
+    )
+    assert attachment.found == 0.5
+    assert module.criterion.temperature == 0.1
+
+
+def test_a_training_finds_many_more_matches_than_chance(fit: Fit) -> None:
+    trainer = fit(towers(), DigitsData(), steps=60)
+    count = len(validation_halves().label_B)
+    chance = sum(1 / rank for rank in range(1, count + 1)) / count
+    assert 5 * chance < trainer.callback_metrics["val_mrr"] < 1.0
+
+
+def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
+    def trained(seed: int, *callbacks: L.Callback) -> torch.Tensor:
+        module = towers(seed)
+        fit(module, DigitsData(), steps=12, seed=seed, callbacks=callbacks)
+        return torch.cat([each.detach().flatten() for each in module.parameters()])
+
+    plain = trained(0)
+    assert torch.equal(plain, trained(0))
+    assert torch.equal(plain, trained(0, ValueCallback("criterion.temperature", {})))
+    assert not torch.equal(plain, trained(1))
+    schedule = {"schedule": "linear", "temperature_final": 0.05}
+    assert not torch.equal(plain, trained(0, ValueCallback("criterion.temperature", schedule)))
+
+
+def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
+    module = towers(temperature=0.2, lr=0.002)
+    fit(module, DigitsData(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
+    again = ClipDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert again.hparams == module.hparams
+    assert again.criterion.temperature == 0.2
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, module.get_parameter(name))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> None:
+    with pytest.raises(ValueError, match=f"temperature is {temperature}.*give a number > 0"):
+        ClipDigits(temperature=temperature)

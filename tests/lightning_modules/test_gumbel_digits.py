@@ -1,0 +1,193 @@
+"""Categorical codes through relaxed samples: divergence, ELBO, and what the temperature does not move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import bernoulli, chisquare, entropy
+
+from lightning_modules.digits_data import DigitsData, Images
+from lightning_modules.gumbel_digits import (
+    GumbelDigits,
+    GumbelSoftmax,
+    divergence_from_uniform,
+    hard_codes,
+)
+from tempopt import ValueCallback, attach_value
+
+Fit = Callable[..., L.Trainer]
+Validate = Callable[..., tuple[float, torch.Tensor]]
+# the middle of each is the temperature as found
+TEMPERATURES = (0.1, 1.0, 10.0)
+
+
+def validation_images() -> Images:
+    data = DigitsData()
+    data.setup("fit")
+    batch: Images
+    (batch,) = data.val_dataloader()
+    return batch
+
+
+def autoencoder(seed: int = 0, **arguments: float) -> GumbelDigits:
+    L.seed_everything(seed, verbose=False)
+    return GumbelDigits(**arguments)  # type: ignore[arg-type]
+
+
+def nelbo(module: GumbelDigits, images: Images, codes: torch.Tensor) -> np.ndarray:
+    """Return the negative ELBO of each image, of densities and divergences as scipy knows them."""
+    binary = (images.pixels_BHW > 0.5).double()
+    posterior = softmax(module(binary.float()).detach().double().numpy(), axis=-1)
+    uniform = np.full(posterior.shape, 1 / posterior.shape[-1])
+    divergence = entropy(posterior, uniform, axis=-1).sum(axis=1)
+    shown = module.decode(codes).detach().double().sigmoid().numpy()
+    surprise = -bernoulli.logpmf(binary.flatten(1).numpy(), shown).sum(axis=1)
+    return np.asarray(surprise + divergence)
+
+
+def test_the_divergence_is_that_from_uniform_codes() -> None:
+    logits = 3 * torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(0)).double()
+    posterior = softmax(logits.numpy(), axis=-1)
+    expected = entropy(posterior, np.full(posterior.shape, 1 / 6), axis=-1).sum(axis=1)
+    assert divergence_from_uniform(logits).numpy() == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_divergence_is_nothing_for_uniform_codes_and_the_logarithm_for_certain_ones() -> None:
+    assert divergence_from_uniform(torch.zeros(1, 4, 6)).item() == pytest.approx(0.0, abs=1e-5)
+    certain = torch.zeros(1, 4, 6)
+    certain[..., 2] = 200.0
+    assert divergence_from_uniform(certain).item() == pytest.approx(4 * math.log(6), rel=1e-5)
+
+
+def test_hard_codes_are_one_hot_and_as_frequent_as_their_probabilities() -> None:
+    logits = torch.tensor([0.0, 1.0, -1.0, 2.0]).expand(20_000, 1, 4)
+    codes = hard_codes(logits, seed=3)
+    assert torch.equal(codes.sum(-1), torch.ones(20_000, 1))
+    assert set(codes.unique().tolist()) == {0.0, 1.0}
+    counts = codes.sum(dim=(0, 1)).numpy()
+    assert chisquare(counts, 20_000 * softmax(logits[0, 0].double().numpy())).pvalue > 0.01
+    state = torch.get_rng_state()
+    assert torch.equal(codes, hard_codes(logits, seed=3))
+    assert not torch.equal(codes, hard_codes(logits, seed=4))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_relaxed_samples_are_the_softmax_of_perturbed_logits_over_the_temperature() -> None:
+    logits = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(2)
+    sample = GumbelSoftmax(0.7)(logits)
+    torch.manual_seed(2)
+    noise = -np.log(torch.empty(logits.shape).exponential_().numpy())
+    assert sample.numpy() == pytest.approx(softmax((logits.numpy() + noise) / 0.7, axis=-1), rel=1e-4)
+
+
+def test_the_metric_is_the_negative_elbo_with_hard_codes(validate: Validate) -> None:
+    module, images = autoencoder(), validation_images()
+    codes = hard_codes(module((images.pixels_BHW > 0.5).float()), seed=0)
+    expected = nelbo(module, images, codes)
+    logged, of_images = validate(module, DigitsData(), "val_nelbo")
+    assert of_images.numpy() == pytest.approx(expected, rel=1e-4)
+    assert logged == pytest.approx(expected.mean(), rel=1e-5)
+
+
+def test_the_loss_is_the_negative_elbo_with_relaxed_codes() -> None:
+    module, images = autoencoder(temperature=0.4), validation_images()
+    torch.manual_seed(5)
+    loss = module.training_step(images, 0)
+    torch.manual_seed(5)
+    codes = module.sampler(module((images.pixels_BHW > 0.5).float()))
+    assert loss.item() == pytest.approx(nelbo(module, images, codes).mean(), rel=1e-5)
+
+
+# With two codes of three categories all nine can be summed over: no ELBO is above the evidence.
+def test_the_negative_elbo_bounds_the_negative_log_evidence(validate: Validate) -> None:
+    module, images = autoencoder(num_codes=2, num_categories=3), validation_images()
+    binary = (images.pixels_BHW > 0.5).double().flatten(1).numpy()
+    codes = torch.eye(3)[torch.cartesian_prod(torch.arange(3), torch.arange(3))]
+    shown = module.decode(codes).detach().double().sigmoid().numpy()
+    log_joint = bernoulli.logpmf(binary[:, None], shown[None]).sum(axis=2) - math.log(9)
+    evidence = np.logaddexp.reduce(log_joint, axis=1)
+    metric, _ = validate(module, DigitsData(), "val_nelbo")
+    assert metric > -evidence.mean()
+    # at the beginning the codes tell little, so the bound is close
+    assert metric == pytest.approx(-evidence.mean(), rel=0.05)
+
+
+def test_the_temperature_moves_the_loss_and_not_the_metric(validate: Validate) -> None:
+    module, images = autoencoder(), validation_images()
+    losses, metrics, of_images = set(), set(), []
+    for seed, temperature in enumerate(TEMPERATURES):
+        module.sampler.temperature = temperature
+        torch.manual_seed(0)
+        losses.add(module.training_step(images, 0).item())
+        torch.manual_seed(seed)
+        logged, nats = validate(module, DigitsData(), "val_nelbo")
+        metrics.add(logged)
+        of_images.append(nats)
+    assert len(losses) == 3
+    assert len(metrics) == 1
+    assert all(torch.equal(each, of_images[0]) for each in of_images)
+
+
+def test_testing_logs_the_metric_of_the_test_split() -> None:
+    trainer = L.Trainer(logger=False, enable_progress_bar=False, accelerator="cpu")
+    (logged,) = trainer.test(autoencoder(), datamodule=DigitsData(), verbose=False)
+    assert list(logged) == ["test_nelbo"]
+    # not trained yet: near a coin for each of 64 pixels
+    assert logged["test_nelbo"] == pytest.approx(64 * math.log(2), rel=0.1)
+
+
+def test_tempopt_finds_that_training_reads_the_temperature() -> None:
+    module, images = autoencoder(), validation_images()
+    attachment = attach_value(
+        module, "sampler.temperature", {"temperature_init": 0.3}, loss=lambda: module.training_step(images, 0)
+    )
+    assert attachment.found == 1.0
+    assert module.sampler.temperature == 0.3
+
+
+def test_a_training_beats_pixels_that_are_independent(fit: Fit) -> None:
+    data = DigitsData()
+    trainer = fit(autoencoder(), data, steps=180)
+    trained_on = data.splits["train"].__getitems__(range(300)).pixels_BHW > 0.5
+    shown = trained_on.flatten(1).double().mean(dim=0).clamp(0.01, 0.99).numpy()
+    binary = (validation_images().pixels_BHW > 0.5).flatten(1).numpy()
+    independent = -bernoulli.logpmf(binary, shown).sum(axis=1).mean()
+    assert trainer.callback_metrics["val_nelbo"] < independent - 0.2
+
+
+def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
+    def trained(seed: int, *callbacks: L.Callback) -> torch.Tensor:
+        module = autoencoder(seed)
+        fit(module, DigitsData(), steps=12, seed=seed, callbacks=callbacks)
+        return torch.cat([each.detach().flatten() for each in module.parameters()])
+
+    plain = trained(0)
+    assert torch.equal(plain, trained(0))
+    assert torch.equal(plain, trained(0, ValueCallback("sampler.temperature", {})))
+    assert not torch.equal(plain, trained(1))
+    schedule = {"schedule": "exponential", "temperature_final": 0.3}
+    assert not torch.equal(plain, trained(0, ValueCallback("sampler.temperature", schedule)))
+
+
+def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
+    module = autoencoder(temperature=0.5, lr=0.002)
+    fit(module, DigitsData(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
+    again = GumbelDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert again.hparams == module.hparams
+    assert again.sampler.temperature == 0.5
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, module.get_parameter(name))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> None:
+    with pytest.raises(ValueError, match=f"temperature is {temperature}.*give a number > 0"):
+        GumbelDigits(temperature=temperature)
