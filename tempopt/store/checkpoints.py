@@ -6,6 +6,7 @@ is in a checkpoint nor SQL; loads fsspec only when it is asked something.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Iterable
@@ -59,9 +60,13 @@ def location(given: str | Path) -> str:
     except Exception as error:
         # each store has errors of its own
         why = f"{type(error).__name__}: {error}".removesuffix(": ")
+        if is_local(url):
+            # a full disk has room for an empty file; an object is there whole or not at all
+            with contextlib.suppress(OSError):
+                Path(probe).unlink()
         raise UsageError(
-            f"Checkpoints cannot be written to {url} ({why}). Give a folder that can be written to, or a URL "
-            "such as s3://bucket/folder, with --checkpoints."
+            f"Checkpoints cannot be written to {url} ({why}). Free some space there, or allow writing; or "
+            "give another folder, or a URL such as s3://bucket/folder, with --checkpoints."
         ) from error
     return url
 

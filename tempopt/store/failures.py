@@ -28,6 +28,12 @@ _ADVICE = (
     ),
     (
         _SERVERS,
+        r"recovery mode|not yet accepting|crash of another",
+        "The server has crashed. Its log says why; a full disk is a common cause. See that its disk has free "
+        "space, and start it again if it does not come back.",
+    ),
+    (
+        _SERVERS,
         r"too many (?:clients|connections)|connection slots|has exceeded the|too many user",
         "The server allows no more connections. Let it allow more, or run fewer agents: each holds one.",
     ),
@@ -88,8 +94,10 @@ _AWAY_POSTGRESQL = re.compile(r"08...|57P0[1235]|25P03")
 _BUSY_POSTGRESQL = re.compile(r"25006|53...|57P03")
 # Too many connections, for all and for this user; no disk, memory, thread or table space; only reading.
 _BUSY_MYSQL = {1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 1792, 1836}
-# Codes that mean this only with these words: an option forbids it, the storage engine failed.
-_BUSY_MYSQL_SAID = {1290: "read.only", 1030: "errno: 28|no space"}
+# A code that means this only with these words: an option forbids it.
+_BUSY_MYSQL_SAID = {1290: "read.only"}
+# "No space left on device", under the code of whatever needed some: a table, a log, a temporary file.
+_FULL_MYSQL = re.compile(r"\berr(?:no|code|or):? 28\b", re.IGNORECASE)
 _BUSY_SAID = re.compile(r"too many clients|connection slots|starting up|read-only|too many connections")
 # Cannot connect, gone, shutting down, aborted, network errors, killed by an administrator.
 _AWAY_MYSQL = {1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2005, 2006, 2013, 2055}
@@ -144,8 +152,10 @@ def is_busy(dialect: str, error: SQLAlchemyError) -> bool:
     if dialect != "mysql" or not original.args:
         return False
     code, said = original.args[0], str(original.args[-1])
+    if code in _BUSY_MYSQL or _FULL_MYSQL.search(said):
+        return True
     wanted = _BUSY_MYSQL_SAID.get(code)
-    return code in _BUSY_MYSQL or (wanted is not None and re.search(wanted, said, re.IGNORECASE) is not None)
+    return wanted is not None and re.search(wanted, said, re.IGNORECASE) is not None
 
 
 _CONNECTING = ("OperationalError", "ConnectionTimeout")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -134,6 +136,19 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
         checkpoints.location("")
     with pytest.raises(UsageError, match="gopher.*Give a path, or a URL such as s3://bucket/folder"):
         checkpoints.location("gopher://host/runs")
+
+
+def test_a_place_without_space_is_refused_and_nothing_is_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fs: object, path: str, value: bytes) -> None:
+        Path(path).touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", full)
+    with pytest.raises(UsageError, match=r"runs \(.*No space left on device\)\. Free some space there"):
+        checkpoints.location(tmp_path / "runs")
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_a_bucket_that_is_not_there_is_refused(bucket: str) -> None:

@@ -156,6 +156,8 @@ def test_a_server_that_accepts_and_says_nothing_is_an_outage(
 POSTGRESQL = {
     "the database system is starting up": True,
     "FATAL:  the database system is shutting down": True,
+    "FATAL:  the database system is in recovery mode": True,
+    "FATAL:  could not write init file": True,
     "FATAL:  sorry, too many clients already": True,
     "could not translate host name: Temporary failure in name resolution": True,
     "connection timeout expired": True,
@@ -174,6 +176,9 @@ MYSQL = {
     (1021, "Disk full (/var/lib); waiting for someone to free some space... (errno: 28)"): True,
     (1030, 'Got error 28 "No space left on device" from storage engine InnoDB; errno: 28'): True,
     (1030, "Got error 168 from storage engine"): False,
+    (3, "Error writing file './ddl_recovery.log' (Errcode: 28 \"No space left on device\")"): True,
+    (1026, "Error writing file '/tmp/MYfd=12' (errno: 28 \"No space left on device\")"): True,
+    (1026, "Error writing file '/tmp/MYfd=12' (errno: 5 \"Input/output error\")"): False,
     (1114, "The table 'tempopt_measurement' is full"): True,
     (1203, "User me already has more than 'max_user_connections' active connections"): True,
     (1226, "User 'me' has exceeded the 'max_user_connections' resource (current value: 1)"): True,
@@ -229,6 +234,12 @@ def test_a_mistake_in_a_statement_is_no_outage(url: str) -> None:
         (
             "could not extend file base/1: No space left on device",
             "Free some space on the disk of the server",
+        ),
+        ("FATAL: could not write init file", "Free some space on the disk of the server"),
+        ('Error writing file (Errcode: 28 "No space left on device")', "Free some space on the disk"),
+        (
+            "connection failed: FATAL: the database system is in recovery mode",
+            "a full disk is a common cause",
         ),
         ("FATAL: sorry, too many clients already", "run fewer agents: each holds one"),
         ("The table 'tempopt_ticket' is full", "Free some space on the disk of the server"),
