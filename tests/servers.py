@@ -105,9 +105,9 @@ class Server:
         finally:
             engine.dispose()
 
-    def create_database(self, name: str) -> str:
+    def create_database(self, name: str, options: str = "") -> str:
         """Make an empty database and return its URL."""
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} {options}")
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
@@ -124,6 +124,7 @@ class PrivateServer(Server, ABC):
 
     Args:
         host: Address that it listens on.
+        disk: A small disk for its data, in files as small as it allows; None: where there is room.
 
     Raises:
         RuntimeError: The programs are not installed, or the server does not start.
@@ -132,13 +133,14 @@ class PrivateServer(Server, ABC):
     account: ClassVar[str]
     end: ClassVar[signal.Signals]
 
-    def __init__(self, host: str = LOOPBACK) -> None:
+    def __init__(self, host: str = LOOPBACK, disk: Path | None = None) -> None:
         if not self.installed():
             raise RuntimeError(f"The programs of {type(self).__name__} are not installed.")
         self._process: subprocess.Popen[bytes] | None = None
         self._user = self._unprivileged()
+        self._is_small = disk is not None
         # not where root alone may go
-        within = "/tmp" if self._user else None
+        within = disk or ("/tmp" if self._user else None)
         self.folder = Path(tempfile.mkdtemp(prefix="tempopt-server-", dir=within))
         if self._user:
             shutil.chown(self.folder, self._user["user"], self._user["group"])
@@ -200,6 +202,11 @@ class PrivateServer(Server, ABC):
                 log_text = (self.folder / "server.log").read_text(errors="replace")[-3000:]
                 raise RuntimeError(f"{self._command()[0]} does not answer: {error}\n{log_text}") from error
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended of itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def kill(self) -> None:
         """End every process of the server at once (SIGKILL), as a power cut would."""
         if self._process is not None:
@@ -257,7 +264,7 @@ class PostgresServer(PrivateServer):
         assert initdb is not None
         # --no-sync is about this one command: the server itself syncs all it commits
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-        self._run(initdb, "--pgdata=data", *options)
+        self._run(initdb, "--pgdata=data", *options, *(["--wal-segsize=1"] if self._is_small else []))
         with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 0.0.0.0/0 trust\n")
 
@@ -270,6 +277,7 @@ class PostgresServer(PrivateServer):
             "unix_socket_directories": "",
             "shared_buffers": "16MB",
             "max_connections": 100,
+            **({"min_wal_size": "2MB", "max_wal_size": "4MB"} if self._is_small else {}),
         }
         return [program, "-D", "data", *(f"--{name}={value}" for name, value in settings.items())]
 
@@ -309,6 +317,7 @@ class MariaServer(PrivateServer):
             "port": self.port,
             "innodb-buffer-pool-size": "16M",
             "performance-schema": "OFF",
+            **({"innodb-log-file-size": "4M"} if self._is_small else {}),
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
         return [program, "--no-defaults", "--skip-name-resolve", *options]
@@ -347,9 +356,9 @@ def why_not(backend: str) -> str:
     return ""
 
 
-def start_private(backend: str, host: str = LOOPBACK) -> PrivateServer:
+def start_private(backend: str, host: str = LOOPBACK, disk: Path | None = None) -> PrivateServer:
     """Return a new private server of a backend, running; whoever asks for it removes it."""
-    return _PRIVATE[backend](host)
+    return _PRIVATE[backend](host, disk)
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """A disk that is full, read-only or closed under each thing that a search writes, and given back meanwhile.
 
-``python -m tests.cluster.full_disk [NAME ...]`` prints as a table what each of them did to a study, beside
-the same study undisturbed. As root on Linux: the disks are small file systems that are mounted for it.
+``python -m tests.cluster.full_disk [DATABASE ...] [TROUBLE ...]`` prints as a table what each of them did to
+a study, beside the same study undisturbed. As root on Linux: the disks are small mounted file systems.
 """
 
 from __future__ import annotations
@@ -12,89 +12,44 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sqlalchemy.exc import OperationalError
+
 from tempopt.records.rows import KINDS
 from tempopt.store.checkpoints import run_name
 from tempopt.workers.messages import LOG
-from tests.cluster import studies
+from tests import servers
+from tests.cluster import small_disk, studies
+from tests.cluster.chaos import BACKENDS
 from tests.cluster.crew import wait_until
 from tests.cluster.one import Place
+from tests.cluster.small_disk import Disk, run
 from tests.cluster.studies import NAME, Record
+from tests.servers import PrivateServer, start_private
 
 TICKETS = 6
-_SIZE = "24m"
+# What a server has of its own in the beginning, and some room.
+_SERVER_MEGABYTES = 160
 # Seconds: the store is asked again after at most half of them.
 _LASTS = 4.0
-_BLOCK = bytes(16 * 1024)
+_SERVERS = BACKENDS[1:]
 # Root may read and write whatever a folder's mode says, unless it has given these up.
 _CLOSED_TO_ROOT = (
     "setpriv",
     "--inh-caps=-dac_override,-dac_read_search",
     "--bounding-set=-dac_override,-dac_read_search",
 )
+_STORE_AWAY = "results are kept on disk until the store can be reached again"
+_SERVER_FULL = "Free some space on the disk of the server."
 
 
-def why_not() -> str:
-    """Return why no file system can be mounted here, the empty text if one can."""
-    lacking = [each for each in ("mount", "umount", "setpriv") if shutil.which(each) is None]
-    if sys.platform != "linux" or os.geteuid() != 0 or lacking:
-        return "NOT TESTED: full disks. This needs root on Linux with mount and setpriv (util-linux)."
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            Disk(Path(folder)).unmount()
-        except subprocess.CalledProcessError as error:
-            return f"NOT TESTED: full disks. A tmpfs cannot be mounted here: {error.stderr.decode().strip()}"
-    return ""
-
-
-class Disk:
-    """A file system of a few megabytes, which something else fills for a while.
-
-    Args:
-        folder: Where it is mounted; made if it is not there.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        _run("mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(folder))
-
-    def fill(self) -> None:
-        """Take all space, and what is freed meanwhile."""
-        self._thread = threading.Thread(target=self._take, daemon=True)
-        self._thread.start()
-        wait_until(lambda: shutil.disk_usage(self.folder).free == 0, "a full disk")
-
-    def free(self) -> None:
-        """Give the space back."""
-        if self._thread is not None:
-            self._stop.set()
-            self._thread.join()
-            (self.folder / "filler").unlink()
-            self._thread = None
-
-    def _take(self) -> None:
-        with (self.folder / "filler").open("wb", buffering=0) as file:
-            while not self._stop.wait(0.002):
-                with contextlib.suppress(OSError):
-                    while file.write(_BLOCK) == len(_BLOCK):
-                        pass
-
-    def unmount(self) -> None:
-        """Take it away."""
-        self.free()
-        _run("umount", "--lazy", str(self.folder))
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+def why_not(backend: str) -> str:
+    """Return why this cannot be carried out here with a database, the empty text if it can."""
+    return small_disk.why_not() or ("" if backend == "sqlite" else servers.why_not(backend))
 
 
 @dataclass
@@ -103,12 +58,16 @@ class Scene:
 
     Args:
         folder: Where the command is given, on a disk that never fills.
+        backend: The study's database.
     """
 
     folder: Path
+    backend: str
     disks: dict[str, Disk] = field(default_factory=dict)
     database: Path = Path()
     runs: Path = Path()
+    server: PrivateServer | None = None
+    url: str = ""
 
     def __post_init__(self) -> None:
         self.database, self.runs = self.folder / "tempopt.db", self.folder / "runs"
@@ -117,9 +76,26 @@ class Scene:
         """Return a disk of that name."""
         return self.disks.setdefault(name, Disk(self.folder / name))
 
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.database}"
+    def server_disk(self) -> Disk:
+        """Return a disk for a server, where its account can go."""
+        where = Path(tempfile.mkdtemp(prefix="tempopt-disk-", dir="/tmp"))
+        self.disks["server-disk"] = Disk(where, megabytes=_SERVER_MEGABYTES)
+        return self.disks["server-disk"]
+
+    def start(self) -> None:
+        """Have a database, unless there is one already."""
+        if self.backend == "sqlite":
+            self.url = f"sqlite:///{self.database}"
+        elif not self.url:
+            self.server = self.server or start_private(self.backend)
+            self.url = self.server.create_database("disk")
+
+    def close(self) -> None:
+        """End the server and take the disks away."""
+        if self.server is not None:
+            self.server.remove()
+        for disk in self.disks.values():
+            disk.unmount()
 
 
 Trouble = Callable[[Scene, Place], contextlib.AbstractContextManager[None]]
@@ -134,12 +110,14 @@ class Case:
         trouble: What goes on for a while.
         told: What the terminal says of it.
         prefix: Words before the command.
+        backends: The databases that it can happen with.
     """
 
     lay_out: Callable[[Scene, Place], None]
     trouble: Trouble
     told: str
     prefix: tuple[str, ...] = ()
+    backends: tuple[str, ...] = BACKENDS
 
 
 def _done(place: Place) -> int:
@@ -159,7 +137,7 @@ def _is_over(place: Place) -> bool:
 
 
 @contextlib.contextmanager
-def _filled(scene: Scene, place: Place, *names: str) -> Iterator[None]:
+def _filled(scene: Scene, *names: str) -> Iterator[None]:
     for name in names:
         scene.disks[name].fill()
     try:
@@ -175,7 +153,7 @@ def _checkpoints_on_a_disk(scene: Scene, place: Place) -> None:
 
 @contextlib.contextmanager
 def _runs_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, place, "runs-disk"):
+    with _filled(scene, "runs-disk"):
         _goes_on(place, CASES["checkpoints"].told)
         yield
 
@@ -187,14 +165,14 @@ def _nothing(scene: Scene, place: Place) -> None:
 def _logs_on_a_disk(scene: Scene, place: Place) -> None:
     # a log lies beside the checkpoints of its run, which are to have room
     disk = scene.disk("log-disk").folder
-    for run in (run_name(kind, number) for kind in KINDS for number in range(TICKETS)):
-        (scene.runs / NAME / run).mkdir(parents=True)
-        (scene.runs / NAME / run / LOG).symlink_to(disk / run)
+    for each in (run_name(kind, number) for kind in KINDS for number in range(TICKETS)):
+        (scene.runs / NAME / each).mkdir(parents=True)
+        (scene.runs / NAME / each / LOG).symlink_to(disk / each)
 
 
 @contextlib.contextmanager
 def _logs_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, place, "log-disk"):
+    with _filled(scene, "log-disk"):
         _goes_on(place, CASES["logs"].told)
         yield
 
@@ -211,19 +189,31 @@ def _is_told(place: Place, told: str) -> None:
 
 @contextlib.contextmanager
 def _database_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, place, "db-disk"):
+    with _filled(scene, "db-disk"):
         _is_told(place, CASES["database"].told)
         yield
 
 
 def _both_on_disks(scene: Scene, place: Place) -> None:
     _checkpoints_on_a_disk(scene, place)
-    _database_on_a_disk(scene, place)
+    if scene.backend == "sqlite":
+        _database_on_a_disk(scene, place)
+
+
+@contextlib.contextmanager
+def _store_away(scene: Scene) -> Iterator[None]:
+    if scene.server is None:
+        with _filled(scene, "db-disk"):
+            yield
+        return
+    scene.server.kill()
+    yield
+    scene.server.start()
 
 
 @contextlib.contextmanager
 def _outbox_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, place, "runs-disk", "db-disk"):
+    with _filled(scene, "runs-disk"), _store_away(scene):
         _is_told(place, CASES["outbox"].told)
         # the half of a line that was written before must not spoil those that are written now
         scene.disks["runs-disk"].free()
@@ -234,6 +224,40 @@ def _outbox_full(scene: Scene, place: Place) -> Iterator[None]:
         yield
 
 
+def _tables_on_a_disk(scene: Scene, place: Place) -> None:
+    # what is written ahead has room: a server refuses what needs more, and lives
+    disk, scene.server = scene.server_disk().folder, start_private(scene.backend)
+    shutil.chown(disk, scene.server.folder.owner(), scene.server.folder.group())
+    scene.server.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
+    scene.url = scene.server.create_database("disk", "TABLESPACE small")
+
+
+def _server_on_a_disk(scene: Scene, place: Place) -> None:
+    scene.server = start_private(scene.backend, disk=scene.server_disk().folder)
+
+
+@contextlib.contextmanager
+def _server_full(scene: Scene, place: Place) -> Iterator[None]:
+    with _filled(scene, "server-disk"):
+        _is_told(place, _SERVER_FULL)
+        yield
+
+
+@contextlib.contextmanager
+def _server_log_full(scene: Scene, place: Place) -> Iterator[None]:
+    assert scene.server is not None
+    with _filled(scene, "server-disk"):
+        # a segment of the write-ahead log that cannot be made ends every process of the server
+        while _STORE_AWAY not in place.said() and not _is_over(place):
+            with contextlib.suppress(OperationalError):
+                scene.server.execute("SELECT pg_create_restore_point('full')")
+                scene.server.execute("SELECT pg_switch_wal()")
+        _is_told(place, _STORE_AWAY)
+    if scene.server.ended:
+        scene.server.restart()
+    yield
+
+
 def _all_on_a_disk(scene: Scene, place: Place) -> None:
     disk = scene.disk("disk").folder
     scene.database, scene.runs = disk / "tempopt.db", disk / "runs"
@@ -241,7 +265,7 @@ def _all_on_a_disk(scene: Scene, place: Place) -> None:
 
 @contextlib.contextmanager
 def _all_full(scene: Scene, place: Place) -> Iterator[None]:
-    with _filled(scene, place, "disk"):
+    with _filled(scene, "disk"):
         _is_told(place, CASES["all in one folder"].told)
         yield
 
@@ -253,7 +277,7 @@ def _scratch_on_a_disk(scene: Scene, place: Place) -> None:
 @contextlib.contextmanager
 def _scratch_full(scene: Scene, place: Place) -> Iterator[None]:
     # the last block of the module's own file has room for some lines more
-    with _filled(scene, place, "scratch"):
+    with _filled(scene, "scratch"):
         with (place.folder / "trace").open("ab", buffering=0) as trace, contextlib.suppress(OSError):
             while trace.write(b"\n" * 512):
                 pass
@@ -265,13 +289,13 @@ def _scratch_full(scene: Scene, place: Place) -> Iterator[None]:
 def _read_only(scene: Scene, place: Place) -> Iterator[None]:
     # files that are open now stay open to writing, or it would be refused
     where = str(scene.runs)
-    _run("mount", "--bind", where, where)
-    _run("mount", "-o", "remount,bind,ro", where)
+    run("mount", "--bind", where, where)
+    run("mount", "-o", "remount,bind,ro", where)
     try:
         _goes_on(place, CASES["checkpoints read-only"].told)
         yield
     finally:
-        _run("umount", "--lazy", where)
+        run("umount", "--lazy", where)
 
 
 @contextlib.contextmanager
@@ -287,9 +311,14 @@ def _closed(scene: Scene, place: Place) -> Iterator[None]:
 CASES = {
     "checkpoints": Case(_checkpoints_on_a_disk, _runs_full, "No space left on device"),
     "logs": Case(_logs_on_a_disk, _logs_full, "No space left on device"),
-    "database": Case(_database_on_a_disk, _database_full, "database or disk is full"),
+    "database": Case(_database_on_a_disk, _database_full, "database or disk is full", backends=("sqlite",)),
     "outbox": Case(_both_on_disks, _outbox_full, "cannot be kept on disk"),
-    "all in one folder": Case(_all_on_a_disk, _all_full, "database or disk is full"),
+    "all in one folder": Case(_all_on_a_disk, _all_full, "database or disk is full", backends=("sqlite",)),
+    "the server's tables": Case(_tables_on_a_disk, _server_full, _SERVER_FULL, backends=("postgresql",)),
+    "the server's disk": Case(_server_on_a_disk, _server_full, _SERVER_FULL, backends=_SERVERS),
+    "the server's write-ahead log": Case(
+        _server_on_a_disk, _server_log_full, _STORE_AWAY, backends=("postgresql",)
+    ),
     "the module's own files": Case(_scratch_on_a_disk, _scratch_full, "No space left on device"),
     "checkpoints read-only": Case(_nothing, _read_only, "Read-only file system"),
     "checkpoints without permission": Case(_nothing, _closed, "Permission denied", _CLOSED_TO_ROOT),
@@ -317,59 +346,112 @@ class Found:
     said: str
 
 
-def carry_out(name: str, folder: Path, undisturbed: Record) -> Found:
+# Which disk is full before a search begins, and with which databases.
+BEGINNINGS: dict[str, tuple[Callable[[Scene, Place], None], str, tuple[str, ...]]] = {
+    "checkpoints": (_checkpoints_on_a_disk, "runs-disk", BACKENDS),
+    "database": (_database_on_a_disk, "db-disk", ("sqlite",)),
+    "the server's disk": (_server_on_a_disk, "server-disk", _SERVERS),
+}
+
+
+def begin(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
+    """Begin a search on a full disk and again once there is space; return how that ended, and what was left.
+
+    The exit code and what was said are those of the first search.
+    """
+    lay_out, disk, _ = BEGINNINGS[name]
+    scene = Scene(folder, backend)
+    place = Place(folder / "here", "")
+    try:
+        lay_out(scene, place)
+        scene.start()
+        place.url = scene.url
+        with _filled(scene, disk):
+            code = place.end(_search(place, scene))
+            said = place.said()
+        if scene.server is not None:
+            # one that a full disk ended does not come back of itself
+            scene.server.restart()
+        place.end(_search(place, scene))
+        return _found(place, undisturbed, code=code, said=said)
+    finally:
+        place.close()
+        scene.close()
+
+
+def _search(place: Place, scene: Scene) -> subprocess.Popen[bytes]:
+    spec = studies.spec(TICKETS, lease=60, max_attempts=3)
+    return place.start("search", studies.written(scene.folder, spec), "--checkpoints", str(scene.runs))
+
+
+def _found(place: Place, undisturbed: Record, *, code: int, said: str, resumed: bool = False) -> Found:
+    rows = studies.tickets(place.url)
+    try:
+        differences = studies.read(place.url, TICKETS).differences(undisturbed)
+    except AssertionError as error:
+        differences = [str(error).partition("\n")[0]]
+    return Found(
+        code=code,
+        resumed=resumed,
+        done=f"{sum(row.state == 'done' for row in rows)}/{len(rows)}",
+        failures=sum(row.failures for row in rows),
+        differences=differences,
+        said=said,
+    )
+
+
+def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Found:
     """Search while one of :data:`CASES` happens, resume if need be, and return what became of it."""
-    case, scene = CASES[name], Scene(folder)
+    case, scene = CASES[name], Scene(folder, backend)
     place = Place(folder / "here", "", case.prefix)
     try:
         case.lay_out(scene, place)
+        scene.start()
         place.url = scene.url
         place.set_pace(0.03)
-        spec = studies.spec(TICKETS, lease=60, max_attempts=3)
-        where = ("--checkpoints", str(scene.runs))
-        agent = place.start("search", studies.written(folder, spec), *where)
+        agent = _search(place, scene)
         place.catch(0.1)
         with case.trouble(scene, place):
             place.set_pace(0.03)
         code = place.end(agent)
         if resumed := code != 0:
-            place.end(place.start("resume", NAME, *where))
-        rows = studies.tickets(place.url)
-        try:
-            differences = studies.read(place.url, TICKETS).differences(undisturbed)
-        except AssertionError as error:
-            differences = [str(error).partition("\n")[0]]
-        return Found(
-            code=code,
-            resumed=resumed,
-            done=f"{sum(row.state == 'done' for row in rows)}/{len(rows)}",
-            failures=sum(row.failures for row in rows),
-            differences=differences,
-            said=place.said(),
-        )
+            place.end(place.start("resume", NAME, "--checkpoints", str(scene.runs)))
+        return _found(place, undisturbed, code=code, said=place.said(), resumed=resumed)
     finally:
         place.close()
-        for disk in scene.disks.values():
-            disk.unmount()
+        scene.close()
 
 
-def main(names: list[str]) -> None:
+def main(words: list[str]) -> None:
     """Print a line for each case, and what the terminal said of it."""
-    if reason := why_not():
+    if reason := small_disk.why_not():
         raise SystemExit(reason)
+    backends = [each for each in BACKENDS if each in words] or BACKENDS
+    names = [each for each in (*CASES, *BEGINNINGS) if each in words] or CASES
     with tempfile.TemporaryDirectory() as folder:
         peace = Path(folder, "peace")
         peace.mkdir()
         undisturbed = studies.undisturbed(peace, studies.spec(TICKETS), workers=1)
-        print("| trouble | exit code | tickets done | failures | equal to undisturbed |")
-        print("|---|---|---|---|---|")
-        for number, name in enumerate(names or CASES):
-            found = carry_out(name, Path(folder, str(number)), undisturbed)
-            code = f"{found.code}, resumed" if found.resumed else str(found.code)
-            equal = "no" if found.differences else "yes"
-            print(f"| {name} | {code} | {found.done} | {found.failures} | {equal} |", flush=True)
-            if kept := os.environ.get("SAID"):
-                Path(kept, f"{name}.txt").write_text(found.said)
+        print("| database | trouble | exit code | tickets done | failures | equal to undisturbed |")
+        print("|---|---|---|---|---|---|")
+        for backend in backends:
+            if reason := why_not(backend):
+                print(reason)
+                continue
+            for name in (each for each in CASES if each in names and backend in CASES[each].backends):
+                found = carry_out(backend, name, Path(folder, backend, name), undisturbed)
+                _print(backend, name, found)
+            for name in (each for each in BEGINNINGS if each in names and backend in BEGINNINGS[each][2]):
+                found = begin(backend, name, Path(folder, backend, name, "begin"), undisturbed)
+                _print(backend, f"{name}, from the beginning", found)
+
+
+def _print(backend: str, name: str, found: Found) -> None:
+    code = f"{found.code}, resumed" if found.resumed else str(found.code)
+    equal = "no" if found.differences else "yes"
+    print(f"| {backend} | {name} | {code} | {found.done} | {found.failures} | {equal} |", flush=True)
+    if kept := os.environ.get("SAID"):
+        Path(kept, f"{backend} {name}.txt").write_text(found.said)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A disk under a search is full, read-only or closed for a while: nothing is lost, no attempt is used up."""
+"""A disk under a search, or under its server, is full, read-only or closed for a while: nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,21 +8,58 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.full_disk import CASES, TICKETS, carry_out, why_not
+from tests.cluster.full_disk import BEGINNINGS, CASES, TICKETS, begin, carry_out, why_not
 from tests.cluster.studies import Record
 
 pytestmark = pytest.mark.long
 
+# What does not concern the store is the same with every store.
+_OF_A_STORE = ("outbox", "the server's tables", "the server's disk", "the server's write-ahead log")
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        (backend, name)
+        for name, case in CASES.items()
+        for backend in case.backends
+        if backend == "sqlite" or name in _OF_A_STORE
+    ],
+)
 def test_a_search_whose_disk_refuses_for_a_while_ends_as_an_undisturbed_one(
-    name: str, undisturbed: Callable[[int], Record]
+    backend: str, name: str, undisturbed: Callable[[int], Record]
 ) -> None:
-    if reason := why_not():
+    if reason := why_not(backend):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
-        found = carry_out(name, Path(folder), undisturbed(TICKETS))
+        found = carry_out(backend, name, Path(folder), undisturbed(TICKETS))
     assert (found.code, found.resumed, found.differences) == (0, False, []), found.said
     assert found.failures == 0
     # told of checkpoints and of logs, and not with every run; what other runs delete makes room for a moment
     assert 1 <= found.said.count(CASES[name].told) <= 6, found.said
+    if name in _OF_A_STORE:
+        assert "The store is back after" in found.said
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        (backend, name)
+        for name, (_, _, backends) in BEGINNINGS.items()
+        for backend in backends
+        if backend == "sqlite" or name in _OF_A_STORE
+    ],
+)
+def test_a_search_that_begins_on_a_full_disk_says_so_and_begins_once_there_is_space(
+    backend: str, name: str, undisturbed: Callable[[int], Record]
+) -> None:
+    if reason := why_not(backend):
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory() as folder:
+        found = begin(backend, name, Path(folder), undisturbed(TICKETS))
+    assert found.code == 2
+    (line,) = found.said.strip().splitlines()
+    assert line.startswith("tempopt: error: ")
+    # a server that the disk has ended can tell no more than that it is not there
+    assert "Free some space" in line or "The server has crashed" in line or "refused" in line
+    assert (found.differences, found.failures) == ([], 0)
