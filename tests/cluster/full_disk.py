@@ -96,6 +96,8 @@ class Scene:
             self.server.remove()
         for disk in self.disks.values():
             disk.unmount()
+            if disk.folder.parent != self.folder:
+                disk.folder.rmdir()
 
 
 Trouble = Callable[[Scene, Place], contextlib.AbstractContextManager[None]]
