@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from setproctitle import setproctitle
 
 from tempopt.errors import UsageError
+from tempopt.workers.class_paths import find_modules_in
 from tempopt.workers.messages import (
     TITLE,
     Failed,
@@ -152,6 +153,7 @@ def main(descriptor: int, store: Path | None) -> None:
             for a worker of one process.
     """
     setproctitle(TITLE)
+    find_modules_in(str(Path.cwd()))
     # a whole process group gets these; what becomes of the run is the agent's to decide
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from setproctitle import setproctitle
 
+from tempopt.workers.class_paths import find_modules_in
 from tempopt.workers.zygote import NUMBER
 
 _PR_SET_PDEATHSIG = 1
@@ -158,9 +159,7 @@ def _enter(environment: dict[str, str], folder: str) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    if not sys.flags.safe_path:
-        # where python -m puts the current folder
-        sys.path[0] = folder
+    find_modules_in(folder)
     importlib.invalidate_caches()
     set_rank(int(environment.get("RANK", 0)))
 

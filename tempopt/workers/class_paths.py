@@ -6,13 +6,16 @@ Makes no objects; a person's own error while importing their module is shown as 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.own_schedules import own_numbers
@@ -25,6 +28,12 @@ def dotted(given: str) -> str:
     """Return an import path with dots: ``stock.Stock`` for ``stock:Stock`` and for ``./stock.py:Stock``."""
     file = re.fullmatch(r"(?:\./)*([^:]+)\.py[:.](\w+)", given)
     return f"{file[1].replace('/', '.')}.{file[2]}" if file else given.replace(":", ".")
+
+
+def module_name(given: str) -> str:
+    """Return the name of a module that may be given by its path: ``stock`` for ``./stock.py``."""
+    file = re.fullmatch(r"(?:\./)*([^:]+)\.py", given)
+    return file[1].replace("/", ".") if file else dotted(given)
 
 
 def load_class(class_path: str, *, base: type, where: str) -> type:
@@ -54,7 +63,7 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
         message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
         raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
     if not isinstance(found, type):
-        raise SpecError(f'{where}: "{class_path}" is {found!r}, not a class. Give a {base.__name__}.')
+        raise SpecError(f'{where}: "{class_path}" is {_kind(found)}. {_other_kind(found, module, base)}')
     if not issubclass(found, base):
         raise SpecError(
             f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(found, module, base)}'
@@ -96,9 +105,7 @@ def import_module(module_name: str, *, where: str) -> object:
     Raises:
         SpecError: There is none, or it does not import.
     """
-    folder = str(Path.cwd())
-    if sys.path[:1] != [folder]:
-        sys.path.insert(0, folder)
+    _find_here()
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -108,6 +115,34 @@ def import_module(module_name: str, *, where: str) -> object:
         raise SpecError(f"{where}: {_broken(module_name, error)}") from error
     except (Exception, SystemExit) as error:
         raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+
+
+class _StandardFirst:
+    """Finds modules of the standard library there, whatever a folder before it on ``sys.path`` holds."""
+
+    def find_spec(
+        self, name: str, path: object = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a module of the standard library is; None: it is none of them."""
+        if name not in sys.stdlib_module_names:
+            return None
+        folders = [sysconfig.get_path(each) for each in ("stdlib", "platstdlib")]
+        return PathFinder.find_spec(name, [*folders, *(f"{each}/lib-dynload" for each in folders)], target)
+
+
+def find_modules_in(folder: str) -> None:
+    """Have a folder's modules found before those that are installed, and after the standard library's.
+
+    A person's ``random.py`` is then not what torch imports, and their ``data.py`` is not somebody else's.
+    """
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
+    if not any(isinstance(each, _StandardFirst) for each in sys.meta_path):
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _StandardFirst())
+
+
+def _find_here() -> None:
+    find_modules_in(str(Path.cwd()))
 
 
 def _missing(name: str) -> str:
@@ -162,8 +197,44 @@ def _classes(module: object, base: type) -> list[str]:
     return own or [name for name, each in found.items() if each is not base]
 
 
-def _other_kind(found: type, module: object, base: type) -> str:
-    if any(each.__module__.startswith("pytorch_lightning.") for each in found.__mro__):
+def _kind(found: object) -> str:
+    if isinstance(found, ModuleType):
+        return "a module, not a class"
+    if not callable(found):
+        return f"of type {type(found).__name__}, not a class"
+    return (
+        "a function, not a class. What it passes to the class is not seen, and cannot be searched: name the "
+        "class itself, with those values as arguments of its __init__"
+    )
+
+
+def refuse_module(name: str, *, base: type, where: str) -> None:
+    """Refuse a module where a class in it is to be named.
+
+    Args:
+        name: What was given, with dots.
+        base: What the class has to be a subclass of.
+        where: What asks for it, for messages.
+
+    Raises:
+        SpecError: It is a module, with the classes that it has; or there is no such module.
+    """
+    _find_here()
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return
+    if found is None and "." in name:
+        return
+    names = _classes(import_module(name, where=where), base)
+    named = f"Name the class as well: {name}.{names[0]}." if names else f"It has no {base.__name__}."
+    others = f" It also has {', '.join(names[1:])}." if names[1:] else ""
+    raise SpecError(f'{where}: "{name}" is a module, not a class. {named}{others}')
+
+
+def _other_kind(found: object, module: object, base: type) -> str:
+    mro = found.__mro__ if isinstance(found, type) else ()
+    if any(each.__module__.startswith("pytorch_lightning.") for each in mro):
         return (
             "It is built on the package pytorch_lightning, which is another one than lightning: "
             "write import lightning as L, and L.LightningModule or L.LightningDataModule."
@@ -177,7 +248,10 @@ def _public(base: type) -> str:
 
 
 def _shadow(module_name: str) -> str:
-    """Return a warning if a folder of the person's hides the modules that come with tempopt."""
+    """Return a warning if a folder of the person's hides tempopt's modules, or has a name that is taken."""
+    top = module_name.partition(".")[0]
+    if top in sys.stdlib_module_names and (Path(f"{top}.py").exists() or Path(top, "__init__.py").exists()):
+        return f' "{top}" is a module of Python\'s standard library, which hides yours. Rename yours.'
     if module_name.partition(".")[0] != _BUNDLED or _BUNDLED not in sys.modules:
         return ""
     own = Path(__file__).resolve().parents[2] / _BUNDLED

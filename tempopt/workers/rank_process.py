@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
 
+from tempopt.workers.interpreter import interpreter
 from tempopt.workers.zygote import NUMBER, ZygoteError, zygote_for
 
 COLD = "TEMPOPT_COLD_WORKERS"
@@ -59,7 +60,7 @@ class ColdRank:
     def __init__(self, environment: Mapping[str, str], store: Path | None = None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "tempopt.training.worker", str(theirs.fileno())]
+            command = interpreter("tempopt.training.worker", str(theirs.fileno()))
             self._process = subprocess.Popen(
                 command if store is None else [*command, str(store)],
                 pass_fds=[theirs.fileno()],

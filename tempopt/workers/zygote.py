@@ -15,10 +15,11 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+
+from tempopt.workers.interpreter import interpreter
 
 NUMBER = struct.Struct("=i")
 """Encoding of process ids and exit codes."""
@@ -61,7 +62,7 @@ class Zygote:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tempopt.training.zygote", str(theirs.fileno())],
+                interpreter("tempopt.training.zygote", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=environment,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tempopt.errors import SpecError
-from tempopt.workers.class_paths import load_class
+from tempopt.workers.class_paths import load_class, module_name, refuse_module
 
 Write = Callable[[str, str], None]
 
@@ -22,6 +22,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Stand in an empty folder; what is written there can be imported, and is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     before = dict(sys.modules)
 
     def writer(name: str, text: str) -> None:
@@ -32,7 +33,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
     yield writer
     for name in set(sys.modules) - set(before):
-        if name.split(".")[0] in ("theirs", "package", "lightning_modules"):
+        if name.split(".")[0] in ("theirs", "package", "lightning_modules", "none"):
             del sys.modules[name]
     sys.modules.update(before)
 
@@ -53,6 +54,17 @@ def test_the_current_folder_goes_before_what_is_installed(write: Write) -> None:
     sys.path.append(str(Path.cwd()))
     assert vars(load_class("theirs.Mine", base=Exception, where="model"))["here"]
     assert sys.path[0] == str(Path.cwd())
+
+
+def test_a_file_in_the_folder_hides_no_module_of_the_standard_library(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("colorsys.py", "class Mine(Exception): ...")
+    write("theirs.py", "import colorsys\nclass Mine(Exception): converted = colorsys.rgb_to_hsv")
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    assert load_class("theirs.Mine", base=Exception, where="model").__name__ == "Mine"
+    message = _message("colorsys.Mine")
+    assert '"colorsys" is a module of Python\'s standard library, which hides yours. Rename yours.' in message
 
 
 def test_a_module_that_is_not_there_is_answered_with_those_in_the_folder(write: Write) -> None:
@@ -86,7 +98,27 @@ def test_a_class_that_is_not_there_is_answered_with_those_of_its_kind(write: Wri
 def test_another_kind_of_class_is_answered_with_the_right_ones(write: Write) -> None:
     write("theirs.py", "class Mine(Exception): ...\nclass Other: ...\ndef make(): ...")
     assert '"theirs.Other" is not a Exception. Give one of Mine.' in _message("theirs.Other")
-    assert "not a class" in _message("theirs.make")
+    assert '"theirs.make" is a function, not a class.' in _message("theirs.make")
+    assert "name the class itself" in _message("theirs.make") and "Mine" in _message("theirs.make")
+
+
+def test_a_module_where_a_class_is_asked_for_is_answered_with_its_classes(write: Write) -> None:
+    write("theirs.py", "class Mine(Exception): ...\nclass More(Exception): ...")
+    write("none.py", "")
+    for given, said in (
+        (
+            "theirs",
+            '"theirs" is a module, not a class. Name the class as well: theirs.Mine. It also has More.',
+        ),
+        ("theirs.py", "a module, not a class. Name the class as well: theirs.Mine."),
+        ("none", "a module, not a class. It has no Exception."),
+        ("os.path", "a module, not a class. It has no Exception."),
+        ("thiers", 'Unknown module "thiers". Did you mean "theirs"?'),
+    ):
+        with pytest.raises(SpecError) as caught:
+            refuse_module(module_name(given), base=Exception, where="init")
+        assert said in str(caught.value)
+    refuse_module("theirs.Mine", base=Exception, where="init")
 
 
 @pytest.mark.parametrize(

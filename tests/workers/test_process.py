@@ -171,6 +171,18 @@ def test_a_worker_is_not_told_where_the_studies_are_and_who_the_agent_is(
     assert (first_path, leads_group) == (str(tmp_path), True)
 
 
+@pytest.mark.parametrize("how", ["forked", pytest.param("cold", marks=pytest.mark.long)])
+def test_a_file_in_the_folder_hides_no_module_that_torch_needs(
+    start: Callable[..., WorkerProcess], request_for: Any, tmp_path: Path, how: str
+) -> None:
+    for name in ("random.py", "glob.py", "json.py"):
+        (tmp_path / name).write_text("raise SystemExit('this is not the standard library')\n")
+    (tmp_path / "own.py").write_text("from random import shuffle\nfrom toy_modules import Toy as Own\n")
+    request = request_for()
+    program = dataclasses.replace(request.program, model={"class_path": "own.Own", "init_args": {}})
+    results(carry_out(start(how), dataclasses.replace(request, program=program)))
+
+
 @either
 def test_a_killed_worker_is_reported_dead_with_the_signal(worker: WorkerProcess, request_for: Any) -> None:
     worker.send(request_for(trainer={"max_steps": 100_000}))

@@ -1,0 +1,19 @@
+"""How a new interpreter is started in which a person's modules are imported later, and none before that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_RUN = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
+
+
+def interpreter(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of tempopt as a program.
+
+    As ``python -m``, but that the current folder is not searched from the beginning: a person's own
+    ``random.py`` there would be what torch imports.
+    """
+    # where this package was found, which may have been by the folder alone
+    here = str(Path(__file__).resolve().parents[2])
+    return [sys.executable, "-P", "-c", _RUN.format(here, module), *arguments]
