@@ -61,6 +61,21 @@ def rehearse(
     return _checked(spec, worker, task, told)[0]
 
 
+def class_faults(request: RunRequest) -> str | None:
+    """Return what a worker finds wrong when it checks classes and arguments alone, a line for each fault.
+
+    None if it finds nothing, or dies over it.
+    """
+    with workers_of([Placement()]) as workers:
+        workers[0].send(request)
+        while (message := workers[0].receive()) is not None:
+            if isinstance(message, Failed):
+                return message.message if message.kind == "usage" else None
+            if isinstance(message, Finished):
+                return None
+    return None
+
+
 def defaults(spec: StudySpec, worker: WorkerProcess) -> dict[str, Any]:
     """Check a spec, and return by searched name the value that the argument has where nobody sets it.
 

@@ -413,7 +413,7 @@ COMMANDS = {
     ),
     "init": Command(
         "write a commented spec for a LightningModule of your own",
-        "tempopt.cli.check:init",
+        "tempopt.cli.init:init",
         (
             _argument(
                 "module", metavar="IMPORT_PATH", help="import path, for example my_package.my_module.MyModule"

@@ -57,6 +57,31 @@ _BELONGS: dict[str, str] = {
 }
 """Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
 
+_GUARDED = (
+    "A study optimizes one metric (study.metric, in study.direction). What must not get worse is a guard, as "
+    'in study: {guards: {val_loss: "no worse than 1%"}}. '
+    "The search avoids breaking it, and the verdict tests it."
+)
+# What other tools call several metrics, and bounds on them.
+_SEVERAL = (
+    *("constraint", "constraints", "constraints_func", "outcome_constraints", "metric_constraints"),
+    *("directions", "metrics", "modes", "multi_objective", "objectives", "pareto", "pareto_front"),
+    *("objective_thresholds", "reference_point", "secondary_metrics", "tracking_metrics"),
+)
+# What other tools call keys of study:.
+_CALLED = {
+    "mode": "direction",
+    "n_trials": "trials",
+    "num_samples": "trials",
+    "max_num_trials": "trials",
+    "objective": "metric",
+    "scheduler": "pruner",
+    "search_alg": "sampler",
+    "study_name": "name",
+    "timeout": "limits, as in limits: {hours: 8}",
+    "time_budget_s": "limits, as in limits: {hours: 8}",
+}
+
 # As large as a step can be in a database.
 _MOST = 2**31 - 1
 _OWN_PROCESSES = re.compile(r"(^|_)(spawn|fork|notebook)|^forkserver$")
@@ -74,7 +99,23 @@ def unknown_key(path: str, key: str, known: Collection[str]) -> str:
     """Return the message for a key that a section does not have."""
     if not path and key in _BELONGS:
         return f"{key} has no place in a study spec: {_BELONGS[key]}"
+    if path in ("", "study"):
+        if key.lower() in _SEVERAL:
+            return f'Unknown key "{key}". {_GUARDED}'
+        if called := _CALLED.get(key.lower()):
+            return f'Unknown key "{key}". In a study spec it is study.{called}.'
     return unknown("key", key, known)
+
+
+def one_metric(given: object) -> object:
+    """Return what is given as the metric or its direction, if that is one.
+
+    Raises:
+        ValueError: There are several of them.
+    """
+    if isinstance(given, list | tuple | Mapping):
+        raise ValueError(f"given {given!r}. {_GUARDED}")
+    return given
 
 
 def parse_class(given: object, *, section: str) -> dict[str, Any]:

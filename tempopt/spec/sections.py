@@ -23,6 +23,7 @@ from pydantic import (
 
 from tempopt.errors import unknown
 from tempopt.spec.guards import GuardSpec, parse_guard
+from tempopt.spec.lightning_sections import one_metric
 from tempopt.spec.sizes import SIZE, in_bytes
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.statistics.alpha_ledger import level
@@ -309,6 +310,11 @@ class StudySection(Section):
     ] = None
     compile: str | None = None
     init_only: Annotated[bool, Field(description="true or false")] = True
+
+    @field_validator("metric", "direction", mode="before")
+    @classmethod
+    def _one(cls, given: object) -> object:
+        return one_metric(given)
 
     @field_validator("sampler", "pruner")
     @classmethod

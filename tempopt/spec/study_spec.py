@@ -61,7 +61,7 @@ from tempopt.spec.sections import (
     Strategy,
     StudySection,
 )
-from tempopt.spec.validation_errors import faults, listed
+from tempopt.spec.validation_errors import faults, faulty, listed
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.groups import NORMALISATION
@@ -467,9 +467,7 @@ class StudySpec(Section):
                 return cls.model_validate(dict(data))
         except ValidationError as error:
             lines = faults(error, cls)
-        lines.sort(key=lambda line: origin.line(line[0]))
-        told = [f"{origin.where(path)}: {path}: {message}" for path, message in lines]
-        raise SpecError(listed("This study spec has", told))
+        raise faulty(lines, origin)
 
     def identity(self) -> str:
         """Return a hash that is equal for specs that ask the same (:func:`tempopt.spec.identity.diff`)."""

@@ -8,8 +8,30 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from tempopt.errors import SpecError
 from tempopt.spec.lightning_sections import unknown_key
-from tempopt.spec.yaml_source import FaultsError
+from tempopt.spec.yaml_source import Document, FaultsError
+
+
+class FaultySpecError(SpecError):
+    """A study spec that does not validate.
+
+    Attributes:
+        lines: The dotted path and the message of each fault.
+        origin: What the spec was read from.
+    """
+
+    lines: Sequence[tuple[str, str]]
+    origin: Document
+
+
+def faulty(lines: Sequence[tuple[str, str]], origin: Document) -> FaultySpecError:
+    """Return the error that tells all faults of a spec, in the order of its lines."""
+    ordered = sorted(lines, key=lambda line: origin.line(line[0]))
+    told = [f"{origin.where(path)}: {path}: {message}" for path, message in ordered]
+    error = FaultySpecError(listed("This study spec has", told))
+    error.lines, error.origin = ordered, origin
+    return error
 
 
 def listed(head: str, lines: Sequence[str]) -> str:

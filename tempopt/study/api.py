@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tempopt.agent.continuation import find, same_question
-from tempopt.agent.dry_run import rehearse, stage_text, workers_of
+from tempopt.agent.dry_run import class_faults, rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
 from tempopt.agent.store_connection import while_busy
@@ -22,13 +22,17 @@ from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.remaining_faults import all_faults, check_request, with_classes
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.validation_errors import FaultySpecError, faulty
 from tempopt.store.store import Store
 from tempopt.store.urls import DEFAULT_STORAGE
 from tempopt.study.enlarge import grown, ordered
 from tempopt.study.planning import StudyForecast, forecast
 from tempopt.workers.placement import Placement
+
+_NO_LAYERS = "none. No attention temperature acts: the model is trained as it is"
 
 
 def search(
@@ -197,7 +201,10 @@ def check(
     Raises:
         SpecError: The spec cannot be carried out.
     """
-    spec = _loaded(spec)
+    try:
+        spec = _loaded(spec)
+    except FaultySpecError as error:
+        raise with_all_faults(error) from error
     import_schedules(spec)
     if spec.compare is not None:
         check_comparison(spec)
@@ -210,13 +217,18 @@ def check(
             told=lambda stage: told(stage_text(stage)) if told is not None else None,
         )
     lines = [f'The spec of study "{spec.study.name}" is valid.']
-    if started is not None:
+    if started is None:
+        lines.append(
+            "Keys, classes and arguments were checked. Whether the model has attention on which a "
+            "temperature acts is seen only when it runs: add --dry-run."
+        )
+    else:
         did = "Two steps were trained and one validation ran"
         if not spec.confirms:
             did = "The trained model was loaded and evaluated on one batch"
         lines += [
             f"{did}, on {started.device} at {started.precision} precision.",
-            f"Tempered layers: {', '.join(started.layers) or 'none'}.",
+            f"Tempered layers: {', '.join(started.layers) or _NO_LAYERS}.",
             f"A run takes {started.total_steps} steps."
             if spec.confirms
             else "Nothing is trained: a run is one evaluation.",
@@ -224,6 +236,14 @@ def check(
     runs = begun_text(Forecast(spec).runs(), spec.called)
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
+
+
+def with_all_faults(error: FaultySpecError) -> FaultySpecError:
+    """Return the error with all that can be known to be wrong with the spec, its classes included."""
+    found = all_faults(error)
+    request = check_request(error, found)
+    refusal = None if request is None else class_faults(request)
+    return faulty(found if refusal is None else with_classes(found, refusal), error.origin)
 
 
 def plan(

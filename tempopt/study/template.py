@@ -73,7 +73,8 @@ _TEMPERED = """\
 """
 
 _ATTACH = """\
-# The module is not a tempopt.TemperedModule: its temperature is set from outside.
+# The module is not a tempopt.TemperedModule: the temperature of its attention layers is set from outside.
+# tempopt check THIS_FILE --dry-run lists them, and refuses a module without any.
 attach:
   layers: auto  # or patterns of the attention layers' names, as in [encoder.layers.*.self_attn]
   # way: attention_interface  # for a model of transformers, where more can be searched

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -186,7 +186,8 @@ class Prepared:
                     faults.append(f"{'compare' if self.compared else 'search'}.{name}: {error}")
                     if not self.compared:
                         break
-        return list(dict.fromkeys(faults))
+        named = [name for name, values in search.items() if not values]
+        return list(dict.fromkeys([*faults, *_unknown_names(self._model.cls, named, self._attachable)]))
 
     def _check_parameter(self, name: str, value: Any) -> None:
         parts = self._split({name: value})
@@ -256,9 +257,7 @@ class Prepared:
 
     def _check_name(self, name: str) -> None:
         if name not in self._model.names:
-            known = [*self._model.names, *self._attachable]
-            remedy = "Arguments of the data and of the Trainer are written data.x and trainer.x."
-            raise SpecError(unknown(f"argument of {self._model.called}", name, known, remedy))
+            raise SpecError(_unknown_argument(self._model.cls, name, self._attachable))
 
     def _temperature_faults(self, search: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what keeps the baseline arm from being at temperature 1, or the others from leaving it."""
@@ -378,7 +377,8 @@ def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_d
 
     Args:
         program: What would be trained.
-        search: Searched name to values that stand for all: both ends of a range, every choice.
+        search: Searched name to values that stand for all: both ends of a range, every choice; none: only
+            whether there is such an argument is checked.
         test_data: Whether the study needs a ``test_dataloader``.
 
     Raises:
@@ -388,17 +388,42 @@ def check_space(program: Program, search: Mapping[str, Sequence[Any]], *, test_d
     try:
         prepared = prepare(program)
     except SpecError as error:
-        if not program.trainer:
-            raise
         # whether the model and the names fit does not hang on what the Trainer is given: all are told at once
         faults = str(error).splitlines()
         try:
             prepared = prepare(replace(program, trainer={}))
         except SpecError:
-            raise error from None
+            raise SpecError("\n".join([*faults, *_names_alone(program, search)])) from None
     faults += prepared.check(search, test_data=test_data, training=program.weights is None)
     if faults:
         raise SpecError("\n".join(faults))
+
+
+def _names_alone(program: Program, search: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return which searched names are no arguments of a model that cannot be called with what is given."""
+    import lightning as L
+
+    try:
+        cls = load_class(program.model["class_path"], base=L.LightningModule, where="model.class_path")
+    except SpecError:
+        return []  # which says so already
+    return _unknown_names(cls, search, () if program.attach is None else _ATTENDED)
+
+
+def _unknown_names(cls: type, search: Iterable[str], attachable: Sequence[str]) -> list[str]:
+    """Return a line for each searched name that neither the class nor attaching takes."""
+    known = {*Arguments.names_of(cls), *TEMPERATURE_PARAMETERS}
+    return [
+        f"search.{name}: {_unknown_argument(cls, name, attachable)}"
+        for name in search
+        if "." not in name and name not in known
+    ]
+
+
+def _unknown_argument(cls: type, name: str, attachable: Sequence[str]) -> str:
+    remedy = "Arguments of the data and of the Trainer are written data.x and trainer.x."
+    called = f"argument of {cls.__module__}.{cls.__qualname__}"
+    return unknown(called, name, [*Arguments.names_of(cls), *attachable], remedy)
 
 
 def _section(section: str, given: Mapping[str, Any], base: type, faults: list[str]) -> Arguments | None:

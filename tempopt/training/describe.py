@@ -13,7 +13,7 @@ from typing import Any
 
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.training.arguments import Arguments, loaders, parameter
-from tempopt.workers.class_paths import dotted, load_class
+from tempopt.workers.class_paths import dotted, load_class, module_name, refuse_module
 from tempopt.workers.messages import Program
 
 _GOVERNED = ("validate_at",)
@@ -75,6 +75,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
 
     from tempopt.training.module import TemperedModule
 
+    refuse_module(module_name(import_path), base=L.LightningModule, where="init")
     cls = load_class(dotted(import_path), base=L.LightningModule, where="init")
     there = dict.fromkeys(
         each

@@ -41,6 +41,7 @@ def test_init_writes_a_spec_for_a_module_in_the_folder(
     assert "class_path: mine.Mine" in captured.out
     assert "being imported" not in captured.out
     assert "being imported" in captured.err
+    assert "mine.Mine is not a TemperedModule, so the spec has a section attach:" in captured.err
     assert cli.main(["init", "mine.Mine", "-o", "mine.yaml"]) == 0
     assert (folder / "mine.yaml").read_text(encoding="utf-8") == captured.out
     capfd.readouterr()
@@ -54,6 +55,12 @@ def test_a_module_that_ends_its_process_ends_nothing_else(
     (folder / "deadly.py").write_text("import os\nos._exit(3)\n", encoding="utf-8")
     assert cli.main(["init", "deadly.Module"]) == 2
     assert 'Importing "deadly.Module" ended the process' in capfd.readouterr().err
+
+
+def test_init_of_a_module_names_its_classes(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", "mine"]) == 2
+    said = '"mine" is a module, not a class. Name the class as well: mine.Mine.'
+    assert f"tempopt: error: init: {said}\n" in capfd.readouterr().err
 
 
 def test_init_of_a_class_that_is_not_there_tells_what_is(capfd: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +89,40 @@ def test_check_prints_what_it_is_told(
     assert cli.main(["check", "pairs.yaml", "--dry-run", "--set", "study.trials=7"]) == 0
     assert asked == {"trials": 7, "dry_run": True}
     assert capsys.readouterr().out == "a part of it\none thing\nanother\n"
+
+
+WRONG = """\
+study: {name: mine, metric: val_accuracy, direction: up, trails: 3}
+model: {class_path: mine.Mien}
+trainer: {max_steps: 10}
+search:
+  temprature_init: {low: 0.25, high: 4}
+  temperature_final: {low: 4, high: 0.25}
+  schdule: [constant, cosine]
+attach: {layers: auto}
+"""
+
+
+def test_faults_of_the_class_and_of_searched_names_are_told_with_all_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
+    assert cli.main(["check", "wrong.yaml"]) == 2
+    message = capsys.readouterr().err
+    assert 'wrong.yaml:2: model.class_path: Unknown class in "mine" "Mien". Did you mean "Mine"?' in message
+    assert "wrong.yaml:1: study.trails: " in message and "This study spec has 4 faults:" in message
+    (folder / "wrong.yaml").write_text(WRONG.replace("Mien", "Mine"), encoding="utf-8")
+    assert cli.main(["check", "wrong.yaml"]) == 2
+    message = capsys.readouterr().err
+    for said in (
+        "This study spec has 6 faults:",
+        "wrong.yaml:1: study.direction: ",
+        "wrong.yaml:2: model: mine.Mine needs the argument width",
+        'wrong.yaml:5: search.temprature_init: Unknown argument of mine.Mine "temprature_init". Did you mean',
+        "wrong.yaml:6: search.temperature_final: low is 4.0",
+        'wrong.yaml:7: search.schdule: Unknown argument of mine.Mine "schdule". Did you mean "schedule"?',
+    ):
+        assert said in message
 
 
 def test_a_spec_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -429,13 +429,14 @@ def _nothing_found(model: nn.Module) -> str:
     if others:
         kind = type(model.get_submodule(others[0])).__name__
         return (
-            f"No attention was found in {type(model).__name__}: {_some(others)} ({kind}) mix tokens without "
-            "a softmax, as state spaces and linear attention do, so there is nothing that a temperature "
-            "divides."
+            f"No attention was found in {type(model).__name__}, so no temperature would act: "
+            f"{_some(others)} ({kind}) mix tokens without a softmax, as state spaces and linear attention "
+            "do, so there is nothing that a temperature divides."
         )
     return (
-        f"No attention was found in {type(model).__name__}: it has no nn.MultiheadAttention and no "
-        f"projection named as queries usually are ({', '.join(sorted(QUERY_NAMES | FUSED_NAMES))}). "
+        f"No attention was found in {type(model).__name__}, so no temperature would act: it has no "
+        "nn.MultiheadAttention and no projection named as queries usually are "
+        f"({', '.join(sorted(QUERY_NAMES | FUSED_NAMES))}). "
         f"{_candidates(model)}{_RECIPE}"
     )
 

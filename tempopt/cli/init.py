@@ -1,0 +1,50 @@
+"""``tempopt init``: writes a spec for a person's own module, which is imported in a process of its own.
+
+That process imports this module as well, so little is imported here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from tempopt.cli import DONE
+from tempopt.cli.output import write
+from tempopt.errors import UsageError
+from tempopt.study.template import ModuleInfo, inspect_module, render
+
+
+def init(arguments: argparse.Namespace) -> int:
+    """Write a commented spec for the LightningModule at an import path."""
+    info = _inspected(arguments.module)
+    write(render(info), arguments.output, overwrite=False)
+    if not info.tempered:
+        print(
+            f"{info.class_path} is not a TemperedModule, so the spec has a section attach:, which sets the "
+            "temperature of its attention layers from outside. Which layers these are, if it has any: "
+            "tempopt check SPEC --dry-run",
+            file=sys.stderr,
+        )
+    return DONE
+
+
+def _inspected(import_path: str) -> ModuleInfo:
+    # the folder comes after the standard library there, which a file of the person's may have the name of
+    os.environ["PYTHONSAFEPATH"] = "1"
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_say_it_on_stderr) as child:
+        try:
+            return child.submit(inspect_module, import_path).result()
+        except BrokenProcessPool as error:
+            raise UsageError(
+                f'Importing "{import_path}" ended the process that tried it. Import it in Python to see why.'
+            ) from error
+
+
+def _say_it_on_stderr() -> None:
+    # What a module prints while it is imported is no part of the spec that is written.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

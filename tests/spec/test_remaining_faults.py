@@ -1,0 +1,87 @@
+"""What is told of a spec with several faults, in one round: what validation comes to only later as well."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tempopt.spec.remaining_faults import all_faults, check_request, with_classes
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
+
+GIVEN: dict[str, Any] = {
+    "study": {"name": "mine", "metric": "val_loss", "direction": "minimize"},
+    "model": {"class_path": "mine.Mine", "init_args": {"width": 3}},
+    "trainer": {"max_steps": 10},
+    "search": {"temperature_init": {"low": 0.25, "high": 4.0}, "lr": {"low": 0.1, "high": 1.0}},
+}
+
+
+def refused(**changes: Any) -> FaultySpecError:
+    """Return the error of the spec with sections changed; None takes a section out."""
+    given = copy.deepcopy(GIVEN)
+    for section, keys in changes.items():
+        given[section] = {**given.get(section, {}), **keys}
+    with pytest.raises(FaultySpecError) as caught:
+        StudySpec.parse(given, source="mine.yaml")
+    return caught.value
+
+
+def paths(error: FaultySpecError) -> list[str]:
+    """Return where there is something wrong."""
+    return sorted(path for path, _ in all_faults(error))
+
+
+def test_what_does_not_fit_together_is_told_with_what_is_wrong_by_itself() -> None:
+    error = refused(study={"trails": 4}, trainer={"max_steps": -1}, search={"layer_ratio": [0.5, 2.0]})
+    assert [path for path, _ in error.lines] == ["study.trails"]
+    assert paths(error) == ["search.layer_ratio", "study.trails", "trainer"]
+
+
+def test_a_blank_hides_no_other_fault() -> None:
+    error = refused(study={"metric": "???", "trails": 4}, search={"lr": {"low": 2.0, "high": 1.0}})
+    assert [path for path, _ in error.lines] == ["study.metric"]
+    assert paths(error) == ["search.lr", "study.metric", "study.trails"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"trainer": {"max_steps": 0}}, "trainer.max_steps"),
+        ({"search": {"temperature_init": 3}}, "search.temperature_init"),
+        ({"search": {"lr": 3}, "study": {"enqueue": [{"lr": 0.5}]}}, "search.lr"),
+        ({"study": {"direction": None}}, "study.direction"),
+        ({"model": {"class_path": 3}}, "model.class_path"),
+        ({"study": {"seeds": {"confirm": 1}}}, "study.seeds.confirm"),
+    ],
+)
+def test_a_fault_is_not_told_a_second_time_for_what_it_leaves_undone(
+    changes: dict[str, Any], path: str
+) -> None:
+    assert paths(refused(**changes)) == [path]
+
+
+def test_a_worker_is_asked_for_all_names_and_only_for_values_that_can_be_read() -> None:
+    error = refused(study={"trails": 4}, search={"lr": {"low": 2.0, "high": 1.0}}, trainer={"max_time": "1"})
+    request = check_request(error, all_faults(error))
+    assert request is not None
+    assert request.space["lr"] == [] and request.space["temperature_init"][:2] == [0.25, 4.0]
+    assert request.program.trainer == {"max_steps": 10}
+    assert request.program.model == {"class_path": "mine.Mine", "init_args": {"width": 3}}
+
+
+def test_without_a_class_there_is_nothing_to_ask_a_worker() -> None:
+    error = refused(model={"class_path": "Mine"})
+    assert check_request(error, all_faults(error)) is None
+
+
+def test_what_the_worker_says_again_is_told_once() -> None:
+    known = [("model.init_args.temperature_init", "given 'abc'."), ("search.lr", "low is 2.")]
+    said = "model.temperature_init: given the text.\nsearch.lr: Unknown argument.\nmodel: Unknown argument."
+    assert with_classes(known, said) == [
+        *known,
+        ("search.lr", "Unknown argument."),
+        ("model", "Unknown argument."),
+    ]
