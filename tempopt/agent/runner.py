@@ -5,8 +5,10 @@ Puts the rooms together: spec, store, workers and agent; each decision is made e
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import tempfile
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -86,8 +88,8 @@ class StudyRunner:
         if state == "done" or (state == "paused" and not self._wake):
             return load(store, name, whole=True)
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
-        folder = _writable(Path(logs).absolute() / name)
-        with terminable(), self._places() as places, workers_of(places) as workers:
+        writable = _writable(Path(logs).absolute() / name)
+        with writable as folder, terminable(), self._places() as places, workers_of(places) as workers:
             if self._study is not None and state != "running":
                 store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
@@ -203,21 +205,30 @@ def optimizers(spec: StudySpec) -> None:
     try_strategies(spec.study.sampler, spec.study.pruner)
 
 
-def _writable(folder: Path) -> Path:
-    """Return a folder for logs, made and open to writing.
+@contextlib.contextmanager
+def _writable(folder: Path) -> Iterator[Path]:
+    """Have a folder for logs, made and open to writing; of what was made, what stays empty is removed.
 
     Raises:
         UsageError: It cannot be made or written to.
     """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            pass
     except OSError as error:
         raise UsageError(
             f"Checkpoints and logs cannot be written to {folder}: {error.strerror}. "
             "Give a folder that can be, with --checkpoints."
         ) from error
+    try:
+        yield folder
+    finally:
+        # what was refused has written nothing there; one that is not empty is not removed
+        with contextlib.suppress(OSError):
+            for each in made:
+                each.rmdir()
 
 
 def workers_asked(given: Workers | None, spec: StudySpec) -> int | None:

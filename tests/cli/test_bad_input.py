@@ -22,6 +22,7 @@ import torch
 from tempopt import cli
 from tempopt.records.rows import NewTicket
 from tempopt.spec.study_spec import load_spec
+from tempopt.store.checkpoints import DEFAULT_FOLDER
 from tempopt.store.store import Store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password
 from tests.servers import descendants
@@ -128,6 +129,7 @@ def refused(told: Told, folder: Path) -> Told:
         if (folder / "tempopt.db").exists():
             with Store.open(f"sqlite:///{folder / 'tempopt.db'}", create=False) as store:
                 assert store.list_studies() == []
+        assert not (folder / DEFAULT_FOLDER).exists()
         return message
 
     return run
@@ -159,6 +161,16 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused:
         "wrong.yaml:13: trainer.max_time: max_time is not the spec's to set: a run that ends by the clock",
     ):
         assert said in message
+
+
+@pytest.mark.parametrize("kept", [(), ("--checkpoints", "deep/runs")])
+def test_a_comparison_that_is_refused_leaves_no_folder(
+    refused: Told, folder: Path, kept: tuple[str, ...]
+) -> None:
+    there = {each for each in folder.iterdir() if each.is_dir()}
+    message = refused("compare", "toy.yaml", "{}", "{temprature_init: 2}", *kept)
+    assert "compare.temprature_init: Unknown argument of" in message
+    assert {each for each in folder.iterdir() if each.is_dir()} <= {*there, folder / "__pycache__"}
 
 
 @pytest.mark.parametrize(
@@ -273,7 +285,10 @@ class Plain(toy_modules.Stock):
     ("settings", "said"),
     [
         (["study.metric=val_los"], 'metric "val_los". Did you mean "val_loss"? Known: val_loss. Log it in'),
-        (["model.class_path=plain.Plain", "attach={layers: auto}"], "No attention was found in Plain: "),
+        (
+            ["model.class_path=plain.Plain", "attach={layers: auto}"],
+            "No attention was found in Plain, so no temperature",
+        ),
         (["data.test=false"], "ToyData.test_dataloader() gives nothing, and the verdict needs data that no"),
         (["model.diverge_at=0"], 'in the dry run: by step 1 the loss or "val_loss" was NaN or infinite'),
         (
