@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from tempopt.errors import UsageError
@@ -94,3 +95,16 @@ def _other_kind(mode: int) -> str | None:
 
 def _why(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".")
+
+
+@contextlib.contextmanager
+def removed_if_empty(folder: Path) -> Iterator[None]:
+    """Remove at the end what is empty of a folder and those above it, if they were not there before."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    finally:
+        # one that is not empty is not removed, nor any above it
+        with contextlib.suppress(OSError):
+            for each in made:
+                each.rmdir()

@@ -26,6 +26,7 @@ from tempopt.errors import (
     StorageError,
     UsageError,
 )
+from tempopt.files import removed_if_empty
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.sampling.optuna_strategies import try_strategies
@@ -212,23 +213,18 @@ def _writable(folder: Path) -> Iterator[Path]:
     Raises:
         UsageError: It cannot be made or written to.
     """
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"Checkpoints and logs cannot be written to {folder}: {error.strerror}. "
-            "Give a folder that can be, with --checkpoints."
-        ) from error
-    try:
+    # what is refused has written nothing there
+    with removed_if_empty(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"Checkpoints and logs cannot be written to {folder}: {error.strerror}. "
+                "Give a folder that can be, with --checkpoints."
+            ) from error
         yield folder
-    finally:
-        # what was refused has written nothing there; one that is not empty is not removed
-        with contextlib.suppress(OSError):
-            for each in made:
-                each.rmdir()
 
 
 def workers_asked(given: Workers | None, spec: StudySpec) -> int | None:

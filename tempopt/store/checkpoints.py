@@ -16,6 +16,7 @@ from typing import Any
 
 from tempopt.errors import UsageError
 from tempopt.files import absolute as absolute_path
+from tempopt.files import removed_if_empty
 from tempopt.records.rows import KINDS, Kind
 
 DEFAULT_FOLDER = "tempopt-runs"
@@ -44,7 +45,7 @@ def location(given: str | Path) -> str:
     """Return the absolute URL (or path, on this machine) of a folder that can be written to.
 
     Args:
-        given: A path, which is made if need be, or an fsspec URL such as ``s3://bucket/folder``.
+        given: A path, of a folder that can be made if it is not there, or an fsspec URL such as ``s3://bucket/folder``.
 
     Raises:
         UsageError: It cannot be read, reached, made or written to, or it holds a password.
@@ -53,10 +54,12 @@ def location(given: str | Path) -> str:
     fs, folder = opened(url)
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
     try:
-        if is_local(url):
-            fs.makedirs(folder, exist_ok=True)
-        fs.pipe_file(probe, b"tempopt")
-        fs.rm_file(probe)
+        # what is asked of a folder leaves none behind: the study may be refused yet
+        with removed_if_empty(Path(folder)) if is_local(url) else contextlib.nullcontext():
+            if is_local(url):
+                fs.makedirs(folder, exist_ok=True)
+            fs.pipe_file(probe, b"tempopt")
+            fs.rm_file(probe)
     except Exception as error:
         # each store has errors of its own
         why = f"{type(error).__name__}: {error}".removesuffix(": ")

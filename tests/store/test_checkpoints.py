@@ -113,13 +113,17 @@ def test_runs_with_many_digits_are_runs() -> None:
     assert checkpoints.RUN.fullmatch(checkpoints.run_name("baseline", 0))
 
 
-def test_a_path_becomes_absolute_and_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_becomes_absolute_and_nothing_is_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert checkpoints.location("runs/mine") == str(tmp_path / "runs" / "mine")
     assert checkpoints.location(f"file://{tmp_path}/other/") == str(tmp_path / "other")
     assert checkpoints.location(Path("runs")) == str(tmp_path / "runs")
-    assert (tmp_path / "runs" / "mine").is_dir()
-    assert list((tmp_path / "other").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs").mkdir()
+    assert checkpoints.location("runs/mine") == str(tmp_path / "runs" / "mine")
+    assert [each.name for each in tmp_path.rglob("*")] == ["runs"]
 
 
 def test_only_a_path_or_a_file_url_is_on_this_machine() -> None:
@@ -195,6 +199,7 @@ def test_a_place_that_only_the_database_names_is_not_reached(url: str, tmp_path:
 
 def test_a_folder_of_this_machine_may_be_called_as_a_chain_of_stores_is(tmp_path: Path) -> None:
     folder = tmp_path / "x::reference:" / "y"
+    folder.mkdir(parents=True)
     place = checkpoints.location(folder)
     (folder / "step-1-1.ckpt").write_bytes(bytes(3))
     assert checkpoints.usage(place) == {f"{folder}/step-1-1.ckpt": 3}
