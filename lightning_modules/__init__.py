@@ -1,7 +1,7 @@
 """Runnable LightningModules with their data, on generated data or on data that every user has.
 
-Each module is here for a question about temperature. For those about attention's, ``studies/`` holds a search
-each; in ``ClipDigits`` and ``GumbelDigits`` it is the temperature of a loss and of a sampler.
+Each module is here for a question about temperature, for which ``studies/`` holds a search. In ``ClipDigits``
+and ``GumbelDigits`` it is the temperature of a loss and of a sampler, in all others attention's.
 """
 
 from __future__ import annotations

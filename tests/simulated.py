@@ -123,7 +123,7 @@ class Simulated:
             else:
                 found[name] = each.low + (each.high - each.low) * draw.random()
         if ticket.kind == "constant":
-            found["temperature_init"] = self.spec.constants()[ticket.number]
+            found |= self.spec.constants()[ticket.number]
         return found | (ticket.sampled or {})
 
 

@@ -45,7 +45,7 @@ def workers_of(places: Sequence[Placement]) -> Iterator[list[WorkerProcess]]:
 
 def rehearse(
     spec: StudySpec, worker: WorkerProcess, *, task: Literal["rehearse", "check"], told: Told = _unheard
-) -> Started | None:
+) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
     Args:
@@ -54,11 +54,16 @@ def rehearse(
         task: Whether to train, or to check classes and arguments alone.
         told: Called with each part of it, once that is over.
 
+    Returns:
+        The spec with the named temperatures that its module has, and how the training began; None if it was
+        not to train.
+
     Raises:
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    return _checked(spec, worker, task, told)[0]
+    started, finished = _checked(spec, worker, task, told)
+    return spec.with_found(finished.found), started
 
 
 def class_faults(request: RunRequest) -> str | None:
@@ -135,7 +140,7 @@ def _tried(
     parameters = spec.parameters("search", sampled)
     # of a trained model the time of one evaluation is asked, and nearly all are on the validation data
     measured = evaluations("confirm", (), spec, {}, {}) if spec.confirms or task != "time" else []
-    bakes = task != "time" and spec.confirms and spec.study.init_only and spec.compare is None
+    bakes = task != "time" and spec.bakes
     worker.send(
         RunRequest(
             ticket=0,

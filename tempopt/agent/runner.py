@@ -83,7 +83,6 @@ class StudyRunner:
         """Return the study's result when there is nothing left to do, or it was told to rest."""
         spec, store = self._spec, self._store
         optimizers(spec)
-        program = spec.program()
         name = spec.study.name
         state = None if self._study is None else store.load_study(name).state
         if state == "done" or (state == "paused" and not self._wake):
@@ -96,9 +95,10 @@ class StudyRunner:
             # on another machine than before, a class may not be there; better seen before a ticket is taken
             task: Literal["rehearse", "check"] = "rehearse" if self._study is None else "check"
             try:
-                rehearse(spec, workers[0], task=task, told=self._rehearsed)
+                spec, _ = rehearse(spec, workers[0], task=task, told=self._rehearsed)
             except SpecError as error:
                 raise SpecError(f"{error}{self._where_begun(str(error))}") from error
+            self._spec, program = spec, spec.program()
             self._register()
             study = self._study or self._begin()
             # every time, since whoever began the study may have died before it had its tickets

@@ -53,7 +53,7 @@ class StudyCache:
         self.version = study.version
         self.grow_to(study.age)
         rows = self._store.tickets(self._study.id)
-        names = ["report", *self._spec.measured_guards]
+        names = ["report", *self._spec.study.measured_guards]
         reports = self._store.measurements(self._study.id, names=names)
         self.arms = Arms(self._spec, rows, reports, earlier=self._earlier)
         self.tickets = {row.id: row for row in rows}
@@ -172,7 +172,7 @@ class StudyCache:
                 bounds[kind] = self._first(kind)
             else:
                 bounds[kind] = None
-        if self._spec.weighs_guards and "baseline" in bounds:
+        if self._spec.study.weighs_guards and "baseline" in bounds:
             # what a search trial is weighed against does not depend on who is faster
             bounds.pop("search", None)
         return bounds

@@ -106,4 +106,7 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
     else:
         yield f"Power: {gain_text(able, found.known, found.metric)} of {found.known_from}."
     if able.comparisons > 1:
-        yield "It has to be shown against the baseline and against the winner's twin at τ = 1."
+        yield (
+            "It has to be shown against the baseline and against the winner's twin: its other parameters at "
+            "the baseline's temperature."
+        )

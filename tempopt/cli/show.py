@@ -185,7 +185,7 @@ def _tickets(result: StudyResult) -> Table:
 def _baseline_line(baseline: Baseline) -> str:
     spread = "" if baseline.sd is None else f" ± {number(baseline.sd)}"
     runs = "1 run" if baseline.n == 1 else f"{baseline.n} runs"
-    return f"τ = 1 during the search: {number(baseline.mean)}{spread} ({runs})"
+    return f"baseline during the search: {number(baseline.mean)}{spread} ({runs})"
 
 
 def _table(*columns: str) -> Table:

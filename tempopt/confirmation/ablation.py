@@ -25,6 +25,7 @@ from tempopt.temperature import (
     active_groups,
     at_constant,
     effective,
+    join_name,
     training_key,
     without,
 )
@@ -71,9 +72,10 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
     """
     winner = arms["search"]
     found = {part: without(winner, part) for part in active_groups(winner)}
-    if "schedule" in found:
+    moving = [part for part in found if part.rpartition(".")[2] == "schedule"]
+    if len(moving) == 1:
         constant = arms.get("constant_twin") or arms.get("constant")
-        found["schedule"] = constant or found["schedule"]
+        found[moving[0]] = constant or found[moving[0]]
     for name in spec.method_names:
         given = spec.search[name].baseline
         value = NEUTRAL[name] if name in NORMALISATION else given
@@ -86,14 +88,17 @@ def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
     """Return the plans that keep one part of the winner, or all but one; the fewest parts first."""
     winner = arms["search"]
     parts = active_groups(winner)
-    level = arms.get("constant_twin", {}).get("temperature_init")
+    constant = arms.get("constant_twin", {})
     known = {training_key(winner), training_key(arms.get("twin", winner))}
     found = []
     kept = [(part,) for part in parts] + [tuple(p for p in parts if p != part) for part in parts]
     for keep in sorted(set(kept), key=lambda keep: (len(keep), [parts.index(part) for part in keep])):
         parameters = winner
-        if "schedule" in parts and "schedule" not in keep and level is not None:
-            parameters = at_constant(parameters, level)
+        for part in parts:
+            name, _, group = part.rpartition(".")
+            level = constant.get(join_name(name, "temperature_init"))
+            if group == "schedule" and part not in keep and level is not None:
+                parameters = at_constant(parameters, level, name)
         for part in parts:
             if part not in keep:
                 parameters = without(parameters, part)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.records.rows import SAMPLED, Kind
 from tempopt.spec.domains import Choices, Range
-from tempopt.temperature import CREDITED, GROUPS, NORMALISATION, effective, is_neutral
+from tempopt.temperature import CREDITED, GROUPS, NORMALISATION, effective, is_neutral, split_name
 from tempopt.workers.messages import TIME_RATIO, Evaluation
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dic
         for tau in constants:
             name = f"constant={tau:.4g}{label}"
             plans[name] = {"temperature_init": tau, **scaling}
-    own = {name: value for name, value in winner.items() if name in CREDITED}
+    own = {n: value for n, value in winner.items() if n in CREDITED and not split_name(n)[0]}
     return {WINNER: own, **plans}
 
 
@@ -149,7 +149,12 @@ def evaluations(
         Evaluation(name=on, on=on, guards=plain),
         Evaluation(name=f"{on}_current", on=on, at="current", guards=current),
     ]
-    if spec.compare is not None or kind != "confirm" or not set(arms) & set(INFERENCE_ARMS):
+    if (
+        spec.compare is not None
+        or not spec.attends
+        or kind != "confirm"
+        or not set(arms) & set(INFERENCE_ARMS)
+    ):
         return measured
     loaders: list[On] = ["validate"] if on == "validate" else ["validate", "test"]
     if on == "test":

@@ -79,13 +79,16 @@ class InferenceOnly:
 def inference_only(
     evidence: Evidence, measurements: Iterable[Measurement], total: Answer
 ) -> InferenceOnly | None:
-    """Return the answers about inference; None if the baseline's models were not measured.
+    """Return the answers about inference; None if there are none, as where attention has no temperature.
 
     Args:
         evidence: The pairs of the verdict's round.
         measurements: What the confirm runs measured at their end.
         total: The winner's gain over τ = 1.
     """
+    if not evidence.spec.attends:
+        # what is evaluated does not read a temperature of the loss
+        return None
     measured: dict[int, dict[str, float]] = {}
     for each in measurements:
         if math.isfinite(each.value):

@@ -25,7 +25,7 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
 )
-from tempopt.temperature import CREDITED, is_neutral, neutral, training_key
+from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -111,7 +111,7 @@ def pair_tickets(
         )
         for number, (pair, arm, parameters) in enumerate(plan, next_number(tickets, "confirm"))
     ]
-    if not spec.study.init_only or not _bakes(arms):
+    if not spec.bakes or not _bakes(arms):
         return new
     return new + [
         NewTicket(
@@ -129,7 +129,7 @@ def pair_tickets(
 
 def _bakes(arms: dict[Arm, Parameters]) -> bool:
     """Whether there is a temperature at the beginning that could be baked into the weights."""
-    plan = {name: value for name, value in arms["search"].items() if name in CREDITED}
+    plan = {n: value for n, value in arms["search"].items() if n in CREDITED and not split_name(n)[0]}
     return "twin" in arms and training_key(plan) != training_key({})
 
 

@@ -27,11 +27,13 @@ from tempopt.records.tickets import current_round, next_number
 from tempopt.seeds import derive
 from tempopt.spec.conditions import counted
 from tempopt.temperature import (
+    as_found,
     at_constant,
-    constant_levels,
+    constant_plans,
     is_neutral,
     neutral,
     same_training,
+    temperatures_of,
     training_key,
 )
 
@@ -150,7 +152,9 @@ def constant_candidates(spec: StudySpec, found: Parameters) -> list[Parameters]:
     None where the arm of constants has tried just that, and with more constants: nothing but a temperature
     was searched, or the winner has nothing else that is not neutral.
     """
-    plain = at_constant(found, 1.0)
+    plain = found
+    for name in temperatures_of(found):
+        plain = at_constant(plain, as_found(found).get(name, 1.0), name)
     if not spec.space("baseline") and same_training(plain, spec.parameters("baseline", {})):
         return []
-    return [at_constant(found, level) for level in constant_levels(found)]
+    return constant_plans(found)

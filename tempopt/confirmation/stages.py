@@ -40,7 +40,7 @@ from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import added_pairs, current_round, finished, next_number, of_kind, over, pairs_of
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
-from tempopt.temperature import GROUPS, is_neutral
+from tempopt.temperature import AS_FOUND, GROUPS, is_neutral, split_name
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -53,7 +53,7 @@ PROVING: tuple[Kind, ...] = ("choose", "rematch", "confirm", "init_only", "ablat
 # search, baseline, constant and init_only; each of the twins only where it may be something else
 _ARMS = 4
 _LEVELS = 5
-_PLAIN = GROUPS["schedule"] | GROUPS["level"]
+_PLAIN = GROUPS["schedule"] | GROUPS["level"] | {AS_FOUND}
 
 
 def first_tickets(spec: StudySpec) -> list[NewTicket]:
@@ -197,8 +197,8 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         over_now = finished(confirm) and is_decided(tickets, spec, now)
         return 0 if over_now else each * (pairs - pairs_of(confirm))
     tunes = bool(spec.other_names)
-    levels = not {*spec.search, *spec.fixed_temperatures} <= _PLAIN
-    arms = _ARMS - (not spec.study.init_only) + (tunes or bool(spec.method_names)) + levels
+    levels = not {split_name(name)[1] for name in (*spec.search, *spec.fixed_temperatures)} <= _PLAIN
+    arms = _ARMS - (not spec.bakes) + (tunes or bool(spec.method_names)) + levels
     confirming = arms * pairs
     asked = {arm: _asked(tickets, arm) for arm in ("constant", "search")}
     if of_kind(tickets, "rematch", of_round=now) or not tunes:

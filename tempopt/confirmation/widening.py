@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.domains import Range
-from tempopt.temperature import CREDITED, GROUPS
+from tempopt.temperature import CREDITED, GROUPS, split_name
 from tempopt.temperature.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening
     """
     for name, domain in spec.search.items():
         value = parameters.get(name)
-        shapes = name in GROUPS["schedule"] and name not in GROUPS["level"]
+        bare = split_name(name)[1]
+        shapes = bare in GROUPS["schedule"] and bare not in GROUPS["level"]
         if not isinstance(domain, Range) or name not in CREDITED or shapes:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -91,7 +92,7 @@ def _beyond(name: str, domain: Range, end: float, other: float) -> float:
     least = domain.step or isinstance(domain.low, int)
     further = end + math.copysign(max(abs(end - other) / 2, least), end - other)
     wanted = end * ratio if domain.log else further
-    allowed = RANGES.get(name)
+    allowed = RANGES.get(split_name(name)[1])
     if allowed is None or allowed.accepts(_number(wanted, domain)):
         return _number(wanted, domain)
     if allowed.accepts(_number(end * ratio, domain)) and not allowed.accepts(0.0):

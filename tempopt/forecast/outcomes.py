@@ -30,7 +30,10 @@ from tempopt.temperature import (
     NORMALISATION,
     active_groups,
     constant_levels,
+    constant_plans,
     is_neutral,
+    mean_level,
+    temperatures_of,
     training_key,
 )
 
@@ -133,7 +136,7 @@ class Space:
     def drawn(self, ticket: NewTicket, place: int, seed: int) -> dict[str, Any]:
         """Return a point drawn for a ticket from its arm's space; of a constant, its temperature."""
         found = self._point(cast(Arm, ticket.arm), place, seed)
-        return found | ({"temperature_init": self._constants[place]} if ticket.kind == "constant" else {})
+        return found | (self._constants[place] if ticket.kind == "constant" else {})
 
     def _point(self, arm: Arm, place: int, seed: int) -> dict[str, Any]:
         space = self.spec.space(arm)
@@ -307,8 +310,7 @@ class Extreme:
 
     def _alike(self, constant: Parameters) -> bool:
         """Whether a constant shares runs with the baseline, or with the winner without its other parts."""
-        level = constant["temperature_init"]
-        return is_neutral(constant) or level in constant_levels(self.space.parameters(self.best[0]))
+        return _is_level_of(constant, self.space.parameters(self.best[0]))
 
     def _chosen(self, row: TicketRow) -> float:
         rank = row.candidate or 0
@@ -378,6 +380,13 @@ def _extreme(
     return Made((*made.batches, tuple(timed))) if timed else made
 
 
+def _is_level_of(constant: Parameters, best: Parameters) -> bool:
+    """Whether constants are neutral, or among those that stand in for the schedules of the best."""
+    return is_neutral(constant) or all(
+        mean_level(constant, name) in constant_levels(best, name) for name in temperatures_of(constant)
+    )
+
+
 def _named(space: Space, best: list[dict[str, Any]]) -> Recommend | None:
     """Return what names as many candidates as there may be; tempopt's sampler names untried sets, too."""
     spec = space.spec
@@ -390,10 +399,11 @@ def _named(space: Space, best: list[dict[str, Any]]) -> Recommend | None:
             return []
         if arm == "search":
             return [space.parameters(each) for each in best[:count]]
-        own = {1.0, *constant_levels(space.parameters(best[0]))}
-        levels = constant_grid(spec.space(), count + len(own))
-        others = [each for each in levels if each not in own]
-        return [spec.parameters("constant", {"temperature_init": each}) for each in others[:count]]
+        first = space.parameters(best[0])
+        # one of them may be neutral besides
+        grid = constant_grid(spec.space(), count + len(constant_plans(first)) + 1)
+        found = [spec.parameters("constant", each) for each in grid]
+        return [each for each in found if not _is_level_of(each, first)][:count]
 
     return named
 

@@ -6,6 +6,7 @@ from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import GAIN, NO_GAIN, verdict_lines
 from tempopt.results.verdict_text import answer as answer_of_verdict
+from tempopt.results.wording import for_study
 
 _IN_SHORT = {
     "train_with_schedule": "train with a schedule",
@@ -85,14 +86,19 @@ def in_short(result: StudyResult) -> str:
 
 def terms(result: StudyResult) -> list[str]:
     """Return what the words of a verdict mean, a sentence each, for somebody who has read nothing else."""
-    told = [
-        "τ is the temperature of attention, softmax(q·k / (√d · τ)): 1 is usual, below 1 attention is "
-        "sharper, above 1 softer."
-    ]
+    told = []
+    if result.spec.attends:
+        told.append(
+            "τ is the temperature of attention, softmax(q·k / (√d · τ)): 1 is usual, below 1 attention is "
+            "sharper, above 1 softer."
+        )
+    for name, each in result.spec.temperatures.items():
+        found = "" if each.as_found is None else f"; the module has {each.as_found:.4g}"
+        told.append(f"{name} is the temperature at {each.value}{found}.")
     if result.verdict is None:
         return told
-    found = result.verdict.recommendation
-    shown = [result.verdict.params, *((found.parameters, found.at_inference or {}) if found else ())]
+    advice = result.verdict.recommendation
+    shown = [result.verdict.params, *((advice.parameters, advice.at_inference or {}) if advice else ())]
     if any(each.get("length_scaling", "none") != "none" for each in shown):
         told.append(
             "Length scaling changes 1/τ with n, the number of keys that a query sees; log_n multiplies it by "
@@ -104,4 +110,4 @@ def terms(result: StudyResult) -> list[str]:
         "of data. A gain with + is better, also where less of the metric is. p is how likely a difference "
         "this large is if there is none."
     )
-    return told
+    return [for_study(each, result.spec) for each in told]

@@ -22,6 +22,7 @@ from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, round_lines
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import (
+    AS_FOUND,
     CREDITED,
     ENTROPY_PARAMETERS,
     NEUTRAL,
@@ -29,7 +30,10 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     ParameterNames,
     effective,
+    groups_of,
+    is_neutral,
     same_training,
+    split_name,
 )
 
 Format = Literal["yaml", "python"]
@@ -42,6 +46,7 @@ _CHECKPOINT = ".ckpt"
 _STATE = "deployed.pt"
 _FOLDER = "deployed"
 _CALLBACK = "tempopt.AttachCallback"
+_VALUE = "tempopt.ValueCallback"
 _LOADING = "tempopt.LoadCallback"
 _PRETRAINED = "tempopt.attention.attach.weights.pretrained_model"
 # It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
@@ -94,7 +99,7 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     config, plan = _merged(result, wanted.parameters)
     attaching = _attaching(result, plan, wanted.at_inference)
     notes = [*wanted.header, *_left_out(result)]
-    if callbacks := _callbacks(wanted, attaching):
+    if callbacks := _callbacks(result, wanted, attaching):
         given = _listed(config["trainer"].get("callbacks"))
         config["trainer"]["callbacks"] = [*given, *callbacks]
     if attaching is not None:
@@ -103,6 +108,8 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
             f"tempopt.AttachCallback sets the temperature, so {does} needs tempopt.",
             *_saved(attaching),
         ]
+    if any(each["class_path"] == _VALUE for each in callbacks):
+        notes.append("tempopt.ValueCallback sets a temperature of the module, so training needs tempopt.")
     if wanted.weights is not None:
         notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
     if wanted.at_inference is not None and attaching is None:
@@ -137,7 +144,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     code = _Code()
     body = [f"model = {code.made('model', config['model'])}"]
     trainer = dict(config.get("trainer", {}))
-    listed = [*_listed(trainer.pop("callbacks", None)), *_callbacks(wanted, attaching)]
+    listed = [*_listed(trainer.pop("callbacks", None)), *_callbacks(result, wanted, attaching)]
     if listed:
         callbacks = [code.expression(callback) for callback in listed]
         trainer["callbacks"] = _Verbatim(f"[{', '.join(callbacks)}]")
@@ -169,13 +176,32 @@ def _attaching(
     return given if at_inference is None else {**given, "at_inference": dict(at_inference)}
 
 
-def _callbacks(wanted: _Wanted, attaching: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the callbacks that load trained weights and set the temperature, as far as they are needed."""
+def _callbacks(
+    result: StudyResult, wanted: _Wanted, attaching: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """Return the callbacks that load trained weights and set temperatures, as far as they are needed."""
     found: list[dict[str, Any]] = []
     if wanted.weights is not None:
         found.append({"class_path": _LOADING, "init_args": {"path": wanted.weights}})
     if attaching is not None:
         found.append({"class_path": _CALLBACK, "init_args": dict(attaching)})
+    for name, parameters in groups_of(wanted.parameters).items():
+        given = {each: value for each, value in parameters.items() if each != AS_FOUND}
+        if not name or is_neutral({n: v for n, v in wanted.parameters.items() if split_name(n)[0] == name}):
+            # what changes nothing need not be set
+            continue
+        value = result.spec.temperatures[name]
+        arguments = {"path": value.value, "parameters": _nested_numbers(given), "transform": value.transform}
+        arguments["validate_at"] = result.spec.study.validate_at
+        found.append({"class_path": _VALUE, "init_args": arguments})
+    return found
+
+
+def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with ``schedule_args.NAME`` in a mapping ``schedule_args``."""
+    found: dict[str, Any] = {}
+    for name, value in parameters.items():
+        _put(found, name, value)
     return found
 
 
@@ -318,6 +344,9 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
     attached = ParameterNames((*PLAN_PARAMETERS, *(ENTROPY_PARAMETERS if by_interface else ())))
     for name, value in parameters.items():
         section, dot, rest = name.partition(".")
+        if split_name(name)[0]:
+            # a callback sets it
+            continue
         if "." in rest and section == "model":
             _put(config["model"]["init_args"], rest, value)
         elif dot and section in ("data", "trainer"):

@@ -12,6 +12,7 @@ from tempopt.results.guard_text import not_kept
 from tempopt.results.wording import (
     confidence,
     duration,
+    for_study,
     numbers,
     numbers_of_size,
     parameters_text,
@@ -52,20 +53,24 @@ def recommendation_text(result: StudyResult, storage: str = "") -> str:
     found = verdict.recommendation
     where = f"{shlex.quote(result.name)}{storage}"
     if found.action == "widen_range":
-        return f"{_widen(found, where)} Until then: {_now(result, verdict, found, where)}"
-    if found.action == "more_pairs":
-        return _more_pairs(result, found, where)
-    return _now(result, verdict, found, where)
+        text = f"{_widen(found, where)} Until then: {_now(result, verdict, found, where)}"
+    elif found.action == "more_pairs":
+        text = _more_pairs(result, found, where)
+    else:
+        text = _now(result, verdict, found, where)
+    return for_study(text, result.spec)
 
 
 def _now(result: StudyResult, verdict: Verdict, found: Recommendation, where: str) -> str:
     if found.now == "change_nothing":
         return _change_nothing(result, verdict, found)
-    text = _inference_only(verdict, found) if found.now == "inference_only" else _train(verdict, found)
+    text = (
+        _inference_only(verdict, found) if found.now == "inference_only" else _train(result, verdict, found)
+    )
     return f"{text} As code: `tempopt export {where}`."
 
 
-def _train(verdict: Verdict, found: Recommendation) -> str:
+def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     constant = found.now == "train_at_constant"
     how = "at a constant temperature" if constant else "with a schedule"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
@@ -75,7 +80,9 @@ def _train(verdict: Verdict, found: Recommendation) -> str:
             f"at {plan_text(found.plan)} ({best_of(tuned)}), which gains its models another "
             f"{size(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
         )
-    text = f"train {how}: {temperature_text(found.parameters)}. Evaluate {where}."
+    text = f"train {how}: {temperature_text(found.parameters)}."
+    if result.spec.attends:
+        text += f" Evaluate {where}."
     if found.parameters == verdict.params:
         simpler = _passed_over(found) or " Nothing simpler is shown to do as well."
         return f"{text} That is the winner of the search.{simpler}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
@@ -17,6 +18,7 @@ from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
     confidence,
     duration,
+    for_study,
     numbers,
     numbers_of_size,
     parameters_text,
@@ -28,7 +30,7 @@ from tempopt.results.wording import (
 from tempopt.statistics.failure_rates import Rate
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
-from tempopt.temperature import CREDITED, training_key
+from tempopt.temperature import CREDITED, mean_level, temperatures_of, training_key
 
 if TYPE_CHECKING:
     from tempopt.records.rows import TicketRow
@@ -50,6 +52,9 @@ PARTS = {
 """Part of a plan to what people call it."""
 DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
+_NOT_READ = (
+    "  inference only: not applicable; no temperature that an evaluation is known to read is searched."
+)
 _NAMED = 3
 _LONGEST = 100
 
@@ -80,13 +85,13 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines += [f"  {line}" for line in compared_lines(result)]
         lines += _caveats(verdict)
         lines += _constant_lines(verdict, result)
-        lines += _inference_lines(verdict)
+        lines += _inference_lines(verdict) if result.spec.attends else [_NOT_READ]
         lines += _init_lines(verdict)
         lines += [f"  {line}" for line in part_lines(verdict, result.spec.study.keep_share)]
         lines += _failure_lines(verdict, result)
         lines += [f"  {line}" for line in guard_lines(verdict)]
     return [
-        *lines,
+        *(for_study(line, result.spec) for line in lines),
         *(f"  {line}" for line in ledger_lines(result)),
         *_missing_lines(result, storage),
         _cost(result),
@@ -108,7 +113,7 @@ def headline(result: StudyResult) -> str:
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
-    return f"{answer(verdict)}: {_told(result, verdict)}"
+    return for_study(f"{answer(verdict)}: {_told(result, verdict)}", result.spec)
 
 
 def _told(result: StudyResult, verdict: Verdict) -> str:
@@ -279,7 +284,7 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     own = verdict.constant_twin_params
     if own is not None and verdict.over_constant_twin is not None and not verdict.is_constant:
         name = (
-            f"the winner with constant τ = {own['temperature_init']:.4g} in place of its schedule (the "
+            f"the winner with constant {_levels(own)} in place of its schedule (the "
             "best on the choosing seeds of constants that span it), all else as in the winner"
         )
         said.append(f"{name}: {_compared(verdict.over_constant_twin)}")
@@ -297,6 +302,20 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     else:
         end = "the schedule is not shown to be worth more than one constant."
     return [*lines, f"  against {said[-1]}: {end}"]
+
+
+def _levels(parameters: Mapping[str, Any]) -> str:
+    """Return the levels of constant temperatures, ``τ = 0.5``."""
+    names = temperatures_of(parameters)
+    return ", ".join(f"{name or 'τ'} = {mean_level(parameters, name):.4g}" for name in names)
+
+
+def part_text(part: str) -> str:
+    """Return what people call a part of the winner: ``the schedule``, ``the schedule of contrast``."""
+    temperature, _, group = part.rpartition(".")
+    if group not in PARTS:
+        return part
+    return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
 
 
 def _compared(answer: Answer) -> str:
@@ -386,12 +405,12 @@ def part_lines(verdict: Verdict, keep_share: float) -> list[str]:
         what = (
             "the level (the schedule divided by its mean, so that it averages 1)"
             if part.name == "level"
-            else PARTS.get(part.name, part.name)
+            else part_text(part.name)
         )
         lines.append(f"  {what}: {signed(test)} ({numbers(test)}){shown}")
     if verdict.simplest is not None:
         found = verdict.simplest
-        kept = " and ".join(PARTS[part] for part in found.parts)
+        kept = " and ".join(part_text(part) for part in found.parts)
         lost = found.lost.paired
         does = "shown" if found.holds else "not shown"
         lines.append(

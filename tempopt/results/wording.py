@@ -4,18 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.evaluations import WINNER
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.statistics.paired_tests import PairedTest
-from tempopt.temperature import NEUTRAL
+from tempopt.temperature import (
+    AS_FOUND,
+    NEUTRAL,
+    join_name,
+    neutral_values,
+    own_parameters,
+    split_name,
+    temperatures_of,
+)
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+_TOLD = ("schedule", "temperature_init", "temperature_final")
 
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:
     """Return the parameters as people read them: ``temperature_init=1.52, schedule=cosine``."""
-    texts = (f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in parameters.items())
+    told = {name: value for name, value in parameters.items() if split_name(name)[1] != AS_FOUND}
+    texts = (f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in told.items())
     return ", ".join(texts) or "nothing was searched"
+
+
+def baseline_text(spec: StudySpec) -> str:
+    """Return what a study is measured against: ``τ = 1``, or each named temperature as it was found."""
+    found = [
+        f"{name} as found" if each.as_found is None else f"{name} = {each.as_found:.4g} as found"
+        for name, each in spec.temperatures.items()
+    ]
+    return " and ".join([*(["τ = 1"] if spec.attends else []), *found])
+
+
+def for_study(text: str, spec: StudySpec) -> str:
+    """Return a text that says τ = 1 of the baseline, in the words of a study with named temperatures."""
+    baseline = baseline_text(spec)
+    # a text may be part of another, and be told so already
+    return text if not spec.temperatures or baseline in text else text.replace("τ = 1", baseline)
 
 
 def numbers(test: PairedTest) -> str:
@@ -84,15 +114,17 @@ def duration(seconds: float) -> str:
 
 def temperature_text(parameters: Mapping[str, Any]) -> str:
     """Return a parameter set as people read it, without what changes nothing: ``τ = 2, lr=0.01``."""
-    schedule = parameters.get("schedule", NEUTRAL["schedule"])
-    first = parameters.get("temperature_init", NEUTRAL["temperature_init"])
-    last = parameters.get("temperature_final", first)
-    if schedule == NEUTRAL["schedule"]:
-        texts = [f"τ = {first:.4g}"]
-    else:
-        texts = [f"τ from {first:.4g} to {last:.4g} ({schedule})"]
-    told = {"schedule", "temperature_init", "temperature_final"}
-    rest = {n: v for n, v in parameters.items() if n not in told and not (n in NEUTRAL and NEUTRAL[n] == v)}
+    texts, told = [], set()
+    for name in temperatures_of(parameters):
+        own = {**NEUTRAL, **own_parameters(parameters, name)}
+        first, last = own["temperature_init"], own["temperature_final"] or own["temperature_init"]
+        if own["schedule"] == NEUTRAL["schedule"]:
+            texts.append(f"{name or 'τ'} = {first:.4g}")
+        else:
+            texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({own['schedule']})")
+        told |= {join_name(name, each) for each in _TOLD}
+    values = neutral_values(parameters)
+    rest = {n: v for n, v in parameters.items() if n not in told and not (n in values and values[n] == v)}
     return ", ".join([*texts, *([parameters_text(rest)] if rest else [])])
 
 

@@ -47,7 +47,7 @@ def by_step(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
 
 def by_guard(measurements: Iterable[Measurement], spec: StudySpec) -> dict[int, dict[str, float]]:
     """Return what searching runs measured of guarded metrics: ticket id to value by metric."""
-    metrics, found = spec.measured_guards, dict[int, dict[str, float]]()
+    metrics, found = spec.study.measured_guards, dict[int, dict[str, float]]()
     for each in measurements:
         if each.name in metrics:
             found.setdefault(each.ticket_id, {})[metrics[each.name]] = each.value
@@ -77,6 +77,7 @@ class Arms:
         # what a study begins with stays what it was; a ticket that an amendment adds has its constant
         begun = spec.in_space(0)
         self._constants, self._baselines = begun.constants(), begun.num_baseline
+        self._levels = self._spaces["constant"].keys() - set(spec.other_names)
         self._outside: set[tuple[Arm, int]] = set()
         self._best: TicketRow | None = None
         self._histories = {
@@ -131,7 +132,7 @@ class Arms:
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=[PriorStudy(each["runs"], features) for each in self._remembered],
                 guarding=guarding(self._spec, self._runs_at_one())
-                if arm == "search" and self._spec.weighs_guards
+                if arm == "search" and self._spec.study.weighs_guards
                 else None,
             )
         return self._strategies[arm]
@@ -180,8 +181,8 @@ class Arms:
 
     def _drawn(self, arm: Arm, number: int) -> dict[str, Any]:
         fixed = dict(self._wanted.get((arm, number)) or {})
-        if arm == "constant" and "temperature_init" not in fixed:
-            fixed["temperature_init"] = self._constants[number]
+        if arm == "constant" and not fixed.keys() & self._levels:
+            fixed |= self._constants[number]
         if not self._spaces[arm].keys() - fixed.keys():
             return fixed
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from tempopt.sampling.unit_cube import place_of
-from tempopt.temperature import GROUPS, NEUTRAL, PLAN_PARAMETERS, ParameterNames, TemperatureParameters
+from tempopt.temperature import (
+    GROUPS,
+    NEUTRAL,
+    PLAN_PARAMETERS,
+    ParameterNames,
+    TemperatureParameters,
+    as_found,
+    own_parameters,
+    split_name,
+)
 from tempopt.temperature.plan import OWN_NUMBER
 
 if TYPE_CHECKING:
@@ -43,7 +52,7 @@ class Features:
     def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
         self._fixed = spec.fixed_temperatures
         space = spec.space(arm)
-        self._curve = any(name in _CURVE for name in space)
+        self._curves = list(dict.fromkeys(split_name(name)[0] for name in space if name in _CURVE))
         self._depth = any(name in space for name in _DEPTH)
         self._others = {
             name: each for name, each in space.items() if name not in _CURVE and name not in _DEPTH
@@ -52,20 +61,29 @@ class Features:
     def __call__(self, parameters: Mapping[str, Any]) -> NDArray[np.float64]:
         """Return the vector of a whole parameter set."""
         whole = {**self._fixed, **parameters}
-        plan = [(name, whole[name]) for name in PLAN_PARAMETERS if name in whole]
-        plan += [(name, value) for name, value in whole.items() if name.startswith(OWN_NUMBER)]
-        curve, depth = _of_plan(tuple(plan))
-        found = [*(curve if self._curve else ()), *(depth if self._depth else ())]
+        found: list[float] = []
+        for name in dict.fromkeys((*([""] if self._depth else []), *self._curves)):
+            curve, depth = _of_plan(_plan(whole, name), as_found(whole).get(name, 1.0))
+            found += [*(curve if name in self._curves else ()), *(depth if self._depth and not name else ())]
         for name, each in self._others.items():
             found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
         return np.array(found)
 
 
+def _plan(parameters: Mapping[str, Any], temperature: str) -> tuple[tuple[str, Any], ...]:
+    """Return what decides the plan of a temperature."""
+    own = own_parameters(parameters, temperature)
+    named = [(name, own[name]) for name in PLAN_PARAMETERS if name in own]
+    return (*named, *((name, value) for name, value in own.items() if name.startswith(OWN_NUMBER)))
+
+
 @lru_cache(maxsize=50_000)
-def _of_plan(plan: tuple[tuple[str, Any], ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _of_plan(
+    plan: tuple[tuple[str, Any], ...], neutral: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the entries of τ over training, and of τ over depth; the same plans are asked for again."""
     made = TemperatureParameters.from_mapping(dict(plan)).plan(_LAYERS)
-    level = np.log([made.schedule(place / (_PLACES - 1)) for place in range(_PLACES)]) / _SPAN
+    level = np.log([made.schedule(place / (_PLACES - 1)) / neutral for place in range(_PLACES)]) / _SPAN
     factors = np.log(made.layers.factors(_LAYERS)) / _SPAN
     return (
         # the beginning, the middle, and what is validated and exported

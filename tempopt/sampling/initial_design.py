@@ -12,9 +12,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tempopt.sampling.unit_cube import at_place, place_of
 from tempopt.seeds import derive, seed_name
-from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
+from tempopt.temperature import TEMPERATURE_PARAMETERS, neutral_values
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from optuna.distributions import BaseDistribution
 
     from tempopt.spec.search_space import Arm
@@ -41,12 +43,12 @@ def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[st
     # it loads scipy.stats, for which who only looks at a study should not wait
     from scipy.stats import qmc
 
-    space = spec.space(arm)
+    space, neutral = spec.space(arm), neutral_values(spec.fixed_temperatures)
     design = qmc.Sobol(len(space), seed=derive(seed, seed_name(arm), "first") & 0xFFFFFFFF).random(_POINTS)
     found = {}
     for (name, each), place in zip(space.items(), design[number % _POINTS], strict=True):
         if number == 0:
-            found[name] = _neutral(name, each)
+            found[name] = _neutral(name, each, neutral)
         elif isinstance(each, CategoricalDistribution) or not _is_strength(name):
             found[name] = at_place(each, place)
         else:
@@ -58,11 +60,13 @@ def _is_strength(name: str) -> bool:
     return name not in TEMPERATURE_PARAMETERS or name in _STRENGTHS
 
 
-def _neutral(name: str, distribution: BaseDistribution) -> Any:
+def _neutral(name: str, distribution: BaseDistribution, neutral: Mapping[str, Any]) -> Any:
     """Return the value at which a parameter changes nothing, or the middle where it has none in its range."""
-    value = NEUTRAL.get(name)
+    value = neutral.get(name)
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else at_place(distribution, 0.5)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     there = value is not None and distribution.low <= value <= distribution.high
+    if there and value is not None and isinstance(distribution, FloatDistribution) and not distribution.step:
+        return float(value)
     return at_place(distribution, place_of(distribution, value) if there else 0.5)

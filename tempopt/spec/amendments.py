@@ -19,8 +19,8 @@ from tempopt.spec.conditions import counted
 from tempopt.spec.domains import Choices, Domain, Range, as_written, same_value
 from tempopt.spec.search_space import Arm
 from tempopt.temperature.alike import same_training
-from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
-from tempopt.temperature.ranges import RANGES
+from tempopt.temperature.named import join_name, split_name
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, is_real
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -164,14 +164,19 @@ def _domains(spec: StudySpec, arm: Arm) -> dict[str, Domain]:
     others: dict[str, Domain] = {name: spec.search[name] for name in spec.other_names}
     if arm == "baseline":
         return others
-    span = spec.space("constant")["temperature_init"]
-    return {"temperature_init": Range(low=span.low, high=span.high, log=True), **others}  # type: ignore[attr-defined]
+    spans: dict[str, Any] = {
+        name: each for name, each in spec.space("constant").items() if name not in others
+    }
+    levels = {name: Range(low=each.low, high=each.high, log=True) for name, each in spans.items()}
+    return {**levels, **others}
 
 
 def _ends(name: str, known: Mapping[str, Any]) -> Any:
     """Return a value; of a schedule's end that is not given, that of its beginning, which it means."""
     value = known.get(name, _NOTHING)
-    beginning = {"temperature_final": "temperature_init", "entropy_lambda_final": "entropy_lambda"}.get(name)
+    temperature, bare = split_name(name)
+    beginning = {"temperature_final": "temperature_init", "entropy_lambda_final": "entropy_lambda"}.get(bare)
+    beginning = beginning and join_name(temperature, beginning)
     return known.get(beginning, _NOTHING) if beginning and value in (None, _NOTHING) else value
 
 
@@ -214,7 +219,7 @@ def _same(then: Parameters, now: Parameters, missing: Mapping[str, Any], fixed: 
 def _temperatures(parameters: Parameters) -> Parameters:
     # 1 and 1.0 are the same temperature, though not the same text
     return {
-        name: float(value) if type(value) is int and name in RANGES and not RANGES[name].whole else value
+        name: float(value) if type(value) is int and is_real(name) else value
         for name, value in parameters.items()
         if name in TEMPERATURE_PARAMETERS
     }

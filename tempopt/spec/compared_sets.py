@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,9 +23,8 @@ from tempopt.spec.sections import Pairs, Section, StudySection
 from tempopt.spec.yaml_source import FaultsError, parse_mapping, read_mapping, unresolved
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Test
-from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_parameter, is_real
 from tempopt.temperature.plan import flat_numbers
-from tempopt.temperature.ranges import RANGES
 
 NO_SEARCH: dict[str, Any] = {}
 """What stands for the section ``search:`` of a spec that compares; this very object."""
@@ -64,7 +63,7 @@ class ComparedSet(Section):
     def _held(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Return the values as tickets hold them, so that 2 and 2.0 are the same temperature."""
         return {
-            name: float(value) if type(value) is int and name in RANGES and not RANGES[name].whole else value
+            name: float(value) if type(value) is int and is_real(name) else value
             for name, value in flat_numbers(given).items()
         }
 
@@ -81,12 +80,15 @@ def of_comparison(given: object) -> object:
     return result
 
 
-def check_sets(sets: Sequence[ComparedSet], *, model_args: Mapping[str, Any]) -> None:
+def check_sets(
+    sets: Sequence[ComparedSet], *, model_args: Mapping[str, Any], temperatures: Collection[str] | None = ()
+) -> None:
     """Refuse sets that cannot be compared.
 
     Args:
         sets: The first is what the others are compared with.
         model_args: Init arguments that the ``model:`` section sets.
+        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
 
     Raises:
         FaultsError: There are too few, or a name or a value is wrong; all of it is in it.
@@ -103,14 +105,16 @@ def check_sets(sets: Sequence[ComparedSet], *, model_args: Mapping[str, Any]) ->
         lines.append(("compare", f"two parameter sets are named {name}. Give each a name of its own."))
     for each in sets:
         for name, value in each.parameters.items():
-            if problem := _problem(name, value, model_args):
+            if problem := _problem(name, value, model_args, temperatures):
                 lines.append((f"compare.{each.name}.{name}", problem))
     if lines:
         raise FaultsError(lines)
 
 
-def _problem(name: str, value: object, model_args: Mapping[str, Any]) -> str | None:
-    if problem := name_problem(name, model_args, does="compared"):
+def _problem(
+    name: str, value: object, model_args: Mapping[str, Any], temperatures: Collection[str] | None
+) -> str | None:
+    if problem := name_problem(name, model_args, does="compared", temperatures=temperatures):
         return problem
     if problem := _value_problem(value):
         return problem

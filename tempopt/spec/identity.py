@@ -56,6 +56,9 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
         data["trainer"].pop(name, None)
     for name in ("name", *_CARE):
         del data["study"][name]
+    for each in data["temperatures"].values():
+        # what the module has is looked up where a person does not write it
+        del each["as_found"]
     return data
 
 

@@ -245,9 +245,12 @@ def _strategy_problems(given: object) -> list[tuple[str, str]]:
     return lines
 
 
-def has_length(trainer: Mapping[str, Any], searched: Collection[str]) -> bool:
-    """Whether the Trainer's arguments, or the searched ones, say how long a run trains."""
-    return any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in _LENGTHS)
+def length_problems(trainer: Mapping[str, Any], searched: Collection[str]) -> list[tuple[str, str]]:
+    """Return the fault that neither the Trainer nor what is searched says how long a run trains."""
+    if any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched for key in _LENGTHS):
+        return []
+    message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
+    return [("trainer", message)]
 
 
 def checkpoint_path(given: str | None) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tempopt.errors import SpecError
 from tempopt.spec.domains import Choices
 from tempopt.spec.study_spec import StudySpec
+from tempopt.temperature.named import split_name
 from tempopt.temperature.own_schedules import check_own_numbers, check_promises, is_own, own_numbers
 from tempopt.temperature.plan import OWN_NUMBER, is_own_number
 from tempopt.workers.class_paths import load_schedule
@@ -15,14 +16,21 @@ from tempopt.workers.class_paths import load_schedule
 
 def own_schedules(spec: StudySpec) -> dict[str, str]:
     """Return the schedules outside tempopt that a spec names, each with the key that names it."""
-    searched = spec.search.get("schedule")
-    named = dict.fromkeys(searched.choices, "search.schedule") if isinstance(searched, Choices) else {}
+    named: dict[str, str] = {}
+    for searched, domain in spec.search.items():
+        if _is_schedule(searched) and isinstance(domain, Choices):
+            named |= {each: f"search.{searched}" for each in domain.choices if each not in named}
     if fixed := spec.fixed_temperatures.get("schedule"):
         named.setdefault(fixed, "model.init_args.schedule")
     for each in spec.compare or ():
-        if isinstance(schedule := each.parameters.get("schedule"), str):
-            named.setdefault(schedule, f"compare.{each.name}.schedule")
+        for given, schedule in each.parameters.items():
+            if _is_schedule(given) and isinstance(schedule, str):
+                named.setdefault(schedule, f"compare.{each.name}.{given}")
     return {name: where for name, where in named.items() if is_own(name)}
+
+
+def _is_schedule(name: str) -> bool:
+    return split_name(name)[1] == "schedule"
 
 
 def import_schedules(spec: StudySpec) -> None:
@@ -50,18 +58,17 @@ def import_schedules(spec: StudySpec) -> None:
     }
     faults = []
     for where, (name, values) in numbers.items():
-        if is_own_number(name):
-            faults += _faults(list(named), where, name.removeprefix(OWN_NUMBER), values)
+        bare = split_name(name)[1]
+        if is_own_number(bare):
+            faults += _faults(list(named), where, bare.removeprefix(OWN_NUMBER), values)
     if faults:
         raise SpecError("\n".join(faults))
 
 
 def _temperatures(spec: StudySpec) -> tuple[float, float]:
     """Return two temperatures that the schedules of a study may go between."""
-    domain = spec.search.get("temperature_init")
-    found = [
-        float(each) for each in (() if domain is None else domain.probes) if isinstance(each, int | float)
-    ]
+    levels = [each for name, each in spec.search.items() if split_name(name)[1] == "temperature_init"]
+    found = [float(each) for level in levels for each in level.probes if isinstance(each, int | float)]
     low, high = (min(found), max(found)) if found else (0.25, 4.0)
     return (low, high) if low < high else (low, 2 * low)
 

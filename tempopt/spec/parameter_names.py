@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tempopt.errors import unknown
 from tempopt.spec.lightning_sections import UNSEARCHED
+from tempopt.spec.temperatures import unnamed
+from tempopt.temperature.named import split_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def name_problem(name: str, model_args: Mapping[str, Any], *, does: str = "searched") -> str | None:
+def name_problem(
+    name: str,
+    model_args: Mapping[str, Any],
+    *,
+    does: str = "searched",
+    temperatures: Collection[str] | None = (),
+) -> str | None:
     """Return what is wrong with the name of a parameter, or None.
 
     Args:
         name: As a person wrote it.
         model_args: Init arguments that the ``model:`` section sets.
         does: What is to be done with parameters of such names, for the message.
+        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
     """
     if not _NAME.fullmatch(name):
         return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
+    if problem := unnamed(name, temperatures):
+        return problem
     prefix, dot, rest = name.partition(".")
+    if temperatures is None and split_name(name)[0]:
+        return None
     if not dot or name in TEMPERATURE_PARAMETERS:
         return None
     if prefix == "model":

@@ -6,6 +6,7 @@ classes fit as well is found by a worker, for which the parts that can be read a
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.search_space import parse_search
 from tempopt.spec.sections import AttachSection
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import TemperatureSection
 from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.workers.messages import Evaluation, Program, RunRequest
@@ -73,6 +75,7 @@ def check_request(error: FaultySpecError, found: _Lines) -> RunRequest | None:
             data=data or None,
             trainer={name: value for name, value in trainer.items() if f"trainer.{name}" not in paths},
             attach=_attach(given.get("attach")),
+            values=_values(given.get("temperatures")),
             metric=str(study.get("metric")),
             validate_at="final",
             data_seed=0,
@@ -106,10 +109,12 @@ def _space(search: Mapping[str, Any], model_args: Mapping[str, Any]) -> dict[str
     """Return the searched names with values that stand for all, and none where the domain is wrong."""
     space: dict[str, list[Any]] = {}
     for name, domain in search.items():
-        if not isinstance(name, str) or name_problem(name, model_args) is not None:
+        if not isinstance(name, str) or name_problem(name, model_args, temperatures=None) is not None:
             continue
         try:
-            space[name] = list(parse_search({name: domain}, model_args=model_args)[name].probes)
+            space[name] = list(
+                parse_search({name: domain}, model_args=model_args, temperatures=None)[name].probes
+            )
         except FaultsError:
             space[name] = []
     return space
@@ -122,6 +127,15 @@ def _attach(given: object) -> dict[str, Any] | None:
         return AttachSection.model_validate(given).model_dump()
     except ValidationError:
         return AttachSection().model_dump()
+
+
+def _values(given: object) -> dict[str, Any]:
+    """Return the entries of ``temperatures:`` that are right."""
+    found = {}
+    for name, each in _mapping(given).items():
+        with contextlib.suppress(ValidationError):
+            found[str(name)] = TemperatureSection.model_validate(each).model_dump()
+    return found
 
 
 def _follows(path: str, found: _Lines) -> bool:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from tempopt.spec.sections import Section
 from tempopt.spec.sizes import SIZE, in_bytes
+from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
     from tempopt.spec.sections import StudySection
@@ -60,6 +61,19 @@ class Resources(Section):
     @classmethod
     def _bytes(cls, given: object) -> int | None:
         return in_bytes(given)
+
+    def need(self, *, ranks: int, on_cards: bool, gpus: bool) -> Need:
+        """Return what a trial takes.
+
+        Args:
+            ranks: Processes that train a run together.
+            on_cards: Whether the Trainer may use cards.
+            gpus: Whether there are cards where it runs, for a section that does not say how many it wants.
+        """
+        wanted = self.gpus if self.gpus is not None else float(ranks if gpus else 0)
+        return Need(
+            gpus=wanted if on_cards else 0.0, cpus=self.cpus or ranks, memory=self.memory, ranks=ranks
+        )
 
     def problems(self, study: StudySection, *, ranks: int, on_cards: bool) -> list[tuple[str, str]]:
         """Return what does not fit the rest of a spec, as dotted path and message.

@@ -19,7 +19,15 @@ from tempopt.spec.conditions import counted, excluded_by, parse_when, when_probl
 from tempopt.spec.domains import UNSET, Choices, Domain, Range, held_by, same_value
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.yaml_source import FaultsError
-from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, check_parameter, effective
+from tempopt.temperature.groups import CREDITED
+from tempopt.temperature.named import as_found, join_name, split_name
+from tempopt.temperature.parameters import (
+    NEUTRAL,
+    TEMPERATURE_PARAMETERS,
+    check_parameter,
+    effective,
+    neutral_values,
+)
 from tempopt.temperature.plan import is_own_number
 from tempopt.temperature.ranges import RANGES
 
@@ -32,6 +40,7 @@ Arm = Literal["baseline", "constant", "search"]
 _SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
 _STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser", "entropy_schedule")
 _CONSTANTS = (0.25, 4.0)
+_BASES = (2, 3, 5, 7, 11, 13, 17, 19)
 _KEYS = ("low", "high", "log", "step", "choices", "baseline", "when")
 
 _OWN_TEMPERATURE = re.compile(r"(^|[._])(temperature|temperatures|tau)([._]|$)")
@@ -39,12 +48,15 @@ _LABEL_SMOOTHING = re.compile(r"(^|[._])label_smoothing$")
 _NO_EFFECT = (None, "none", False, "off", 1)
 
 
-def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, Domain]:
+def parse_search(
+    given: object, *, model_args: Mapping[str, Any], temperatures: Collection[str] | None = ()
+) -> dict[str, Domain]:
     """Return the domain of each name in a ``search:`` section.
 
     Args:
         given: Name to ``{low, high, log, step}``, to a list of choices, or to ``{choices: [...]}``.
         model_args: Init arguments that the ``model:`` section sets.
+        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
 
     Raises:
         FaultsError: A name or a domain is wrong; all of them are in it.
@@ -56,7 +68,7 @@ def parse_search(given: object, *, model_args: Mapping[str, Any]) -> dict[str, D
     domains: dict[str, Domain] = {}
     for name, domain in given.items():
         path = f"search.{name}"
-        problem = name_problem(name, model_args)
+        problem = name_problem(name, model_args, temperatures=temperatures)
         if problem is None and f"model.{name}" in given:
             problem = f'"{name}" and "model.{name}" are the same. Take one of them out.'
         if problem:
@@ -90,12 +102,12 @@ def _domain(name: str, given: object) -> Domain:
     if "when" in given:
         domain = replace(domain, when=parse_when(given["when"]))
     if name in TEMPERATURE_PARAMETERS:
-        if "baseline" in given and is_own_number(name):
+        if "baseline" in given and is_own_number(split_name(name)[1]):
             raise SpecError("given a baseline, but the runs at τ = 1 do not read it. Take it out.")
         if "baseline" in given:
+            neutral = repr(NEUTRAL[name]) if name in NEUTRAL else "the temperature as found"
             raise SpecError(
-                f"given a baseline, but {name} has one: {NEUTRAL[name]!r}, where it changes nothing. "
-                "Take it out."
+                f"given a baseline, but {name} has one: {neutral}, where it changes nothing. Take it out."
             )
         _check_temperature(name, domain)
         return domain
@@ -142,24 +154,25 @@ def _choices(given: Mapping[str, Any]) -> Choices:
 
 
 def _range(name: str, given: Mapping[str, Any]) -> Range:
-    if name in _STRATEGIES:
-        raise SpecError(f"given a range, but a {name} has a name. Give a list of names.")
+    bare = split_name(name)[1]
+    if bare in _STRATEGIES:
+        raise SpecError(f"given a range, but a {bare} has a name. Give a list of names.")
     for key in ("low", "high"):
         if key not in given:
             raise SpecError(f"{key} is missing. Give {{low: ..., high: ...}}, or a list of choices.")
     low, high, step = (_number(key, given.get(key)) for key in ("low", "high", "step"))
     assert low is not None and high is not None
-    if name in RANGES and not RANGES[name].whole:
+    if bare in RANGES and not RANGES[bare].whole:
         low, high = float(low), float(high)
     if low >= high:
         raise SpecError(f"low is {low!r} and high is {high!r}. Give a low that is less than high.")
     log = given.get("log")
     if log is None:
-        log = name in _SCALES and step is None
+        log = bare in _SCALES and step is None
     if not isinstance(log, bool):
         raise SpecError(f"log is {log!r}. Give true or false.")
     if log and low <= 0:
-        remedy = "" if name in _SCALES else ", or log: false"
+        remedy = "" if bare in _SCALES else ", or log: false"
         raise SpecError(f"low is {low!r}, but the range is logarithmic. Give a low above 0{remedy}.")
     if log and step is not None:
         raise SpecError("given log and step, but a logarithmic range has no steps. Take one of them out.")
@@ -247,7 +260,25 @@ def idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
         search: What is searched.
         fixed: Temperature parameters that the model's init arguments set.
     """
-    searched = [name for name in search if name in TEMPERATURE_PARAMETERS]
+    return [
+        join_name(temperature, name)
+        for temperature, own in _by_temperature(search).items()
+        for name in _idle(own, {} if temperature else fixed)
+    ]
+
+
+def _by_temperature(search: Mapping[str, Domain]) -> dict[str, dict[str, Domain]]:
+    """Return the domains of temperature parameters by temperature, under their bare names."""
+    found: dict[str, dict[str, Domain]] = {}
+    for name, domain in search.items():
+        if name in TEMPERATURE_PARAMETERS:
+            temperature, bare = split_name(name)
+            found.setdefault(temperature, {})[bare] = domain
+    return found
+
+
+def _idle(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
+    searched = list(search)
     strategies = [name for name in searched if name in _STRATEGIES]
     numeric = {name: search[name].probes for name in searched if name not in _STRATEGIES}
     seen: dict[str, set[str]] = {name: set() for name in searched}
@@ -302,21 +333,31 @@ def arm_space(
     others = {name: each for name, each in space.items() if name in tuned}
     if arm == "baseline":
         return others
-    low, high = _constant_range(space)
-    return {"temperature_init": FloatDistribution(low, high, log=True), **others}
+    levels = {
+        join_name(temperature, "temperature_init"): FloatDistribution(low, high, log=True)
+        for temperature, (low, high) in _constant_ranges(space).items()
+    }
+    return {**levels, **others}
 
 
-def _constant_range(space: Mapping[str, BaseDistribution]) -> tuple[float, float]:
+def _constant_ranges(space: Mapping[str, BaseDistribution]) -> dict[str, tuple[float, float]]:
+    """Return by temperature the span of its searched constants; attention's if none is searched."""
+    names = dict.fromkeys(split_name(name)[0] for name in space if name in CREDITED) or ("",)
+    return {name: _constant_range(space, name) for name in names}
+
+
+def _constant_range(space: Mapping[str, BaseDistribution], temperature: str) -> tuple[float, float]:
     """Return the span of the searched initial temperature, or a default where that has none."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    searched = space.get("temperature_init")
-    if isinstance(searched, FloatDistribution):
-        return searched.low, searched.high
-    if isinstance(searched, CategoricalDistribution):
-        values = [float(choice) for choice in searched.choices if isinstance(choice, int | float)]
-        if min(values) < max(values):
-            return min(values), max(values)
+    for level in ("temperature_init", "temperature_final") if temperature else ("temperature_init",):
+        searched = space.get(join_name(temperature, level))
+        if isinstance(searched, FloatDistribution):
+            return searched.low, searched.high
+        if isinstance(searched, CategoricalDistribution):
+            values = [float(choice) for choice in searched.choices if isinstance(choice, int | float)]
+            if values and min(values) < max(values):
+                return min(values), max(values)
     return _CONSTANTS
 
 
@@ -328,29 +369,43 @@ def spanning(ranges: Iterable[BaseDistribution]) -> BaseDistribution:
     return FloatDistribution(min(low for low, _ in ends), max(high for _, high in ends), log=True)
 
 
-def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[float]:
+def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dict[str, float]]:
     """Return ``count`` different constant temperatures that cover the searched range evenly in ratio.
 
     The middle, both ends, then van der Corput's sequence (1935): any beginning of the list covers the
-    range, and a longer list begins with the shorter one, so that asking for more repeats none.
+    range, and a longer list begins with the shorter one, so that asking for more repeats none. Several
+    temperatures are varied together, each by the sequence of another base (Halton 1960).
 
     Args:
         space: The whole search space.
-        count: Number of temperatures, at least 0.
+        count: Number of constants, at least 0.
+
+    Returns:
+        The parameters of each: ``temperature_init`` of every temperature that is searched.
     """
-    low, high = _constant_range(space)
-    positions = itertools.chain((0.5, 0.0, 1.0), map(_van_der_corput, itertools.count(2)))
-    # low and high are given exactly, whatever the powers round to
-    return [
-        {0.0: low, 1.0: high}.get(position, low * (high / low) ** position)
-        for position in itertools.islice(positions, count)
-    ]
+    found: list[dict[str, float]] = [{} for _ in range(count)]
+    for base, (temperature, (low, high)) in zip(_BASES, _constant_ranges(space).items(), strict=False):
+        positions = itertools.chain((0.5, 0.0, 1.0), _inner_positions(base))
+        for each, position in zip(found, positions, strict=False):
+            # low and high are given exactly, whatever the powers round to
+            level = {0.0: low, 1.0: high}.get(position, low * (high / low) ** position)
+            each[join_name(temperature, "temperature_init")] = level
+    return found
 
 
-def _van_der_corput(index: int) -> float:
-    """Return ``index`` with its binary digits mirrored at the point, in (0, 1)."""
-    digits = f"{index:b}"
-    return float(int(digits[::-1], 2) / 2 ** len(digits))
+def _inner_positions(base: int) -> Iterable[float]:
+    """Return van der Corput's sequence, from where the middle and both ends have been."""
+    return (_van_der_corput(index, base) for index in itertools.count(2 if base == 2 else 1))
+
+
+def _van_der_corput(index: int, base: int) -> float:
+    """Return ``index`` with its digits mirrored at the point, in (0, 1)."""
+    position, scale = 0.0, 1.0
+    while index:
+        index, digit = divmod(index, base)
+        scale /= base
+        position += digit * scale
+    return position
 
 
 def arm_parameters(
@@ -370,8 +425,8 @@ def arm_parameters(
     """
     if arm == "search":
         return counted(searched, effective({**fixed, **sampled}))
-    touched = {*searched, *fixed} & set(TEMPERATURE_PARAMETERS)
-    neutral = {name: NEUTRAL[name] for name in TEMPERATURE_PARAMETERS if name in touched}
+    touched = {*searched, *fixed, *(join_name(name, "temperature_init") for name in as_found(fixed))}
+    neutral = {name: value for name, value in neutral_values(fixed).items() if name in touched}
     held = {name: domain.baseline for name, domain in searched.items() if domain.baseline != UNSET}
     return counted(searched, effective({**neutral, **held, **sampled}))
 

@@ -29,6 +29,7 @@ from tempopt.spec.yaml_source import FaultsError
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import spent
 from tempopt.statistics.paired_tests import Direction, Test, least_pairs
+from tempopt.workers.messages import guard_name
 
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
@@ -230,6 +231,8 @@ class StudySection(Section):
             run is tried again whose own code finds no disk space.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
         init_only: Whether the winner's first temperature is baked into initial weights and trained, too.
+        metric_reads_temperature: Whether the metric may change with a named temperature alone, since the
+            temperature is part of what is deployed; else such a metric is refused.
         checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for
             later ones to begin from; None: they leave none.
         ablation: When the winner's parts are taken away one at a time on the confirming seeds, and a simpler
@@ -310,6 +313,7 @@ class StudySection(Section):
     ] = None
     compile: str | None = None
     init_only: Annotated[bool, Field(description="true or false")] = True
+    metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False
 
     @field_validator("metric", "direction", mode="before")
     @classmethod
@@ -393,6 +397,17 @@ class StudySection(Section):
     def guarded(self) -> list[GuardSpec]:
         """The guards, in the order in which they were written."""
         return [parse_guard(name, text, direction_of(name)) for name, text in self.guards.items()]
+
+    @property
+    def weighs_guards(self) -> bool:
+        """Whether the search goes by what trials measure of guarded metrics."""
+        return bool(self.guarded_metrics) and self.sampler.name == KNOWLEDGE_GRADIENT
+
+    @property
+    def measured_guards(self) -> dict[str, str]:
+        """Under which names searching runs measure guarded metrics: to the metric."""
+        evaluation = "validate" if self.validate_at == "final" else "validate_current"
+        return {guard_name(evaluation, metric): metric for metric in self.guarded_metrics}
 
     @property
     def guarded_metrics(self) -> list[str]:

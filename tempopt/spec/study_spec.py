@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from tempopt.errors import SpecError
+from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
 from tempopt.spec.amendments import Amendment
 from tempopt.spec.catalog import find_spec
@@ -39,7 +40,7 @@ from tempopt.spec.compared_sets import (
 from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.evaluation_checks import as_normalised, evaluation_problems
 from tempopt.spec.identity import identifying
-from tempopt.spec.lightning_sections import checkpoint_path, has_length, parse_class, parse_trainer
+from tempopt.spec.lightning_sections import checkpoint_path, length_problems, parse_class, parse_trainer
 from tempopt.spec.resources import Resources
 from tempopt.spec.search_checks import notes_on, temperature_problems
 from tempopt.spec.search_space import (
@@ -53,7 +54,6 @@ from tempopt.spec.search_space import (
     spanning,
 )
 from tempopt.spec.sections import (
-    KNOWLEDGE_GRADIENT,
     PRUNERS,
     SAMPLERS,
     AttachSection,
@@ -68,7 +68,7 @@ from tempopt.temperature.groups import NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan import flat_numbers
 from tempopt.version import __version__
-from tempopt.workers.messages import Program, guard_name
+from tempopt.workers.messages import Program
 from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
@@ -93,6 +93,12 @@ class StudySpec(Section):
     ]
     data: dict[str, Any] | None = None
     trainer: Annotated[dict[str, Any], Field(default_factory=dict)]
+    temperatures: Annotated[
+        dict[str, named.TemperatureSection],
+        Field(
+            default_factory=dict, description="a mapping, as in {contrast: {value: criterion.temperature}}"
+        ),
+    ]
     compare: Annotated[
         list[ComparedSet] | None,
         Field(description="a list of parameter sets, as in [{name: A, parameters: {}}, ...]"),
@@ -111,7 +117,7 @@ class StudySpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _compares(cls, given: object) -> object:
-        return of_comparison(given)
+        return of_comparison(named.with_attention(given))
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -128,7 +134,9 @@ class StudySpec(Section):
     @classmethod
     def _sets(cls, given: list[ComparedSet] | None, info: ValidationInfo) -> list[ComparedSet] | None:
         if given is not None:
-            check_sets(given, model_args=(info.data.get("model") or {}).get("init_args", {}))
+            model = info.data.get("model") or {}
+            names = info.data.get("temperatures")
+            check_sets(given, model_args=model.get("init_args", {}), temperatures=names)
         return given
 
     @field_validator("search", mode="before")
@@ -137,7 +145,8 @@ class StudySpec(Section):
         if given is NO_SEARCH:
             return {}
         model = info.data.get("model") or {}
-        return parse_search(given, model_args=model.get("init_args", {}))
+        names = info.data.get("temperatures")
+        return parse_search(given, model_args=model.get("init_args", {}), temperatures=names)
 
     @field_serializer("search")
     def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
@@ -146,7 +155,9 @@ class StudySpec(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         asks = self.study.evaluate_only is None and self.compare is None
-        lines = self._length_problems()
+        names = {*self.search, *in_every_set(self.compare)}
+        trains = self.study.evaluate_only is None
+        lines = length_problems(self.trainer, names) if trains else []
         unread = evaluation_problems(self.study, self.search, self.fixed_temperatures)
         lines += unread or temperature_problems(self.search, self.fixed_temperatures, asks=asks)
         try:
@@ -155,16 +166,10 @@ class StudySpec(Section):
             lines += error.lines
         lines += self.resources.problems(self.study, ranks=self.ranks, on_cards=self._on_cards)
         lines += comparison_problems(self.study, self.compare)
+        lines += named.problems(self, trains=trains)
         if lines:
             raise FaultsError(lines)
         return self
-
-    def _length_problems(self) -> list[tuple[str, str]]:
-        named = {*self.search, *in_every_set(self.compare)}
-        if self.study.evaluate_only is not None or has_length(self.trainer, named):
-            return []
-        message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
-        return [("trainer", message)]
 
     @property
     def fixed_temperatures(self) -> dict[str, Any]:
@@ -175,7 +180,23 @@ class StudySpec(Section):
         """
         names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
         given = {name: value for name, value in self.model["init_args"].items() if name in names}
-        return flat_numbers(given)
+        return flat_numbers(given) | named.found_values(self.temperatures)
+
+    @property
+    def attends(self) -> bool:
+        """Whether attention's temperature is searched or set, and not only others."""
+        return not self.temperatures or self.attach is not None or "" in named.tempered(self.search)
+
+    @property
+    def bakes(self) -> bool:
+        """Whether the winner's first temperature is baked into initial weights, and trained too."""
+        return self.study.init_only and self.confirms and self.compare is None and self.attends
+
+    def with_found(self, found: Mapping[str, float]) -> Self:
+        """Return the spec with the temperatures that a module has, by name, where it does not say them."""
+        copy = self.model_copy(update={"temperatures": named.with_found(self.temperatures, found)})
+        copy._local, copy._amendments = self._local, self._amendments
+        return copy
 
     @property
     def other_names(self) -> list[str]:
@@ -214,17 +235,6 @@ class StudySpec(Section):
         return "training" if self.confirms else "evaluation"
 
     @property
-    def weighs_guards(self) -> bool:
-        """Whether the search goes by what trials measure of guarded metrics."""
-        return bool(self.study.guarded_metrics) and self.study.sampler.name == KNOWLEDGE_GRADIENT
-
-    @property
-    def measured_guards(self) -> dict[str, str]:
-        """Under which names searching runs measure guarded metrics: to the metric."""
-        evaluation = "validate" if self.study.validate_at == "final" else "validate_current"
-        return {guard_name(evaluation, metric): metric for metric in self.study.guarded_metrics}
-
-    @property
     def shares_steps(self) -> bool:
         """Whether search trials could begin from each other's checkpoints, if these were kept."""
         # a callback may look at the plan, or at what was validated, and keep what is in no checkpoint; and
@@ -253,19 +263,7 @@ class StudySpec(Section):
             gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
         """
         here = self._in_force()
-        asked = here.resources.gpus
-        if not here._on_cards:
-            cards = 0.0
-        elif asked is None:
-            cards = float(here.ranks) if gpus else 0.0
-        else:
-            cards = asked
-        return Need(
-            gpus=cards,
-            cpus=here.resources.cpus or here.ranks,
-            memory=here.resources.memory,
-            ranks=here.ranks,
-        )
+        return here.resources.need(ranks=here.ranks, on_cards=here._on_cards, gpus=gpus)
 
     @property
     def notes(self) -> list[str]:
@@ -304,11 +302,12 @@ class StudySpec(Section):
         found = arm_space(distributions(self.search), arm, self.other_names)
         if arm == "constant" and self._amendments:
             earlier = [each.spec.space("constant") for each in self._amendments]
-            found["temperature_init"] = spanning(each["temperature_init"] for each in (*earlier, found))
+            for name in found.keys() - set(self.other_names):
+                found[name] = spanning(each[name] for each in (*earlier, found) if name in each)
         return found
 
-    def constants(self) -> list[float]:
-        """Return the temperatures of the constant arm, in the order in which they are trained."""
+    def constants(self) -> list[dict[str, float]]:
+        """Return the temperatures of the constant arm by parameter, in the order of their runs."""
         return constant_grid(self.space(), self.num_constant)
 
     def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
@@ -408,6 +407,8 @@ class StudySpec(Section):
             data=here.data,
             trainer=here.trainer,
             attach=None if here.attach is None else here.attach.model_dump(),
+            metric_reads_temperature=here.study.metric_reads_temperature,
+            values={name: each.model_dump() for name, each in here.temperatures.items()},
             metric=here.study.metric,
             validate_at=here.study.validate_at,
             data_seed=here.study.seed,

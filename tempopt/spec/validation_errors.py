@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -90,11 +90,16 @@ def _field(root: type[BaseModel], location: tuple[str, ...]) -> FieldInfo | None
     """Return the field at a location, or the deepest one above it."""
     found: FieldInfo | None = None
     model: type[BaseModel] | None = root
+    named = False
     for part in location:
+        if named:
+            # a key of a section that people give names in
+            named = False
+            continue
         if model is None or part not in model.model_fields:
             break
         found = model.model_fields[part]
-        model = _model_of(found)
+        model, named = _model_of(found), get_origin(found.annotation) is dict
     return found
 
 

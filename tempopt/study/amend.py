@@ -23,7 +23,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import Override, apply, parse_override
 from tempopt.store.store import Store
 from tempopt.study.ledger import check_can_show
-from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
+from tempopt.temperature import TEMPERATURE_PARAMETERS, neutral_values
 from tempopt.workers.placement import Placement
 from tempopt.workers.secrets import refuse_secrets
 
@@ -86,6 +86,9 @@ def amend(
         UsageError: A verdict could show nothing.
     """
     stored = StudySpec.stored(study)
+    given = given.with_found(
+        {name: each.as_found for name, each in stored.temperatures.items() if each.as_found}
+    )
     if not (found := differences(stored, given)):
         return given.following(stored.amendments)
     if others := [line for path, line in found.items() if path not in amendable(stored, given, found)]:
@@ -98,6 +101,7 @@ def amend(
     refuse_secrets(given.trainer.get("logger"))
     refuse_alike(store, given)
     wanted = given.enqueued(enqueue)
+    constant_level(given)
     missing, fixed = _values(stored, given)
     while True:
         row = store.load_study(study.name)
@@ -163,19 +167,20 @@ class Plan:
 
     def _constants(self, rows: Sequence[TicketRow], before: StudySpec, after: StudySpec) -> None:
         """Have constants in the new part of the range, as close together as those before."""
+        level = constant_level(after)
         low, high = _span(after)
         if (low, high) == _span(before):
             return
         there = [each for each in of_kind(rows, "constant") if each.state != "withdrawn"]
         unbegun = [each for each in there if each.parameters is None and not over(each)]
-        tried = [each.parameters["temperature_init"] for each in there if each.parameters is not None]
+        tried = [each.parameters[level] for each in there if each.parameters is not None]
         first, last = _ends([before, *(each.spec for each in before.amendments)])
         new = max(0.0, math.log(min(high, max(first, low)) / low)) + max(
             0.0, math.log(high / max(low, min(last, high)))
         )
         more = min(len(there), math.ceil(len(there) * new / math.log(last / first) - 1e-9))
         found = more_constants(low, high, tried, len(unbegun) + more)
-        self.sampled |= {t.id: {"temperature_init": at} for t, at in zip(unbegun, found, strict=False)}
+        self.sampled |= {t.id: {level: at} for t, at in zip(unbegun, found, strict=False)}
         self.tickets += [
             NewTicket(
                 kind="constant",
@@ -183,7 +188,7 @@ class Plan:
                 number=number,
                 seed=derive(after.study.seed, seed_name("constant"), number),
                 round=self.round,
-                sampled={"temperature_init": at},
+                sampled={level: at},
             )
             for number, at in enumerate(found[len(unbegun) :], next_number(rows, "constant"))
         ]
@@ -205,8 +210,24 @@ def _span(spec: StudySpec) -> tuple[float, float]:
     return _ends([spec.following(())])
 
 
+def constant_level(spec: StudySpec) -> str:
+    """Return the name of the temperature that the constants of a study differ in.
+
+    Raises:
+        UsageError: They differ in several.
+    """
+    levels = [name for name in spec.space("constant") if name not in spec.other_names]
+    if len(levels) > 1:
+        raise UsageError(
+            f"The search space of {spec.study.name} has several temperatures ({', '.join(levels)}), so it is "
+            "not amended: its constants would not cover the new ranges. Search the new space as another "
+            f"study, which may learn from this one: study.warm_start: [{spec.study.name}]."
+        )
+    return levels[0]
+
+
 def _ends(specs: Sequence[StudySpec]) -> tuple[float, float]:
-    spaces: list[Any] = [each.following(()).space("constant")["temperature_init"] for each in specs]
+    spaces: list[Any] = [each.following(()).space("constant")[constant_level(each)] for each in specs]
     return min(each.low for each in spaces), max(each.high for each in spaces)
 
 
@@ -225,9 +246,10 @@ def _values(stored: StudySpec, given: StudySpec) -> tuple[dict[str, Any], dict[s
         if gone:
             known |= defaults(stored, workers[0])
     missing: dict[str, Any] = {}
+    neutral = neutral_values(stored.fixed_temperatures)
     for name in added:
         if name in TEMPERATURE_PARAMETERS:
-            missing[name] = stored.fixed_temperatures.get(name, NEUTRAL[name])
+            missing[name] = stored.fixed_temperatures.get(name, neutral.get(name))
             continue
         found = [each for each in (_given(stored, name), known.get(name, _UNKNOWN), _given(given, name))]
         missing[name] = next((each for each in found if each is not _UNKNOWN), _UNKNOWN)

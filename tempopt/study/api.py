@@ -210,7 +210,7 @@ def check(
         check_comparison(spec)
     optimizers(spec)
     with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
-        started = rehearse(
+        spec, started = rehearse(
             spec,
             workers[0],
             task="rehearse" if dry_run else "check",

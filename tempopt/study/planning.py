@@ -153,11 +153,11 @@ def forecast(
         return deal(need, 1, free, threads=spec.resources_here.threads)
 
     with claimed(machine, dealt) as places, workers_of(places) as ready:
-        runs = Forecast(spec)
-        by_kind = runs.by_kind
-        started = rehearse(spec, ready[0], task="rehearse")
+        spec, started = rehearse(spec, ready[0], task="rehearse")
         assert started is not None, "a dry run that was begun nowhere"
         times = timed(spec, ready[0])
+    runs = Forecast(spec)
+    by_kind = runs.by_kind
     (count,) = counts
     costs = {kind: runs.cost_of(kind, times) for kind in by_kind}
     return StudyForecast(

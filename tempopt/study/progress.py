@@ -24,7 +24,7 @@ from rich.text import Text
 from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
 from tempopt.records.rows import KINDS, Kind, TicketRow
 from tempopt.results.wording import parameters_text
-from tempopt.temperature.parameters import NEUTRAL
+from tempopt.temperature import neutral_values, split_name
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
 _REFRESH_PER_SECOND = 2
@@ -39,11 +39,11 @@ _BAR, _SHORTEST = 12, 10
 _COLUMNS = ("run", "steps", "value", "bound")
 
 LABELS: Mapping[Kind, str] = {
-    "baseline": "baseline (τ = 1)",
-    "constant": "constant τ",
+    "baseline": "baseline",
+    "constant": "constant",
     "search": "search",
     "choose": "choose",
-    "rematch": "rematch (τ = 1)",
+    "rematch": "rematch of the baseline",
     "confirm": "confirm",
     "init_only": "init only",
     "ablation": "ablation",
@@ -101,10 +101,11 @@ def outcome(ticket: TicketRow) -> str:
 
 def _telling(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters without those of the temperature that change nothing; the first stays."""
+    values = neutral_values(parameters)
     return {
         name: value
         for name, value in parameters.items()
-        if name == "temperature_init" or name not in NEUTRAL or value != NEUTRAL[name]
+        if split_name(name)[1] == "temperature_init" or name not in values or value != values[name]
     }
 
 
@@ -115,7 +116,9 @@ def best_line(snapshot: Snapshot) -> str:
     against = ""
     if snapshot.baseline_mean is not None:
         difference = snapshot.best - snapshot.baseline_mean
-        against = f" ({difference:+.4g} against τ = 1 at {number(snapshot.baseline_mean)}, {_open(snapshot)})"
+        against = (
+            f" ({difference:+.4g} against the baseline's {number(snapshot.baseline_mean)}, {_open(snapshot)})"
+        )
     return f"best so far {number(snapshot.best)}{against}"
 
 

@@ -11,11 +11,15 @@ from tempopt.temperature.groups import (
     active_groups,
     at_constant,
     constant_levels,
+    constant_plans,
     is_neutral,
     mean_level,
     moves,
     neutral,
     only,
+    part_names,
+    parts_of,
+    temperatures_of,
     without,
 )
 from tempopt.temperature.layers import (
@@ -38,6 +42,7 @@ from tempopt.temperature.length import (
     NoLengthScaling,
     YarnScaling,
 )
+from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters, split_name
 from tempopt.temperature.normalisers import (
     NORMALISERS,
     Entmax15Normaliser,
@@ -55,6 +60,7 @@ from tempopt.temperature.parameters import (
     ParameterNames,
     check_parameter,
     effective,
+    neutral_values,
 )
 from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, is_own_number, progress
 from tempopt.temperature.ranges import number
@@ -78,6 +84,7 @@ from tempopt.temperature.schedules import (
 )
 
 __all__ = [
+    "AS_FOUND",
     "CREDITED",
     "ENTROPY_PARAMETERS",
     "GROUPS",
@@ -129,26 +136,36 @@ __all__ = [
     "WarmupAnneal",
     "YarnScaling",
     "active_groups",
+    "as_found",
     "at_constant",
     "check_own_numbers",
     "check_parameter",
     "constant_levels",
+    "constant_plans",
     "effective",
     "end_alike",
+    "groups_of",
     "is_neutral",
     "is_own",
     "is_own_number",
+    "join_name",
     "mean_level",
     "moves",
     "neutral",
+    "neutral_values",
     "number",
     "only",
     "own_numbers",
+    "own_parameters",
+    "part_names",
+    "parts_of",
     "progress",
     "same_training",
     "schedule_class",
+    "split_name",
     "steps_alike",
     "steps_held",
+    "temperatures_of",
     "training_key",
     "without",
 ]

@@ -14,15 +14,20 @@ from functools import lru_cache
 from typing import Any
 
 from tempopt.temperature.entropy import EntropyParameters
-from tempopt.temperature.parameters import NEUTRAL, ParameterNames, effective
-from tempopt.temperature.plan import TemperatureParameters, progress
-from tempopt.temperature.schedules import SCHEDULES, Schedule
+from tempopt.temperature.named import as_found, own_parameters, split_name
+from tempopt.temperature.parameters import effective, neutral_values
+from tempopt.temperature.plan import TemperatureParameters, is_own_number, progress
+from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule
 
-_SCHEDULED = ParameterNames(
+_SCHEDULED = frozenset(
     {"schedule", "schedule_args", "entropy_lambda", "entropy_lambda_final", "entropy_schedule"}
     | {each.name for schedule in SCHEDULES.values() for each in fields(schedule)}
 )
 """What decides attention by a value at each step alone; everything else has to be the same."""
+
+
+def _is_scheduled(name: str) -> bool:
+    return name in _SCHEDULED or is_own_number(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,13 @@ def steps_held(parameters: Mapping[str, Any], total_steps: int) -> int:
 
 
 def _whole(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return effective({**NEUTRAL, **parameters})
+    """Return what counts of a parameter set, without the named temperatures that stay as found."""
+    whole = effective({**neutral_values(parameters), **parameters})
+    for name, found in as_found(parameters).items():
+        own = own_parameters(whole, name)
+        if own["schedule"] == Constant.name and own["temperature_init"] == found:
+            whole = {each: value for each, value in whole.items() if split_name(each)[0] != name}
+    return whole
 
 
 def _course(parameters: Mapping[str, Any]) -> _Course:
@@ -142,7 +153,7 @@ def _course(parameters: Mapping[str, Any]) -> _Course:
     return _Course(
         schedule=TemperatureParameters.from_mapping(whole).plan(1).schedule,
         entropy=EntropyParameters.from_mapping(whole),
-        rest=_text({name: value for name, value in whole.items() if name not in _SCHEDULED}),
+        rest=_text({name: value for name, value in whole.items() if not _is_scheduled(name)}),
     )
 
 

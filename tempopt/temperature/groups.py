@@ -1,7 +1,8 @@
 """The parts of a temperature plan that can be taken away one at a time, each with what remains without it.
 
 A part is one idea a person would keep or drop: the schedule, the level, the length scaling, the layers, the
-entropy term. Names of parameters are those of :mod:`tempopt.temperature.parameters`.
+entropy term. Names of parameters are those of :mod:`tempopt.temperature.parameters`. A named temperature has
+a schedule and a level, which are parts of their own: ``contrast.schedule``, ``contrast.level``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,17 @@ from tempopt.temperature.alike import same_training, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
+from tempopt.temperature.named import as_found, join_name, own_parameters
 from tempopt.temperature.normalisers import NORMALISERS
 from tempopt.temperature.own_schedules import schedule_class
-from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, ParameterNames, effective
-from tempopt.temperature.plan import TemperatureParameters
+from tempopt.temperature.parameters import (
+    NEUTRAL,
+    TEMPERATURE_PARAMETERS,
+    ParameterNames,
+    effective,
+    neutral_values,
+)
+from tempopt.temperature.plan import OWN_NUMBER, TemperatureParameters
 from tempopt.temperature.schedules import SCHEDULES, Constant
 
 
@@ -46,25 +54,42 @@ GROUPS: dict[str, frozenset[str]] = {
 }
 """Part of a plan to the parameters that it consists of. ``level`` is the mean of the schedule."""
 
+_OF_NAMED = ("schedule", "level")
 _POINTS = 101
 _LEVEL_POINTS = 5
 _FLAT = 1e-9
 
 
-def mean_level(parameters: Mapping[str, Any]) -> float:
-    """Return the geometric mean of the schedule's temperature over training."""
-    levels = _levels(parameters)
-    return levels[0] if _is_flat(levels) else math.exp(fmean(map(math.log, levels)))
+def parts_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of all parts that a parameter set could have: those of ``GROUPS``, then named ones."""
+    named = (f"{name}.{group}" for name in as_found(parameters) for group in _OF_NAMED)
+    return (*GROUPS, *named)
 
 
-def constant_levels(parameters: Mapping[str, Any]) -> list[float]:
+def part_names(part: str) -> frozenset[str]:
+    """Return the names of the parameters that a part consists of."""
+    temperature, _, group = part.rpartition(".")
+    return frozenset(join_name(temperature, name) for name in GROUPS[group])
+
+
+def mean_level(parameters: Mapping[str, Any], temperature: str = "") -> float:
+    """Return the geometric mean of a temperature over training; attention's, if none is named."""
+    levels = _levels(parameters, temperature)
+    if _is_flat(levels):
+        return levels[0]
+    level, target = math.exp(fmean(map(math.log, levels))), as_found(parameters).get(temperature, 1.0)
+    # a schedule about the temperature as found has that as its mean, whatever the logarithms round to
+    return target if abs(math.log(level / target)) < _FLAT else level
+
+
+def constant_levels(parameters: Mapping[str, Any], temperature: str = "") -> list[float]:
     """Return up to five constant temperatures that span a schedule, evenly spaced in ratio, ascending.
 
     The geometric mean of the schedule over training is one of them: it stands in for the nearest of those in
     between. A schedule that does not move has one level, its own.
     """
-    levels = _levels(parameters)
-    low, high, middle = min(levels), max(levels), mean_level(parameters)
+    levels = _levels(parameters, temperature)
+    low, high, middle = min(levels), max(levels), mean_level(parameters, temperature)
     if _is_flat(levels):
         return [levels[0]]
     steps = _LEVEL_POINTS - 1
@@ -75,62 +100,97 @@ def constant_levels(parameters: Mapping[str, Any]) -> list[float]:
     return sorted([low, *spread[1:-1], high])
 
 
-def at_constant(parameters: Mapping[str, Any], level: float) -> dict[str, Any]:
+def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = "") -> dict[str, Any]:
     """Return the parameters with a constant temperature in place of the schedule, all else as it is."""
-    rest = {name: value for name, value in parameters.items() if name not in _SHAPE | _LEVELS}
-    return effective({**rest, "temperature_init": level, "schedule": Constant.name})
+    moving = part_names(join_name(temperature, "schedule")) | part_names(join_name(temperature, "level"))
+    own_number = join_name(temperature, OWN_NUMBER)
+    rest = {n: value for n, value in parameters.items() if n not in moving and not n.startswith(own_number)}
+    constant = {"temperature_init": level, "schedule": Constant.name}
+    return effective({**rest, **{join_name(temperature, name): value for name, value in constant.items()}})
+
+
+def constant_plans(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters with each of up to five constant temperatures in place of the schedules.
+
+    The levels of several temperatures go from low to high together.
+    """
+    names = temperatures_of(parameters)
+    levels = {name: constant_levels(parameters, name) for name in names}
+    found = []
+    for index in range(max(map(len, levels.values()))):
+        plan = dict(parameters)
+        for name, own in levels.items():
+            plan = at_constant(plan, own[min(index, len(own) - 1)], name)
+        found.append(plan)
+    return found
+
+
+def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the temperatures that a parameter set has: the named ones, and attention's, the empty text.
+
+    Attention's is left out of a set that has named ones and says nothing of attention.
+    """
+    named = as_found(parameters)
+    attends = not named or any(name in GROUPS["schedule"] | _LEVELS for name in parameters)
+    return (*("",) * attends, *named)
 
 
 def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parts of a plan that are not neutral, in the order of ``GROUPS``."""
+    """Return the parts of a plan that are not neutral, in the order of :func:`parts_of`."""
     own = training_key(parameters)
-    return tuple(group for group in GROUPS if training_key(without(parameters, group)) != own)
+    return tuple(part for part in parts_of(parameters) if training_key(without(parameters, part)) != own)
 
 
 def moves(parameters: Mapping[str, Any]) -> bool:
-    """Return whether the temperature of a plan changes during training."""
-    return bool(effective({**NEUTRAL, **parameters})["schedule"] != Constant.name)
+    """Return whether a temperature of a plan changes during training."""
+    whole = effective({**neutral_values(parameters), **parameters})
+    return any(whole[join_name(name, "schedule")] != Constant.name for name in ("", *as_found(parameters)))
 
 
-def without(parameters: Mapping[str, Any], group: str) -> dict[str, Any]:
+def without(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
     """Return the parameters with one part of the plan neutral.
 
     Without its schedule a plan is constant at the schedule's geometric mean; without its level the whole
-    schedule is divided by that mean.
+    schedule is divided by that mean, in ratio to the temperature as found where there is one.
 
     Args:
         parameters: Flat parameters; those that are no part of a plan stay.
-        group: Name in ``GROUPS``.
+        part: One of :func:`parts_of`.
     """
+    temperature, _, group = part.rpartition(".")
+    if not any(name in part_names(part) for name in parameters):
+        return dict(parameters)
     if group == "schedule":
-        return at_constant(parameters, mean_level(parameters))
+        return at_constant(parameters, mean_level(parameters, temperature), temperature)
     if group == "level":
-        return _divided(parameters, mean_level(parameters))
+        return _without_level(parameters, temperature)
     neutral = {name: NEUTRAL[name] for name in GROUPS[group] if name in parameters}
     return effective({**parameters, **neutral})
 
 
-def only(parameters: Mapping[str, Any], groups: Collection[str]) -> dict[str, Any]:
+def only(parameters: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """Return the parameters with every part of the plan neutral but those that are named."""
     found = dict(parameters)
-    for group in GROUPS:
-        if group not in groups:
-            found = without(found, group)
+    for part in parts_of(parameters):
+        if part not in parts:
+            found = without(found, part)
     return found
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters at temperature 1: all that is temperature's neutral, everything else as it is."""
-    return effective({name: NEUTRAL[name] if name in CREDITED else v for name, v in parameters.items()})
+    """Return the parameters at the baseline: attention at temperature 1, every named one as found."""
+    values = neutral_values(parameters)
+    return effective({name: values[name] if name in CREDITED else v for name, v in parameters.items()})
 
 
 def is_neutral(parameters: Mapping[str, Any]) -> bool:
-    """Return whether parameters train at temperature 1 already: :func:`neutral` changes nothing."""
+    """Return whether parameters train at the baseline already: :func:`neutral` changes nothing."""
     return same_training(parameters, neutral(parameters))
 
 
-def _levels(parameters: Mapping[str, Any]) -> list[float]:
-    schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
+def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
+    own = own_parameters(parameters, temperature)
+    schedule = TemperatureParameters.from_mapping(own).plan(1).schedule
     return [schedule(index / (_POINTS - 1)) for index in range(_POINTS)]
 
 
@@ -138,12 +198,19 @@ def _is_flat(levels: list[float]) -> bool:
     return math.log(max(levels) / min(levels)) < _FLAT
 
 
-def _divided(parameters: Mapping[str, Any], level: float) -> dict[str, Any]:
+def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+    target = as_found(parameters).get(temperature, 1.0)
+    level = mean_level(parameters, temperature) / target
     if abs(math.log(level)) < _FLAT:
         return dict(parameters)
-    if _is_flat(_levels(parameters)):
+    if _is_flat(_levels(parameters, temperature)):
         # dividing would round
-        return at_constant(parameters, 1.0)
-    read = {each.name for each in fields(schedule_class(parameters["schedule"]))} & _LEVELS
-    scaled = {name: value / level for name in read if (value := parameters.get(name, NEUTRAL[name]))}
+        return at_constant(parameters, target, temperature)
+    own = own_parameters(parameters, temperature)
+    read = {each.name for each in fields(schedule_class(own["schedule"]))} & _LEVELS
+    scaled = {
+        join_name(temperature, name): value / level
+        for name in read
+        if (value := own.get(name, NEUTRAL[name]))
+    }
     return effective({**parameters, **scaled})

@@ -13,6 +13,15 @@ from tempopt.temperature.entropy import (
     plainly_scheduled,
     unread_entropy,
 )
+from tempopt.temperature.named import (
+    AS_FOUND,
+    FROM_FOUND,
+    VALUE_FIELDS,
+    as_found,
+    groups_of,
+    join_name,
+    split_name,
+)
 from tempopt.temperature.normalisers import SoftmaxNormaliser
 from tempopt.temperature.plan import (
     TemperatureParameters,
@@ -21,22 +30,34 @@ from tempopt.temperature.plan import (
     plainly_named,
     unread_plan,
 )
-from tempopt.temperature.ranges import check_number
+from tempopt.temperature.ranges import RANGES, check_number
 
 
 class ParameterNames(tuple[str, ...]):
-    """Names of temperature parameters; with ``schedule_args`` it contains ``schedule_args.knee``, too."""
+    """Names of temperature parameters.
+
+    With ``schedule_args`` it contains ``schedule_args.knee``, too, and with ``schedule`` that of every named
+    temperature, as ``contrast.schedule``.
+    """
 
     __slots__ = ()
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__("schedule_args" if is_own_number(name) else name)
+        temperature, bare = split_name(name) if isinstance(name, str) else ("", name)
+        if is_own_number(bare):
+            bare = "schedule_args"
+        elif temperature and bare == AS_FOUND:
+            bare = "temperature_init"
+        return super().__contains__(bare)
 
 
 class _Neutral(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
-        if is_own_number(name):
+        temperature, bare = split_name(name)
+        if is_own_number(bare):
             return None
+        if temperature and bare in VALUE_FIELDS - FROM_FOUND:
+            return self[bare]
         raise KeyError(name)
 
 
@@ -67,6 +88,9 @@ def check_parameter(name: str, value: object) -> None:
     Raises:
         SpecError: if the value is of the wrong type, out of range, or a name that is not known.
     """
+    temperature, name = split_name(name)
+    if temperature and name == AS_FOUND:
+        name = "temperature_init"
     if name in PLAN_PARAMETERS:
         check_plan_parameter(name, value)
     elif name in ENTROPY_PARAMETERS:
@@ -84,6 +108,8 @@ def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[
     not in the mapping is kept, for it is then not known whether it counts. Under the normaliser ``linear``
     no temperature counts, and under any but ``softmax`` no entropy term. Other names are left alone.
 
+    Named temperatures are treated so each by itself.
+
     Args:
         parameters: Flat parameters.
         own_known: Whether to ask schedules outside tempopt which numbers they have, where they are imported.
@@ -91,8 +117,34 @@ def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[
     Raises:
         SpecError: if a strategy is not known.
     """
+    found: dict[str, Any] = {}
+    for name, own in groups_of(parameters).items():
+        counted = _effective(own, own_known=own_known)
+        found |= {join_name(name, each): value for each, value in counted.items()}
+    return found
+
+
+def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, Any]:
     result = plainly_scheduled(plainly_named(parameters))
     unread = unread_plan(result, own_known=own_known) | unread_entropy(result)
     if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:
         unread |= set(ENTROPY_PARAMETERS)
     return {name: value for name, value in result.items() if name not in unread}
+
+
+def is_real(name: str) -> bool:
+    """Return whether a temperature parameter is a number that need not be whole, so that 2 means 2.0."""
+    bare = split_name(name)[1]
+    return name in TEMPERATURE_PARAMETERS and bare in RANGES and not RANGES[bare].whole
+
+
+def neutral_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of every temperature parameter at which it changes nothing, in a parameter set.
+
+    Those of a named temperature are the temperature as found, which the set says (``contrast.as_found``).
+    """
+    values: dict[str, Any] = _Neutral(NEUTRAL)
+    for name, found in as_found(parameters).items():
+        own = {each: found if each in FROM_FOUND else NEUTRAL[each] for each in VALUE_FIELDS}
+        values |= {join_name(name, each): value for each, value in {**own, AS_FOUND: found}.items()}
+    return values

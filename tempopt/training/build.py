@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.named import split_name
 from tempopt.temperature.own_schedules import is_own
 from tempopt.temperature.parameters import (
     NEUTRAL,
@@ -107,6 +108,7 @@ class Prepared:
             raise SpecError("\n".join(_said_once(faults)))
         self._model, self._data, self._trainer = model, data, trainer
         self._attach = program.attach
+        self._named = bool(program.values)
         self.compared = program.compared
         self.tempered = issubclass(model.cls, TemperedModule)
         if self.tempered and self._attach is not None:
@@ -203,6 +205,9 @@ class Prepared:
     def _split(self, parameters: Mapping[str, Any]) -> _Parts:
         parts = _Parts()
         for name, value in _nested(parameters, self._model.given.get("schedule_args")).items():
+            if split_name(name)[0]:
+                # a number of the module follows it
+                continue
             prefix, dot, rest = name.partition(".")
             if dot and prefix == "trainer":
                 parts.trainer[rest] = value
@@ -261,7 +266,8 @@ class Prepared:
 
     def _temperature_faults(self, search: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return what keeps the baseline arm from being at temperature 1, or the others from leaving it."""
-        if not self.tempered and self._attach is None and not set(search) & set(_BESIDE_THE_PLAN):
+        acts = self.tempered or self._attach is not None or self._named
+        if not acts and not set(search) & set(_BESIDE_THE_PLAN):
             return [
                 f"model: {self._model.called} is not a TemperedModule, so nothing would set its temperature. "
                 f"Add attach: {{layers: auto}} to the spec, or derive it from tempopt.TemperedModule."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning as L
@@ -16,19 +16,23 @@ import lightning as L
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError
-from tempopt.training.build import check_space
+from tempopt.temperature import AS_FOUND, TEMPERATURE_PARAMETERS
+from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
+from tempopt.training.named_values import NamedValues
 from tempopt.training.no_effect import refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
 from tempopt.training.steps import step_of
-from tempopt.workers.messages import Finished, Message, RunRequest, Stage, Stop
+from tempopt.workers.messages import Evaluation, Finished, Message, RunRequest, Stage, Stop
 
 # Where the errors of torch's compiler come from.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+
+_VALIDATE = Evaluation(name="validate", on="validate")
 
 # Two steps and one validation, whatever the spec's own numbers are.
 _SHORT: dict[str, Any] = {
@@ -100,7 +104,38 @@ def check(request: RunRequest) -> Finished:
         seconds=0.0,
         reports=[],
         defaults=defaults(request.program, request.space),
+        found=_found(request),
     )
+
+
+def _found(request: RunRequest) -> dict[str, float]:
+    """Return the named temperatures that a new module has, whatever else of it is searched or compared.
+
+    Raises:
+        SpecError: They depend on that.
+    """
+    program = request.program
+    if not program.values or (request.task == "check" and program.identity is None):
+        # of a spec that is wrong only the classes are looked into
+        return {}
+    prepared, first = prepare(program), dict[str, float]()
+    others = [
+        {name: value}
+        for name, values in request.space.items()
+        if name not in TEMPERATURE_PARAMETERS and name.partition(".")[0] not in ("data", "trainer")
+        for value in dict.fromkeys((values[0], values[-1]))
+    ]
+    for each in ({}, *others):
+        seed_generators(request.seed, "model")
+        module = prepared.module({**request.parameters, **each})
+        known = {
+            name: {**value, AS_FOUND: first.get(name, value[AS_FOUND])}
+            for name, value in program.values.items()
+        }
+        attached = NamedValues(module, known, {}, validate_at=program.validate_at)
+        attached.detach()
+        first = first or attached.found
+    return first
 
 
 def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Finished:
@@ -111,7 +146,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         AttachError: A layer has no temperature, or does not follow it.
     """
     stages = _Stages(request, channel)
-    check(request)
+    found = check(request).found
     stages.over("checked classes and arguments")
     baked, request = request, dataclasses.replace(request, bake=None)
     mode = request.program.compile
@@ -131,11 +166,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
             "The validation never ran. Give the data module a val_dataloader and the module a "
             f'validation_step that logs "{request.program.metric}".'
         )
-    if isinstance(run.module, TemperedModule):
-        _require_attention(run.module, attended)
-    elif isinstance(run.tempered, Attachment):
-        _self_test(run)
-        stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
+    _self_test(run, attended, stages)
     with keys_counted() as evaluated:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
@@ -143,6 +174,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         stages.over("evaluated as a confirming run")
     refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
+    finished = dataclasses.replace(finished, found=found)
     _let_go(run)
     if baked.bake is not None:
         # that a temperature can be attached is known by now
@@ -158,6 +190,19 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
             Run(request, _Unheard(), ranks, **_SHORT).fit()
         stages.over("compiled the steps")
     return finished
+
+
+def _self_test(run: Run, attended: set[int], stages: _Stages) -> None:
+    """Prove that each temperature acts."""
+    if isinstance(run.module, TemperedModule):
+        _require_attention(run.module, attended)
+    elif isinstance(run.tempered, Attachment):
+        run.tempered.self_test(_loss_of_a_batch(run))
+        stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
+    if run.values.attachments:
+        run.values.self_test(_loss_of_a_batch(run))
+        _require_comparable(run)
+        stages.over(f"tested the temperatures at {', '.join(run.values.paths)}")
 
 
 def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
@@ -204,6 +249,7 @@ def _let_go(run: Run) -> None:
     """Take the temperatures off: modules may share what the next run attaches to, as a configuration."""
     if isinstance(run.tempered, Attachment):
         run.tempered.detach()
+    run.values.detach()
 
 
 def _tests(request: RunRequest) -> bool:
@@ -245,8 +291,24 @@ def _require_attention(module: TemperedModule, attended: set[int]) -> None:
         )
 
 
-def _self_test(run: Run) -> None:
-    assert isinstance(run.tempered, Attachment)
+def _require_comparable(run: Run) -> None:
+    """Refuse a metric that moves with a temperature alone: it would compare temperatures, not models."""
+    if run.request.program.metric_reads_temperature:
+        return
+    metric = run.request.program.metric
+    plain = run.evaluate(_VALIDATE)[metric]
+    for name in run.values.perturbed():
+        moved = run.evaluate(_VALIDATE)[metric]
+        if moved != plain:
+            raise SpecError(
+                f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
+                f"{plain:.6g} and {moved:.6g}. It cannot compare trainings at different temperatures. Give a "
+                "metric that does not read the temperature, as the accuracy or the rank of the match, or, if "
+                "the temperature is part of what is deployed, write study: {metric_reads_temperature: true}."
+            )
+
+
+def _loss_of_a_batch(run: Run) -> Callable[[], Any]:
     batch = next(iter(_first(run.owner.train_dataloader())))
     batch = run.trainer.strategy.batch_to_device(batch)
 
@@ -256,7 +318,7 @@ def _self_test(run: Run) -> None:
             loss: Any = run.module.training_step(batch, 0)
         return loss["loss"] if isinstance(loss, dict) else loss
 
-    run.tempered.self_test(forward)
+    return forward
 
 
 def _first(loaders: Any) -> Any:

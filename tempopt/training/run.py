@@ -43,6 +43,7 @@ from tempopt.training.identity import code_identity, conditions, run_identity
 from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
+from tempopt.training.named_values import NamedValues
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 from tempopt.training.steps import step_of
 from tempopt.training.trackers import Trackers
@@ -107,9 +108,9 @@ class Run:
         self.datamodule = built.datamodule
         self._temperature = built.temperature
         self._plan = TemperatureParameters.from_mapping(built.temperature)
-        self._layers = built.layers
-        self._way = built.way
+        self._layers, self._way = built.layers, built.way
         self.tempered = self._temper()
+        self.values = NamedValues.of_run(self.module, request)
         self._bake()
         self._notes: list[str] = []
         self._code = code_identity(self.module, self.datamodule)
@@ -333,7 +334,8 @@ class Run:
         if isinstance(self.module, TemperedModule):
             self.module.validate_at = self.request.program.validate_at
             return self.module
-        if self.request.program.compared and self.request.program.attach is None:
+        program = self.request.program
+        if program.attach is None and (program.compared or program.values):
             return Untempered()
         try:
             return attach(self.module, self._temperature, layers=self._layers, way=self._way, example=None)
@@ -361,7 +363,7 @@ class Run:
         if ranks.size > 1:
             callbacks.append(BuffersCallback())
         # a TemperedModule brings these itself, unless its configure_callbacks was overridden
-        callbacks.append(self._follow)
+        callbacks += [self._follow, *self.values.callbacks]
         if self.tempered.entropy.has_term:
             callbacks.append(LossScaleCallback(tempered=self.tempered))
         if self._observed is not None:
@@ -397,7 +399,7 @@ class Run:
                 total_steps=total_steps,
                 device=gpu_memory.named(self._device, self._ranks.size),
                 precision=str(trainer.precision),
-                layers=list(self.tempered.layers),
+                layers=[*self.tempered.layers, *self.values.paths],
                 code=self._code,
                 reports=list(self._callback.reports),
                 notes=self._notes,
@@ -447,7 +449,7 @@ class Run:
     def _measured(self) -> Finished:
         step = step_of(self.trainer)
         # where a plan has come to its end, the current temperature is the final one
-        ended = self.tempered.progress == 1.0
+        ended = all(each.progress == 1.0 for each in (self.tempered, *self.values.attachments.values()))
         known: dict[tuple[str, str, str], dict[str, float]] = {}
         if self._callback.reports and self._callback.reports[-1][0] == step:
             known["validate", "final" if ended else self.request.program.validate_at, "None"] = self.logged
@@ -476,6 +478,7 @@ class Run:
 
     def _validate_at(self, temperature: ValidateAt) -> None:
         self._follow.validate_at = temperature
+        self.values.validate_at(temperature)
         # the callback of a TemperedModule is made anew from the module for every evaluation
         if isinstance(self.module, TemperedModule):
             self.module.validate_at = temperature

@@ -29,6 +29,8 @@ class Program:
         trainer: Keyword arguments of ``lightning.Trainer``.
         attach: ``{"layers": [patterns] | "auto", "way": ...}`` for a module that is not a TemperedModule,
             else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
+        values: Named temperatures: ``{"value": path, "transform": ..., "as_found": ...}`` by name.
+        metric_reads_temperature: Whether the metric may change with a named temperature alone.
         metric: Name of the logged validation metric.
         validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
         data_seed: Seed under which the data module is set up; one for the whole study, so that
@@ -50,6 +52,8 @@ class Program:
     weights: str | None = None
     compile: str | None = None
     compared: bool = False
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metric_reads_temperature: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +340,7 @@ class Finished:
         defaults: Of a check: by searched name, the value that the argument has where nobody sets it, if that
             is plain data.
         times: What its parts take; None unless that was the task.
+        found: Of a check: the named temperatures that the module has.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
     """
@@ -354,6 +359,7 @@ class Finished:
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     times: Times | None = None
+    found: dict[str, float] = field(default_factory=dict)
     log_lost: str | None = None
 
 

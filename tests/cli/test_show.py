@@ -158,7 +158,7 @@ def test_show_tells_how_far_a_study_is_and_claims_nothing_yet(capsys: pytest.Cap
     out = capsys.readouterr().out
     rows = {line.split("  ")[0]: line.split() for line in out.splitlines()}
     assert rows["search"] == ["search", "3", "1", "0", "2", "0"]
-    assert "τ = 1 during the search: 0.61 ± 0.01414 (2 runs)" in out
+    assert "baseline during the search: 0.61 ± 0.01414 (2 runs)" in out
     assert "No verdict yet" in out
 
 

@@ -23,7 +23,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import tempopt.cli.check
+import tempopt.cli.init
 import tempopt.cli.launch
 import tempopt.report.dashboard.dashboard  # noqa: F401
 from tempopt import cli
@@ -44,7 +44,7 @@ FUZZED = 3000
 # What begins once everything that was typed is found to be right.
 LATER = (
     *("study.api.StudyRunner.carry_out", "study.api.workers_of", "study.api.forecast"),
-    *("cli.check._inspected", "cli.launch.make_launcher", "report.dashboard.dashboard.Dashboard.__enter__"),
+    *("cli.init._inspected", "cli.launch.make_launcher", "report.dashboard.dashboard.Dashboard.__enter__"),
 )
 
 
@@ -106,6 +106,8 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
     monkeypatch.chdir(tmp_path)
     for place in LATER:
         monkeypatch.setattr(f"tempopt.{place}", _interrupted)
+    # classes of a wrong spec are looked into by a worker
+    monkeypatch.setattr("tempopt.study.api.class_faults", lambda request: None)
     write("sqlite:///tempopt.db", make(World(trials=4, layers=1, heads=1, reports=2)))
     Path("toy.yaml").write_text(SPEC, encoding="utf-8")
     Path("folder").mkdir()

@@ -18,8 +18,10 @@ def test_there_is_a_study_for_each_module_and_each_question() -> None:
     names = [path.stem for path in STUDIES]
     assert names == [
         "associative_recall",
+        "clip_digits",
         "digits",
         "digits_stock",
+        "gumbel_digits",
         "head_count",
         "length_extrapolation",
         "max_retrieval",

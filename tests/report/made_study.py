@@ -114,8 +114,8 @@ def make(world: World) -> Made:
         for i in range(spec.num_baseline)
     ]
     rows += [
-        _ended(world, spec, draw, "constant", i, {"temperature_init": tau, **_sampled(spec, draw, names)})
-        for i, tau in enumerate(spec.constants())
+        _ended(world, spec, draw, "constant", i, {**constant, **_sampled(spec, draw, names)})
+        for i, constant in enumerate(spec.constants())
     ]
     rows += [
         _ended(world, spec, draw, "search", i, _sampled(spec, draw, spec.search)) for i in range(world.trials)

@@ -349,15 +349,16 @@ def test_sets_of_equal_effect_are_not_distinct() -> None:
 @given(st.integers(0, 100), st.floats(1e-3, 10), st.floats(1.5, 1000))
 def test_constants_are_distinct_in_range_and_begin_alike(count: int, low: float, ratio: float) -> None:
     space = {"temperature_init": FloatDistribution(low, low * ratio, log=True)}
-    grid = constant_grid(space, count)
+    grid = [each["temperature_init"] for each in constant_grid(space, count)]
     assert len(set(grid)) == len(grid) == count
     assert all(low <= value <= low * ratio for value in grid)
-    assert constant_grid(space, count + 5)[:count] == grid
+    assert [each["temperature_init"] for each in constant_grid(space, count + 5)][:count] == grid
 
 
 @pytest.mark.parametrize("count", [3, 5, 9, 17, 33])
 def test_constants_cover_the_range_evenly_in_ratio(count: int) -> None:
-    grid = sorted(constant_grid({"temperature_init": FloatDistribution(0.25, 4.0, log=True)}, count))
+    found = constant_grid({"temperature_init": FloatDistribution(0.25, 4.0, log=True)}, count)
+    grid = sorted(each["temperature_init"] for each in found)
     positions = [math.log2(value / 0.25) / 4 for value in grid]
     assert positions == pytest.approx([i / (count - 1) for i in range(count)])
 
@@ -374,7 +375,7 @@ def test_constants_cover_the_range_evenly_in_ratio(count: int) -> None:
 def test_constants_have_a_range_where_none_is_searched(
     space: dict[str, Any], ends: tuple[float, float]
 ) -> None:
-    grid = constant_grid(space, 5)
+    grid = [each["temperature_init"] for each in constant_grid(space, 5)]
     assert (min(grid), max(grid)) == ends
 
 

@@ -163,7 +163,7 @@ def test_the_screen_shows_stages_best_workers_and_time_left(make_snapshot: MakeS
     assert "1:01, about 2:05 left" in seen
     assert "16/40" in seen
     assert "choose" not in seen  # nothing of it has been asked for yet
-    assert "best so far 0.69 (+0.08 against τ = 1 at 0.61, not yet confirmed)" in seen
+    assert "best so far 0.69 (+0.08 against the baseline's 0.61, not yet confirmed)" in seen
     assert "schedule=cosine, temperature_init=2.5" in seen
     line = next(line for line in seen.splitlines() if "search 17" in line)
     assert line.split() == ["here,", "0", "cpu", "search", "17", "━━", "100/500", "0.55", "≥", "0.6"]

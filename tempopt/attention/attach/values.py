@@ -123,8 +123,12 @@ class ValueAttachment:
             AttachError: It was detached, or the parameters are about layers, lengths or attention.
             SpecError: A parameter is out of range.
         """
+        self.keep(_plan(parameters, self.found))
+
+    def keep(self, plan: TemperaturePlan) -> None:
+        """Change to a plan that is made already, at the same progress; AttachError if it was detached."""
         self._require_attached()
-        self.plan = _plan(parameters, self.found)
+        self.plan = plan
         self._own = None
         schedule = self.plan.schedule
         as_found = isinstance(schedule, Constant) and schedule.temperature_init == self.found

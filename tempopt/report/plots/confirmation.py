@@ -26,7 +26,7 @@ from tempopt.report.plots.style import (
     plain,
 )
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import PARTS
+from tempopt.results.verdict_text import part_text
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA
 
@@ -221,7 +221,7 @@ def _answers(verdict: Verdict) -> Iterator[tuple[str, Answer]]:
     if initialisation is not None:
         yield INITIALISATION, initialisation.answer
     for part in verdict.parts:
-        yield f"{WITHOUT}{PARTS.get(part.name, part.name).removeprefix('the ')}", part.answer
+        yield f"{WITHOUT}{part_text(part.name).removeprefix('the ')}", part.answer
     if verdict.simplest is not None:
         yield SIMPLEST, verdict.simplest.lost
 

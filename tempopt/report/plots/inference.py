@@ -102,9 +102,12 @@ def inference_data(result: StudyResult) -> InferenceShown:
     """Return what the models of baseline and winner are worth at each temperature.
 
     Raises:
-        NothingToPlot: Nothing is confirmed, or no model was evaluated at another temperature.
+        NothingToPlot: Nothing is confirmed, or no model was evaluated at another temperature, as where only
+            named temperatures are searched.
     """
     verdict = result.verdict
+    if not result.spec.attends:
+        raise NothingToPlot("Not applicable: no temperature that an evaluation is known to read is searched.")
     if verdict is None or verdict.inference_only is None:
         raise NothingToPlot("No confirmed model has been evaluated at other temperatures yet.")
     last = _last(verdict.params)

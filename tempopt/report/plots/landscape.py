@@ -30,6 +30,7 @@ from tempopt.report.plots.style import (
     scale,
     temperature_axis,
 )
+from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown
 from tempopt.results.study_result import StudyResult
 from tempopt.temperature import LinearNormaliser, TemperatureParameters
 
@@ -54,6 +55,7 @@ class Landscape:
         best: Of the best tenth of all complete search trials, how many cool down and how many they are; None
             if they are fewer than five.
         out_of: Number of complete search trials; more than are drawn where that is many.
+        shown: Which temperature this is.
     """
 
     metric: str
@@ -63,11 +65,14 @@ class Landscape:
     winner: tuple[float, float] | None
     best: tuple[int, int] | None
     out_of: int
+    shown: Shown = ATTENTION
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
         text = "Each circle is a trial; on the diagonal the temperature does not change, below it it falls. "
         text += "Squares are constant temperatures."
+        if self.shown.name:
+            text = f"The temperature {self.shown.name}. {text}"
         if self.best is not None:
             text += f" Of the best tenth of the trials {self.best[0]} of {self.best[1]} cool down."
         if len(self.points) < self.out_of:
@@ -88,21 +93,23 @@ def landscape_data(result: StudyResult) -> Landscape:
     Raises:
         NothingToPlot: No trial is complete, or all have the same temperatures.
     """
-    points = _points(result, "search")
+    shown = all_shown(result)[0]
+    points = _points(result, "search", shown)
     if not points:
         raise NothingToPlot("No search trial is complete, so there is nothing to map.")
     if len({(first, last) for _, first, last, _, _ in points}) == 1 and len(points) > 1:
         raise NothingToPlot("All trials have the same first and last temperature: they are not searched.")
     best, rest = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
-    winner = None if result.winner is None else _ends(TemperatureParameters.from_mapping(result.winner))
+    winner = None if result.winner is None else _ends(shown.parameters(result.winner))
     return Landscape(
         metric=result.metric,
         direction=result.direction,
         points=tuple([*(rest[place] for place in evenly(len(rest), MOST_MARKS // 2)), *best]),
-        constants=tuple(_points(result, "constant")[-MOST_MARKS // 4 :]),
+        constants=tuple(_points(result, "constant", shown)[-MOST_MARKS // 4 :]),
         winner=winner,
         best=_best(points),
         out_of=len(points),
+        shown=shown,
     )
 
 
@@ -114,11 +121,11 @@ def _best(points: Sequence[Point]) -> tuple[int, int] | None:
     return sum(first > last for _, first, last, _, _ in top), len(top)
 
 
-def _points(result: StudyResult, kind: str) -> list[Point]:
+def _points(result: StudyResult, kind: str, shown: Shown) -> list[Point]:
     found = []
     for run in result.runs:
         if run.kind == kind and usable(run) and run.value is not None and run.parameters is not None:
-            values = TemperatureParameters.from_mapping(run.parameters)
+            values = shown.parameters(run.parameters)
             if values.normaliser != LinearNormaliser.name:
                 found.append((run.number, *_ends(values), run.value, run.parameters))
     return sorted(found, key=lambda each: oriented(each[3], result.direction))
@@ -131,7 +138,8 @@ def _ends(values: TemperatureParameters) -> tuple[float, float]:
 
 def plot_landscape(data: Landscape) -> go.Figure:
     """Return first against last temperature, coloured by value."""
-    made = figure(x="τ at first", y="τ at last", height=460)
+    name, neutral = data.shown.name or "τ", data.shown.neutral
+    made = figure(x=f"{name} at first", y=f"{name} at last", height=460)
     worst, best = bounds([each[3] for each in data.points], data.direction)
     low, high = min(worst, best), max(worst, best)
     colours = {
@@ -140,7 +148,7 @@ def plot_landscape(data: Landscape) -> go.Figure:
         "colorscale": scale(SEQUENTIAL if best >= worst else SEQUENTIAL[::-1]),
     }
     shown = [each for point in (*data.points, *data.constants) for each in point[1:3]]
-    ends = [min(*shown, 1.0), max(*shown, 1.0)]
+    ends = [min(*shown, neutral), max(*shown, neutral)]
     made.add_trace(
         go.Scatter(
             x=ends, y=ends, mode="lines", line={"color": FAINT, "width": 1}, hoverinfo="skip", name="constant"
@@ -155,7 +163,7 @@ def plot_landscape(data: Landscape) -> go.Figure:
             bar = {"colorbar": colorbar(data.metric)} if name == "trials" else {}
             made.add_trace(_placed(points, symbol, name, colours | bar))
     for place, symbol, name, colour in (
-        ((1.0, 1.0), "x-thin", "τ = 1", BASELINE),
+        ((neutral, neutral), "x-thin", data.shown.baseline, BASELINE),
         (data.winner, "star-open", "winner", INK),
     ):
         if place is not None:

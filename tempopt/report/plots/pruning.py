@@ -252,7 +252,7 @@ def _as_known(result: StudyResult, search: Sequence[TicketRow], of_space: int) -
     guards = [
         Measurement(ticket_id=run.id, step=step, name=name, value=value)
         for run in known
-        for name in result.spec.measured_guards
+        for name in result.spec.study.measured_guards
         for step, value in result.measured.get(run.id, {}).get(name, ())
     ]
     return Arms(result.spec.in_space(of_space), known, [*reports, *guards], earlier=result.earlier)

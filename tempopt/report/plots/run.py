@@ -11,8 +11,8 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.rows import TicketRow
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.pruning import thinned
-from tempopt.report.plots.schedules import levels
 from tempopt.report.plots.style import BASELINE, TEMPLATE, WINNER, evenly, number, plain
+from tempopt.report.plots.temperatures import all_shown
 from tempopt.results.study_result import Curve, StudyResult
 
 _POINTS = 101
@@ -59,13 +59,14 @@ def trial_curve_data(result: StudyResult, run: TicketRow) -> TrialCurve:
         raise NothingToPlot(f"{run.name} has reported nothing.")
     last = max(run.total_steps or 0, curve[-1][0]) or 1
     progress = tuple(place / (_POINTS - 1) for place in range(_POINTS))
+    shown = all_shown(result)[0]
     return TrialCurve(
         name=run.name,
         metric=result.metric,
         values=thinned(curve),
         temperatures=tuple(
             (round(each * last), level)
-            for each, level in zip(progress, levels(run.parameters, progress), strict=True)
+            for each, level in zip(progress, shown.levels(run.parameters, progress), strict=True)
         ),
         outcome=run.outcome,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,8 +16,10 @@ from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
     BASELINE,
+    CONSTANT,
     DIVERGING,
     MOST_CURVES,
+    OTHER,
     SEQUENTIAL,
     WINNER,
     WINNER_BAND,
@@ -28,6 +31,7 @@ from tempopt.report.plots.style import (
     scale,
     temperature_axis,
 )
+from tempopt.report.plots.temperatures import ATTENTION, Shown, all_shown
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import (
@@ -35,8 +39,8 @@ from tempopt.temperature import (
     SCHEDULES,
     TEMPERATURE_PARAMETERS,
     LinearNormaliser,
-    TemperatureParameters,
     effective,
+    split_name,
 )
 
 _FINE = 201
@@ -56,6 +60,8 @@ class PlanShown:
         pattern: Name of the layer pattern.
         beside: What acts on attention beside the temperature that is shown, by name.
         confirmed: Whether this is the plan that the verdict is about.
+        shown: Which temperature this is.
+        others: The other temperatures of the study, each with its value at each progress.
     """
 
     progress: tuple[float, ...]
@@ -64,6 +70,8 @@ class PlanShown:
     pattern: str
     beside: Mapping[str, Any]
     confirmed: bool
+    shown: Shown = ATTENTION
+    others: tuple[tuple[Shown, tuple[float, ...]], ...] = ()
 
     @property
     def level(self) -> tuple[float, ...]:
@@ -80,8 +88,15 @@ class PlanShown:
         course = f"stays at {number(first)}" if min(level) == max(level) else f"goes from {number(first)} to"
         if min(level) != max(level):
             course += f" {number(last)}"
-        text = f"The winner's temperature {course}; the dashed line is τ = 1, where softmax is as usual. "
-        text += "Above it attention is softer, below it sharper."
+        if self.shown.name:
+            text = f"The winner's temperature {self.shown.name} {course}; the dashed line is the temperature "
+            text += f"as found, {number(self.shown.neutral)}."
+        else:
+            text = f"The winner's temperature {course}; the dashed line is τ = 1, where softmax is as usual. "
+            text += "Above it attention is softer, below it sharper."
+        for each, levels in self.others:
+            text += f" {each.name}, {number(each.neutral)} as found, goes from {number(levels[0])} to "
+            text += f"{number(levels[-1])}."
         if len(self.temperatures) > 1 and self.varies:
             text += f' The band is the spread over the layers, whose pattern is "{self.pattern}".'
         if self.beside:
@@ -97,9 +112,11 @@ class PlanShown:
         """Return the temperature at eleven moments."""
         names = [f"layer {index}" for index in range(len(self.temperatures))]
         if len(names) == 1:
-            names = ["τ"]
+            names = [self.shown.name or "τ"]
+        names += [each.name for each, _ in self.others]
+        columns = [*self.temperatures, *(levels for _, levels in self.others)]
         rows = tuple(
-            (round(self.progress[place], 3), *(layer[place] for layer in self.temperatures))
+            (round(self.progress[place], 3), *(column[place] for column in columns))
             for place in evenly(len(self.progress), _SHOWN)
         )
         return Table(columns=("progress", *names), rows=rows)
@@ -137,6 +154,7 @@ class Schedules:
         progress: Training progress, from 0 to 1.
         curves: Trial number, value and temperature at each progress, the worst trial first.
         out_of: Number of trials that have a schedule and a value; more than are shown where that is many.
+        shown: Which temperature this is.
     """
 
     metric: str
@@ -144,6 +162,7 @@ class Schedules:
     progress: tuple[float, ...]
     curves: tuple[tuple[int, float, tuple[float, ...]], ...]
     out_of: int
+    shown: Shown = ATTENTION
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
@@ -186,10 +205,11 @@ def schedule_data(result: StudyResult) -> PlanShown:
         parameters = result.best.params
     if parameters is None:
         raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
-    values = TemperatureParameters.from_mapping(parameters)
+    shown, *others = all_shown(result)
+    values = shown.parameters(parameters)
     if values.normaliser == LinearNormaliser.name:
         raise NothingToPlot("The winner's attention is linear: it has no temperature.")
-    layers = num_layers(result)
+    layers = None if shown.name else num_layers(result)
     plan = values.plan(layers or 1)
     progress = tuple(place / (_FINE - 1) for place in range(_FINE))
     columns = [plan.temperatures(each) for each in progress]
@@ -200,6 +220,8 @@ def schedule_data(result: StudyResult) -> PlanShown:
         pattern=values.layer_pattern,
         beside=_beside(parameters),
         confirmed=result.verdict is not None,
+        shown=shown,
+        others=tuple((each, each.levels(parameters, progress)) for each in others),
     )
 
 
@@ -209,15 +231,24 @@ def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
     shown = {"temperature_init", "temperature_final", "schedule", "layer_pattern", "layer_ratio"}
     shown |= {each.name for kind in SCHEDULES.values() for each in fields(kind)}
     own = {
-        name: value for name, value in read.items() if name in TEMPERATURE_PARAMETERS and name not in shown
+        name: value
+        for name, value in read.items()
+        if name in TEMPERATURE_PARAMETERS and name not in shown and not split_name(name)[0]
     }
     # n0 counts at any value, where it is read at all
     return {name: value for name, value in own.items() if value != NEUTRAL[name] or name == "n0"}
 
 
 def depth_data(result: StudyResult) -> DepthShown:
-    """Return the winner's plan by progress and layer; raises as :func:`schedule_data`."""
-    return DepthShown(plan=schedule_data(result))
+    """Return the winner's plan by progress and layer.
+
+    Raises:
+        NothingToPlot: As for :func:`schedule_data`, or only named temperatures are searched.
+    """
+    plan = schedule_data(result)
+    if plan.shown.name:
+        raise NothingToPlot(f"Attention has layers; {plan.shown.name} is one number.")
+    return DepthShown(plan=plan)
 
 
 def schedules_data(result: StudyResult) -> Schedules:
@@ -226,7 +257,7 @@ def schedules_data(result: StudyResult) -> Schedules:
     Raises:
         NothingToPlot: No trial that has a temperature is complete.
     """
-    direction = result.direction
+    direction, temperature = result.direction, all_shown(result)[0]
     found = [
         (run.number, run.value, run.parameters)
         for run in result.runs
@@ -245,20 +276,15 @@ def schedules_data(result: StudyResult) -> Schedules:
         metric=result.metric,
         direction=direction,
         progress=progress,
-        curves=tuple((trial, value, levels(parameters, progress)) for trial, value, parameters in shown),
+        curves=tuple((trial, value, temperature.levels(each, progress)) for trial, value, each in shown),
         out_of=len(ranked),
+        shown=temperature,
     )
 
 
-def levels(parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the level of a plan, the geometric mean over its layers, at each progress."""
-    schedule = TemperatureParameters.from_mapping(parameters).plan(1).schedule
-    return tuple(schedule(each) for each in progress)
-
-
 def plot_schedule(data: PlanShown) -> go.Figure:
-    """Return the winner's temperature over progress beside τ = 1."""
-    made = figure(x="training progress", y="temperature τ", height=340)
+    """Return the winner's temperatures over progress beside the baseline."""
+    made = figure(x="training progress", y=data.shown.axis, height=340)
     if data.varies:
         edges = [(min(column), max(column)) for column in zip(*data.temperatures, strict=True)]
         made.add_trace(
@@ -278,23 +304,41 @@ def plot_schedule(data: PlanShown) -> go.Figure:
             y=data.level,
             mode="lines",
             line={"color": WINNER, "width": 3},
-            name="winner",
+            name=f"winner, {data.shown.name or 'attention'}" if data.others else "winner",
             hovertemplate="progress %{x:.2f}: τ = %{y:.4g}<extra>winner</extra>",
         )
     )
+    _baseline(made, data.shown, BASELINE)
+    for (each, levels), colour in zip(data.others, itertools.cycle((CONSTANT, OTHER))):
+        made.add_trace(
+            go.Scatter(
+                x=data.progress,
+                y=levels,
+                mode="lines",
+                line={"color": colour, "width": 3},
+                name=f"winner, {each.name}",
+                hovertemplate=f"progress %{{x:.2f}}: %{{y:.4g}}<extra>{each.name}</extra>",
+            )
+        )
+        _baseline(made, each, colour)
+    seen = [each for layer in data.temperatures for each in layer]
+    seen += [level for each, levels in data.others for level in (each.neutral, *levels)]
+    made.update_yaxes(temperature_axis([data.shown.neutral, *seen]))
+    made.update_xaxes(range=[0, 1], tickformat=".0%")
+    return made
+
+
+def _baseline(made: go.Figure, shown: Shown, colour: str) -> None:
     made.add_trace(
         go.Scatter(
             x=[0, 1],
-            y=[1, 1],
+            y=[shown.neutral, shown.neutral],
             mode="lines",
-            line={"color": BASELINE, "width": 2, "dash": "dash"},
-            name="τ = 1",
-            hovertemplate="τ = 1<extra></extra>",
+            line={"color": colour, "width": 2, "dash": "dash"},
+            name=shown.baseline,
+            hovertemplate=f"{shown.baseline}<extra></extra>",
         )
     )
-    made.update_yaxes(temperature_axis([1.0, *(each for layer in data.temperatures for each in layer)]))
-    made.update_xaxes(range=[0, 1], tickformat=".0%")
-    return made
 
 
 def plot_depth(data: DepthShown) -> go.Figure:
@@ -332,7 +376,8 @@ def plot_depth(data: DepthShown) -> go.Figure:
 
 def plot_schedules(data: Schedules) -> go.Figure:
     """Return every schedule as a line coloured by its trial's value."""
-    made = figure(x="training progress", y="temperature τ", height=400, showlegend=False, margin={"t": 12})
+    axis = data.shown.axis
+    made = figure(x="training progress", y=axis, height=400, showlegend=False, margin={"t": 12})
     worst, best = bounds([value for _, value, _ in data.curves], data.direction)
     groups: list[list[tuple[int, float, tuple[float, ...]]]] = [[] for _ in SEQUENTIAL]
     for curve in data.curves:
@@ -342,8 +387,9 @@ def plot_schedules(data: Schedules) -> go.Figure:
         if group:
             made.add_trace(_lines(group, data, colour))
     made.add_trace(_key(worst, best, data.metric))
-    made.update_yaxes(temperature_axis([1.0, *(level for _, _, levels in data.curves for level in levels)]))
-    made.add_hline(y=1, line={"color": BASELINE, "width": 1.5, "dash": "dash"})
+    seen = [level for _, _, levels in data.curves for level in levels]
+    made.update_yaxes(temperature_axis([data.shown.neutral, *seen]))
+    made.add_hline(y=data.shown.neutral, line={"color": BASELINE, "width": 1.5, "dash": "dash"})
     made.update_xaxes(range=[0, 1], tickformat=".0%")
     return made
 

@@ -1,0 +1,160 @@
+"""The section ``temperatures:``: numbers of a module that are temperatures, each with a name of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from tempopt.errors import unknown
+from tempopt.spec.sections import Section
+from tempopt.spec.yaml_source import FaultsError
+from tempopt.temperature.groups import CREDITED
+from tempopt.temperature.named import AS_FOUND, NOT_NAMES, VALUE_FIELDS, join_name, split_name
+from tempopt.temperature.ranges import HIGHEST, LOWEST
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+ATTENTION = "attention"
+MOST = 7
+"""So many temperatures may have a name, beside attention's."""
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_LEVELS = ("temperature_init", "temperature_final")
+
+
+class TemperatureSection(Section):
+    """One entry of ``temperatures:``: where a module keeps a temperature that is not attention's.
+
+    Args:
+        value: Dotted path from the module to the number, as in ``criterion.temperature``.
+        transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
+            ln(1/τ).
+        as_found: The temperature that the module has, which the baseline trains at; None: it is looked up
+            before the study begins.
+    """
+
+    value: Annotated[str, Field(min_length=1, description="a path, as in criterion.temperature")]
+    transform: Annotated[
+        Literal["identity", "inverse", "log_inverse"],
+        Field(description="identity, inverse or log_inverse"),
+    ] = "identity"
+    as_found: Annotated[
+        float | None,
+        Field(ge=LOWEST, le=HIGHEST, description=f"a number from {LOWEST:g} to {HIGHEST:g}, or null"),
+    ] = None
+
+
+def with_attention(given: object) -> object:
+    """Return a spec with the entry ``attention`` of ``temperatures:`` as the section ``attach:``.
+
+    Raises:
+        FaultsError: Both are given.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get("temperatures"), Mapping):
+        return given
+    others = dict(given["temperatures"])
+    if ATTENTION not in others:
+        return given
+    if given.get("attach") is not None:
+        message = "given beside attach:, which is the same. Take one of them out."
+        raise FaultsError([(f"temperatures.{ATTENTION}", message)])
+    return {**given, "attach": others.pop(ATTENTION) or {}, "temperatures": others}
+
+
+def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
+    """Return what is wrong with the named temperatures of a spec: the path of each fault, and the message.
+
+    Args:
+        spec: The spec.
+        trains: Whether it trains, and does not only evaluate a trained model.
+    """
+    temperatures = spec.temperatures
+    if temperatures and not trains:
+        message = (
+            "given with study.evaluate_only, which evaluates a trained model at other temperatures of its "
+            "attention; a named temperature acts in training. Take one of the two out."
+        )
+        return [("temperatures", message)]
+    if len(temperatures) > MOST:
+        message = f"given {len(temperatures)} temperatures. Give at most {MOST}."
+        return [("temperatures", message)]
+    lines = []
+    paths: dict[str, str] = {}
+    for name, each in temperatures.items():
+        path = f"temperatures.{name}"
+        if problem := _name_problem(name, spec.model["init_args"]):
+            lines.append((path, problem))
+        elif spec.compare is None and not any(join_name(name, level) in spec.search for level in _LEVELS):
+            example = f"{name}.temperature_init: {{low: 0.02, high: 1}}"
+            lines.append(
+                (path, f"its level is not searched. Search it, as in {example}, or take {name} out.")
+            )
+        if each.value in paths:
+            message = f'"{each.value}" is the temperature {paths[each.value]} already. Take one of them out.'
+            lines.append((f"{path}.value", message))
+        paths[each.value] = name
+    return lines
+
+
+def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
+    if not _NAME.fullmatch(name) or name in NOT_NAMES or name in VALUE_FIELDS:
+        return (
+            f'"{name}" is no name of a temperature. Give lower-case letters, digits and underscores, as in '
+            f"contrast, and none of {', '.join(NOT_NAMES)}."
+        )
+    if name in model_args:
+        return f'the model has an init argument "{name}", too. Give the temperature another name.'
+    return None
+
+
+def unnamed(name: str, temperatures: Collection[str] | None) -> str | None:
+    """Return what is wrong with a searched name that looks like that of a named temperature, or None.
+
+    Args:
+        name: As a person wrote it.
+        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
+    """
+    if temperatures is None:
+        return None
+    temperature, bare = split_name(name)
+    if not temperature:
+        prefix, dot, rest = name.partition(".")
+        if dot and prefix in temperatures:
+            return unknown(f"parameter of {prefix}", rest, sorted(VALUE_FIELDS - {"schedule_args"}))
+        return None
+    if bare == AS_FOUND:
+        return f"the temperature as found is not searched. It is written temperatures.{temperature}.as_found."
+    if temperature in temperatures:
+        return None
+    known = f"The named temperatures are {', '.join(temperatures)}." if temperatures else "None has a name."
+    return (
+        f'there is no temperature "{temperature}". {known} Name one as in temperatures: {{{temperature}: '
+        f"{{value: criterion.temperature}}}}; what is inside of an init argument is written model.{name}."
+    )
+
+
+def tempered(search: Collection[str]) -> list[str]:
+    """Return the temperatures of which something is searched, by name; attention's is the empty text."""
+    return list(dict.fromkeys(split_name(name)[0] for name in search if name in CREDITED))
+
+
+def found_values(temperatures: Mapping[str, TemperatureSection]) -> dict[str, float]:
+    """Return the temperatures as found as parameters, as far as they are known."""
+    return {
+        join_name(name, AS_FOUND): each.as_found
+        for name, each in temperatures.items()
+        if each.as_found is not None
+    }
+
+
+def with_found(
+    temperatures: Mapping[str, TemperatureSection], found: Mapping[str, float]
+) -> dict[str, TemperatureSection]:
+    """Return the section with the temperatures that a module has, by name, where it does not say them."""
+    return {
+        name: each if each.as_found is not None else each.model_copy(update={"as_found": found.get(name)})
+        for name, each in temperatures.items()
+    }

@@ -1,0 +1,68 @@
+"""The names of temperatures beside attention's: ``contrast.temperature_init`` is that of ``contrast``.
+
+Attention's parameters have bare names. Those of any other temperature begin with its name, and a parameter
+set says in ``contrast.as_found`` which temperature the module had: there it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from tempopt.temperature.plan import is_own_number
+from tempopt.temperature.schedules import SCHEDULES
+
+AS_FOUND = "as_found"
+"""What the temperature of the module is called that a named one begins from."""
+
+FROM_FOUND = frozenset({"temperature_init", "warmup_start"})
+"""Parameters of a named temperature that are the temperature as found unless they are given."""
+
+VALUE_FIELDS = frozenset(
+    {each.name for kind in SCHEDULES.values() for each in fields(kind)} | {"schedule", "schedule_args"}
+)
+"""The parameters that a named temperature has: those of a schedule."""
+
+NOT_NAMES = ("model", "data", "trainer", "schedule_args")
+"""Words before a dot that are no names of temperatures."""
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the temperature that a parameter belongs to and its bare name; empty for any other parameter."""
+    temperature, dot, bare = name.partition(".")
+    if dot and temperature not in NOT_NAMES and (bare in VALUE_FIELDS | {AS_FOUND} or is_own_number(bare)):
+        return temperature, bare
+    return "", name
+
+
+def join_name(temperature: str, bare: str) -> str:
+    """Return the name of a parameter of a temperature; that of attention is the empty text."""
+    return f"{temperature}.{bare}" if temperature else bare
+
+
+def groups_of(parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return parameters by temperature, under their bare names; all others with those of attention."""
+    found: dict[str, dict[str, Any]] = {"": {}}
+    for name, value in parameters.items():
+        temperature, bare = split_name(name)
+        found.setdefault(temperature, {})[bare] = value
+    return found
+
+
+def as_found(parameters: Mapping[str, Any]) -> dict[str, float]:
+    """Return the named temperatures of a parameter set, each with the temperature that was found.
+
+    It is 1 where the set does not say it, as before a module was looked into.
+    """
+    names = dict.fromkeys(split_name(name)[0] for name in parameters)
+    return {name: parameters.get(join_name(name, AS_FOUND), 1.0) for name in names if name}
+
+
+def own_parameters(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+    """Return the parameters of one temperature under their bare names, whole where it begins as found."""
+    if not temperature:
+        return {name: value for name, value in parameters.items() if not split_name(name)[0]}
+    own = groups_of(parameters).get(temperature, {})
+    found = own.pop(AS_FOUND, 1.0)
+    return dict.fromkeys(sorted(FROM_FOUND), found) | own

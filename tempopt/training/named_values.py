@@ -1,0 +1,124 @@
+"""The named temperatures of one run: numbers of its module that follow schedules of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import lightning as L
+
+from tempopt.attention.attach.values import ValueAttachment, attach_value
+from tempopt.errors import SpecError
+from tempopt.temperature import AS_FOUND, effective, groups_of, is_neutral, join_name
+from tempopt.temperature.ranges import HIGHEST, LOWEST
+from tempopt.training.callbacks import TemperatureCallback
+from tempopt.workers.messages import RunRequest
+
+# As large as those of the self-test, in ratio to the temperature as found.
+_PERTURBED = (16.0, 1 / 16.0, 1.5)
+
+
+class _Follow(TemperatureCallback):
+    """Moves one of them; Lightning would let that of a TemperedModule stand for all of its class."""
+
+
+class NamedValues:
+    """Attaches the named temperatures of a program to a module, each at its own parameters.
+
+    Args:
+        module: Whose numbers they are.
+        values: The section ``temperatures:`` as plain data, by name.
+        parameters: All parameters of the run.
+        validate_at: As for :class:`tempopt.training.callbacks.TemperatureCallback`.
+
+    Attributes:
+        attachments: The schedules, by name.
+        callbacks: What moves them over training.
+
+    Raises:
+        AttachError: A number is not there or cannot be written.
+        SpecError: The module has another temperature than the study takes it to have.
+    """
+
+    def __init__(
+        self,
+        module: L.LightningModule,
+        values: Mapping[str, Mapping[str, Any]],
+        parameters: Mapping[str, Any],
+        *,
+        validate_at: str,
+    ) -> None:
+        own = groups_of(parameters)
+        self.attachments: dict[str, ValueAttachment] = {}
+        for name, each in values.items():
+            schedule = _schedule(own.get(name, {}))
+            attachment = attach_value(module, each["value"], schedule, transform=each["transform"])
+            _check_found(name, attachment, each[AS_FOUND])
+            self.attachments[name] = attachment
+        self.callbacks = [
+            _Follow(validate_at=validate_at, tempered=each) for each in self.attachments.values()
+        ]
+
+    @classmethod
+    def of_run(cls, module: L.LightningModule, request: RunRequest) -> Self:
+        """Attach those of a run to its module; errors as for the class."""
+        program = request.program
+        return cls(module, program.values, request.parameters, validate_at=program.validate_at)
+
+    @property
+    def paths(self) -> list[str]:
+        """Where the numbers are."""
+        return [each.path for each in self.attachments.values()]
+
+    @property
+    def found(self) -> dict[str, float]:
+        """The temperatures that the module had, by name."""
+        return {name: each.found for name, each in self.attachments.items()}
+
+    def validate_at(self, temperature: str) -> None:
+        """Have validation run at the ``final`` temperatures or at the ``current`` ones."""
+        for each in self.callbacks:
+            each.validate_at = temperature
+
+    def self_test(self, loss: Callable[[], Any]) -> None:
+        """Prove of each that training reads it; see :meth:`ValueAttachment.self_test`."""
+        for each in self.attachments.values():
+            each.self_test(loss)
+
+    def perturbed(self) -> Iterator[str]:
+        """Hold one temperature after the other at others than its own, and yield its name at each."""
+        for name, each in self.attachments.items():
+            plan = each.plan
+            try:
+                for factor in _PERTURBED:
+                    each.set_temperatures([min(max(each.found * factor, LOWEST), HIGHEST)])
+                    yield name
+            finally:
+                each.keep(plan)
+
+    def detach(self) -> None:
+        """Take the schedules off: the module has what was found again."""
+        for each in self.attachments.values():
+            with contextlib.suppress(ValueError):
+                each.detach()
+
+
+def _schedule(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schedule that parameters ask for, nothing where they ask for the temperature as found."""
+    # a module holds that as its precision rounds it, and is not to be written there
+    if AS_FOUND in own and is_neutral({join_name("own", bare): value for bare, value in own.items()}):
+        return {}
+    return effective({bare: value for bare, value in own.items() if bare != AS_FOUND})
+
+
+def _check_found(name: str, attachment: ValueAttachment, expected: float | None) -> None:
+    if expected is None or math.isclose(attachment.found, expected, rel_tol=1e-6):
+        return
+    raise SpecError(
+        f"temperatures.{name}: the module has the temperature {attachment.found:g} at "
+        f'"{attachment.path}", and the study takes it to be {expected:g} as found. All runs of a study begin '
+        "from one: take out what is searched or set that changes it, or correct "
+        f"temperatures.{name}.as_found."
+    )

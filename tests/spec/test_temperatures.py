@@ -1,0 +1,348 @@
+"""The section ``temperatures:``: how it is written, what is wrong with it, and what a study makes of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.sampling.initial_design import first_trial
+from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.temperature import constant_levels, is_neutral, training_key
+from tests.specs import BASE, Write, make
+
+RANGE = {"low": 0.02, "high": 1.0}
+SEARCH = {
+    "contrast.temperature_init": RANGE,
+    "contrast.temperature_final": RANGE,
+    "contrast.schedule": ["constant", "linear", "cosine"],
+}
+CONTRAST = {"value": "criterion.temperature"}
+FOUND = {**CONTRAST, "as_found": 0.5}
+GATE = {"value": "gate.tau", "transform": "inverse", "as_found": 2.0}
+
+
+def named(**settings: Any) -> StudySpec:
+    return make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
+
+
+def test_a_temperature_is_a_path_a_transform_and_what_was_found(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    text = BASE.replace(
+        "search:\n  temperature_init: {low: 0.25, high: 4}",
+        "search:\n  contrast.temperature_init: {low: 0.02, high: 1}\n"
+        "temperatures:\n  contrast: {value: criterion.logit_scale, transform: log_inverse, as_found: 1}",
+    )
+    spec = load_spec(write(text))
+    (each,) = spec.temperatures.values()
+    assert (each.value, each.transform, each.as_found) == ("criterion.logit_scale", "log_inverse", 1.0)
+    assert spec.program().values == {
+        "contrast": {"value": "criterion.logit_scale", "transform": "log_inverse", "as_found": 1.0}
+    }
+    assert make().temperatures == {} and make().program().values == {}
+    plain = named().temperatures["contrast"]
+    assert (plain.transform, plain.as_found) == ("identity", None)
+
+
+@pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}])
+def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
+    spec = named(temperatures=temperatures)
+    again = StudySpec.from_json(spec.to_json())
+    assert again == spec and again.to_json() == spec.to_json()
+    assert again.space().keys() == SEARCH.keys()
+
+
+def test_what_a_module_has_is_no_part_of_what_is_asked() -> None:
+    spec = named()
+    assert named(temperatures={"contrast": FOUND}).identity() == spec.identity()
+    known = spec.with_found({"contrast": 0.25})
+    assert known.identity() == spec.identity()
+    assert known.fixed_temperatures == {"contrast.as_found": 0.25}
+    assert StudySpec.from_json(known.to_json()) == known
+    # what a person writes goes before what is found
+    assert named(temperatures={"contrast": FOUND}).with_found({"contrast": 9.0}).fixed_temperatures == {
+        "contrast.as_found": 0.5
+    }
+    for other in (
+        {"value": "criterion.tau"},
+        {**CONTRAST, "transform": "inverse"},
+    ):
+        assert named(temperatures={"contrast": other}).identity() != spec.identity()
+
+
+PARTS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"search": {**SEARCH, "contrst.schedule": ["linear"]}},
+        'search.contrst.schedule: there is no temperature "contrst". The named temperatures are contrast.',
+    ),
+    (
+        {"temperatures": None, "search": {"contrast.temperature_init": RANGE}},
+        'search.contrast.temperature_init: there is no temperature "contrast". None has a name.',
+    ),
+    *(
+        (
+            {"temperatures": {name: CONTRAST}, "search": {"temperature_init": RANGE}},
+            f'temperatures.{name}: "{name}" is no name of a temperature. Give lower-case letters, digits',
+        )
+        for name in ("model", "data", "trainer", "schedule", "temperature_init", "Contrast", "1x", "a.b", "")
+    ),
+    (
+        {"model__init_args": {"contrast": 0.5}},
+        'temperatures.contrast: the model has an init argument "contrast", too. Give the temperature another',
+    ),
+    (
+        {
+            "temperatures": {"contrast": CONTRAST, "gate": CONTRAST},
+            "search": {**SEARCH, "gate.temperature_init": RANGE},
+        },
+        'temperatures.gate.value: "criterion.temperature" is the temperature contrast already. Take one of',
+    ),
+    (
+        {"search": {"temperature_init": RANGE}},
+        "temperatures.contrast: its level is not searched. Search it, as in contrast.temperature_init: {low:",
+    ),
+    (
+        {"search": {**SEARCH, "contrast.as_found": RANGE}},
+        "search.contrast.as_found: the temperature as found is not searched. It is written "
+        "temperatures.contrast.as_found.",
+    ),
+    (
+        {"temperatures": {"contrast": CONTRAST, "attention": {"layers": "auto"}}, "attach": {}},
+        "temperatures.attention: given beside attach:, which is the same. Take one of them out.",
+    ),
+    (
+        {"search": {**SEARCH, "contrast.temperature_init": {**RANGE, "low": 0.0}}},
+        "search.contrast.temperature_init: low is 0.0, but the range is logarithmic. Give a low above 0.",
+    ),
+    (
+        {"search": {**SEARCH, "contrast.schedule": ["linear", "cosin"]}},
+        'search.contrast.schedule: Unknown schedule "cosin". Did you mean "cosine"?',
+    ),
+    (
+        {"search": {**SEARCH, "contrast.schedule": RANGE}},
+        "search.contrast.schedule: given a range, but a schedule has a name. Give a list of names.",
+    ),
+    (
+        {"search": {**SEARCH, "contrast.temperature_init": {**RANGE, "baseline": 0.5}}},
+        "search.contrast.temperature_init: given a baseline, but",
+    ),
+    (
+        {"search": {"contrast.temperature_init": RANGE, "contrast.temperature_final": RANGE}},
+        "search.contrast.temperature_final: it changes nothing: nothing in this space depends on it.",
+    ),
+    (
+        {"search": {**SEARCH, "contrast.cycles": [0.5, 1.5]}},
+        "search.contrast.cycles: it changes nothing: nothing in this space depends on it.",
+    ),
+    (
+        {"search": {**SEARCH, "contrast.layer_ratio": RANGE}},
+        'search.contrast.layer_ratio: Unknown parameter of contrast "layer_ratio".',
+    ),
+    (
+        {"search": {**SEARCH, "contrast.scedule": ["linear"]}},
+        'search.contrast.scedule: Unknown parameter of contrast "scedule". Did you mean "schedule"?',
+    ),
+]
+
+
+SECTION: list[tuple[object, str]] = [
+    ({"contrast": {"value": ""}}, '.contrast.value: given the text "". Give a path, as in criterion.temp'),
+    ({"contrast": {}}, ".contrast.value: is missing. Give a path, as in criterion.temperature."),
+    ({"contrast": {"value": 3}}, ".contrast.value: given 3. Give a path, as in criterion.temperature."),
+    (
+        {"contrast": {**CONTRAST, "transform": "log"}},
+        '.contrast.transform: given the text "log". Give identity, inverse or log_inverse.',
+    ),
+    (
+        {"contrast": {**CONTRAST, "as_found": 0}},
+        ".contrast.as_found: given 0. Give a number from 1e-06 to 1e+06, or null.",
+    ),
+    (
+        {"contrast": {**CONTRAST, "as_found": "warm"}},
+        '.contrast.as_found: given the text "warm". Give a number from 1e-06 to 1e+06, or null.',
+    ),
+    (
+        {"contrast": {**CONTRAST, "transfrom": "inverse"}},
+        '.contrast.transfrom: Unknown key "transfrom". Did you mean "transform"?',
+    ),
+    ({"contrast": "criterion.temperature"}, '.contrast: given the text "criterion.temperature". Give'),
+    (3, ": given 3. Give a mapping"),
+]
+
+
+def faults_of(**settings: Any) -> list[str]:
+    """Return the lines of what is wrong with a spec."""
+    with pytest.raises(SpecError) as caught:
+        named(**settings)
+    return str(caught.value).splitlines()[1:]
+
+
+@pytest.mark.parametrize(("settings", "message"), PARTS, ids=[message[:60] for _, message in PARTS])
+def test_what_is_wrong_is_said_in_one_line(settings: dict[str, Any], message: str) -> None:
+    (line,) = faults_of(**settings)
+    assert message in line
+
+
+@pytest.mark.parametrize(("section", "message"), SECTION, ids=[message[:40] for _, message in SECTION])
+def test_a_wrong_entry_is_not_said_to_be_missing_as_well(section: object, message: str) -> None:
+    # not that there is no temperature of the name that has the fault
+    (line,) = faults_of(temperatures=section)
+    assert f"temperatures{message}" in line
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    lines = faults_of(
+        temperatures={"Contrast": CONTRAST, "gate": CONTRAST}, search={"temperature_init": RANGE}
+    )
+    assert [line.split(": ")[1] for line in lines] == [
+        "temperatures.Contrast",
+        "temperatures.gate",
+        "temperatures.gate.value",
+    ]
+
+
+def test_attention_may_be_written_among_the_temperatures() -> None:
+    section = {"layers": ["encoder.*"]}
+    one = make(temperatures={"attention": section})
+    other = make(attach=section)
+    assert one == other and one.identity() == other.identity()
+    assert one.attach is not None and one.temperatures == {}
+    both = make(
+        temperatures={"attention": {"layers": "auto"}, "contrast": CONTRAST},
+        search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}},
+    )
+    assert both == make(
+        attach={"layers": "auto"},
+        temperatures={"contrast": CONTRAST},
+        search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}},
+    )
+    assert StudySpec.from_json(both.to_json()) == both
+    with pytest.raises(SpecError, match=r"layers: given 3\. Give auto, or a list of patterns"):
+        make(temperatures={"attention": {"layers": 3}})
+
+
+def test_a_study_attends_if_anything_of_attention_is_searched_or_attached() -> None:
+    assert make().attends and make().bakes
+    assert not named().attends and not named().bakes
+    assert named(attach={"layers": "auto"}).attends
+    assert named(search={**SEARCH, "temperature_init": {"low": 0.25, "high": 4}}).attends
+
+
+def test_every_arm_begins_from_the_temperature_as_found() -> None:
+    spec = named(temperatures={"contrast": FOUND}, search={**SEARCH, "lr": {"low": 1e-4, "high": 1e-2}})
+    baseline = spec.parameters("baseline", {"lr": 1e-3})
+    assert baseline["contrast.temperature_init"] == baseline["contrast.as_found"] == 0.5
+    assert is_neutral(baseline) and training_key(baseline) == training_key({"lr": 1e-3})
+    constant = spec.parameters("constant", {"contrast.temperature_init": 0.1, "lr": 1e-3})
+    assert constant_levels(constant, "contrast") == [0.1] and not is_neutral(constant)
+    assert set(spec.space("constant")) == {"contrast.temperature_init", "lr"}
+    assert set(spec.space("baseline")) == {"lr"}
+    searched = spec.parameters("search", {"contrast.schedule": "linear", "contrast.temperature_final": 0.1})
+    assert searched["contrast.as_found"] == 0.5
+    # nothing is said of the beginning, which is where the module was found
+    assert constant_levels(searched, "contrast")[-1] == 0.5
+
+
+@pytest.mark.parametrize("found", [0.5, 0.07, 1 / 3])
+def test_the_first_trial_is_at_the_temperature_as_found(found: float) -> None:
+    spec = named(temperatures={"contrast": {**CONTRAST, "as_found": found}})
+    sampled = first_trial(spec, "search", 0, seed=3)
+    assert sampled["contrast.temperature_init"] == pytest.approx(found, rel=1e-12)
+    assert sampled["contrast.schedule"] == "constant"
+    assert is_neutral(spec.parameters("search", sampled))
+
+
+def test_a_first_trial_cannot_leave_the_range_that_is_searched() -> None:
+    spec = named(temperatures={"contrast": {**CONTRAST, "as_found": 3.0}})
+    assert RANGE["low"] <= first_trial(spec, "search", 0, seed=3)["contrast.temperature_init"] <= 1.0
+
+
+def test_constants_of_two_temperatures_cover_both() -> None:
+    spec = make(
+        temperatures={"contrast": FOUND, "gate": GATE},
+        search={**SEARCH, "gate.temperature_init": {"low": 0.5, "high": 8}},
+        study__arms={"constant": 27},
+    )
+    found = spec.constants()
+    assert len(found) == 27
+    ends = {"contrast.temperature_init": (0.02, 1.0), "gate.temperature_init": (0.5, 8.0)}
+    assert all(each.keys() == ends.keys() for each in found)
+    places = [
+        tuple(math.log(each[name] / low) / math.log(high / low) for name, (low, high) in ends.items())
+        for each in found
+    ]
+    assert places[0] == pytest.approx((0.5, 0.5))
+    assert {each["gate.temperature_init"] for each in found[1:3]} == {0.5, 8.0}
+    assert len(set(places)) == 27
+    # every square of three by three has some: low of one comes with high of the other
+    cells = {tuple(min(int(3 * place), 2) for place in each) for each in places}
+    assert len(cells) == 9
+    assert (
+        spec.constants()[:9]
+        == make(
+            temperatures={"contrast": FOUND, "gate": GATE},
+            search={**SEARCH, "gate.temperature_init": {"low": 0.5, "high": 8}},
+            study__arms={"constant": 9},
+        ).constants()
+    )
+
+
+def test_constants_of_attention_are_what_they_were() -> None:
+    spec = make(study__arms={"constant": 7})
+    found = [each["temperature_init"] for each in spec.constants()]
+    assert all(each.keys() == {"temperature_init"} for each in spec.constants())
+    exponents = (0.5, 0.0, 1.0, 0.25, 0.75, 0.125, 0.625)
+    assert found == pytest.approx([0.25 * 16**each for each in exponents])
+
+
+def test_a_constant_is_searched_where_only_the_end_of_a_schedule_is() -> None:
+    spec = named(
+        search={"contrast.temperature_final": RANGE, "contrast.schedule": ["linear", "cosine"]},
+        study__arms={"constant": 3},
+    )
+    assert [each["contrast.temperature_init"] for each in spec.constants()] == pytest.approx(
+        [math.sqrt(0.02), 0.02, 1.0]
+    )
+
+
+def test_enqueued_trials_name_the_temperature() -> None:
+    spec = named(study__enqueue=[{"contrast.temperature_init": 1, "contrast.schedule": "constant"}])
+    assert spec.study.enqueue
+    with pytest.raises(SpecError, match=r"study\.enqueue\.0\.contrast\.temperature_init: given 9"):
+        named(study__enqueue=[{"contrast.temperature_init": 9}])
+
+
+def comparing(*sets: Any, **settings: Any) -> StudySpec:
+    given = make(**{"temperatures": {"contrast": CONTRAST}, "search": SEARCH, **settings})
+    return comparison_spec(given, sets)
+
+
+def test_sets_that_are_compared_name_the_temperature() -> None:
+    spec = comparing({}, {"contrast.temperature_init": 2, "contrast.num_steps": 3})
+    assert spec.compare is not None and spec.search == {}
+    assert spec.compare[1].parameters == {"contrast.temperature_init": 2.0, "contrast.num_steps": 3}
+    assert type(spec.compare[1].parameters["contrast.temperature_init"]) is float
+    assert StudySpec.from_json(spec.to_json()) == spec
+    known = spec.with_found({"contrast": 0.5})
+    assert known.identity() == spec.identity()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"contrst.temperature_init": 2.0}, 'there is no temperature "contrst". The named temperatures are'),
+        ({"contrast.as_found": 2.0}, "compare.B.contrast.as_found: the temperature as found is not "),
+        ({"contrast.temperature_init": -2.0}, "compare.B.contrast.temperature_init: "),
+        ({"contrast.schedule": "cosin"}, 'compare.B.contrast.schedule: Unknown schedule "cosin"'),
+    ],
+)
+def test_a_wrong_set_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        comparing({}, wrong)
+    (line,) = str(caught.value).splitlines()[1:]
+    assert message in line

@@ -1,0 +1,210 @@
+"""Whole studies of a temperature that is not attention's, with real training, from dry run to export."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import runpy
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from tempopt.cli import main
+from tempopt.confirmation.recommendation import Action
+from tempopt.errors import SpecError
+from tempopt.forecast.runs import Forecast
+from tempopt.records.tickets import arms_of
+from tempopt.results.export import to_python, to_yaml
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tempopt.study.api import compare, load_study, search
+from tempopt.temperature import TemperatureParameters, is_neutral, own_parameters
+from tests.toy_study import SMALL, TOYS, URL, tickets, toy_spec, work_in
+
+RANGE = {"low": 0.05, "high": 2.0}
+SPACE = {
+    "contrast.temperature_init": RANGE,
+    "contrast.temperature_final": RANGE,
+    "contrast.schedule": ["constant", "linear", "cosine"],
+}
+
+
+def named_spec(
+    module: str = "Contrast", *, space: dict[str, Any] | None = None, **study: Any
+) -> dict[str, Any]:
+    """Return the spec of a small study of a contrastive loss."""
+    given = {"metric": "val_gap", "direction": "maximize", **SMALL, **study}
+    # Lightning's own logger warns where it would log nothing in so few steps
+    spec = toy_spec(space=SPACE if space is None else space, trainer={"log_every_n_steps": 1}, **given)
+    spec["model"] = {"class_path": f"contrast_modules.{module}"}
+    spec["temperatures"] = {"contrast": {"value": "criterion.temperature"}}
+    return spec
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folder and the result of a study of the temperature alone."""
+    folder = tmp_path_factory.mktemp("named")
+    with pytest.MonkeyPatch.context() as patch:
+        work_in(folder, patch)
+        return folder, search(named_spec(trials=4), storage=URL, workers=1)
+
+
+@pytest.fixture
+def there(ended: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Work where the study is, and return its result."""
+    folder, result = ended
+    work_in(folder, monkeypatch)
+    monkeypatch.syspath_prepend(str(TOYS))
+    return result
+
+
+def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(there: Any) -> None:
+    assert there.state == "done"
+    verdict = there.verdict
+    named = {f"contrast.{each}" for each in ("as_found", "temperature_init", "temperature_final", "schedule")}
+    assert verdict is not None and set(verdict.params) <= named
+    assert verdict.params["contrast.as_found"] == 0.5
+    assert is_neutral(verdict.baseline_params)
+    assert verdict.baseline_params["contrast.temperature_init"] == 0.5
+    assert verdict.recommendation is not None
+    assert verdict.recommendation.action in get_args(Action)
+    assert load_study(URL, "toy").verdict == verdict
+
+
+def test_every_run_says_what_was_found_and_baselines_stay_there(there: Any) -> None:
+    rows = tickets()
+    assert rows and all(t.parameters is not None for t in rows)
+    assert {t.parameters["contrast.as_found"] for t in rows if t.parameters} == {0.5}
+    baselines = [t for t in rows if "baseline" in (t.arm, *arms_of(t))]
+    assert baselines and all(is_neutral(t.parameters or {"contrast.as_found": 1.0}) for t in baselines)
+    (first,) = [t for t in rows if t.kind == "search" and t.number == 0]
+    assert first.parameters is not None and is_neutral(first.parameters)
+    # nothing of attention is trained: no weights to bake into, no parameters
+    assert not any("temperature_init" in (t.parameters or {}) for t in rows)
+    assert not any("init_only" in arms_of(t) for t in rows)
+
+
+def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is_asked_again(
+    there: Any,
+) -> None:
+    with Store.open(URL, create=False) as store:
+        stored = StudySpec.from_json(store.load_study("toy").spec)
+    assert stored.temperatures["contrast"].as_found == 0.5
+    before = tickets()
+    assert search(named_spec(trials=4), storage=URL, workers=1).verdict == there.verdict
+    assert tickets() == before
+
+
+def test_what_is_shown_can_be_read_by_machines(there: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "toy", "--storage", URL, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert "contrast.as_found" in json.dumps(shown)
+    assert main(["show", "toy", "--storage", URL]) == 0
+    assert "contrast." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("winner", [False, True])
+def test_what_is_exported_trains_at_the_temperatures_of_the_study(there: Any, winner: bool) -> None:
+    verdict = there.verdict
+    given = verdict.params if winner else verdict.recommendation.parameters
+    assert yaml.safe_load(to_yaml(there, winner=winner))["model"]["class_path"] == "contrast_modules.Contrast"
+    Path("exported.py").write_text(to_python(there, winner=winner))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        ran = runpy.run_path("exported.py")
+    own = TemperatureParameters.from_mapping(own_parameters(given, "contrast")).plan(1)
+    expected = [own.temperatures(step / 23)[0] for step in range(24)]
+    assert [each[0] for each in ran["model"].seen] == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_a_study_will_take_is_known_before(there: Any) -> None:
+    spec = StudySpec.parse(named_spec(trials=4), source="the test").with_found({"contrast": 0.5})
+    assert Forecast(spec).by_kind
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_sets_of_a_named_temperature_are_compared() -> None:
+    sets = {"found": {}, "sharp": {"contrast.temperature_init": 0.1}}
+    result = compare(named_spec(seeds={"confirm": 2}), sets, storage=URL, workers=1, name="toy")
+    assert result.state == "done" and result.comparison is not None
+    assert result.comparison.reference_params == {"contrast.as_found": 0.5}
+    (variant,) = result.comparison.variants
+    assert variant.params["contrast.temperature_init"] == 0.1
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_metric_that_reads_the_temperature_ends_a_study_before_it_begins() -> None:
+    with pytest.raises(SpecError, match="metric_reads_temperature: true"):
+        search(named_spec(metric="val_loss", direction="minimize"), storage=URL, workers=1)
+
+
+@pytest.mark.usefixtures("toy_folder")
+@pytest.mark.long
+def test_attention_and_a_named_temperature_are_searched_together() -> None:
+    attention = {"temperature_init": {"low": 0.25, "high": 4.0}}
+    spec = named_spec("Attending", space=SPACE | attention, trials=4)
+    result = search(spec, storage=URL, workers=1)
+    assert result.state == "done" and result.verdict is not None
+    assert is_neutral(result.verdict.baseline_params)
+    (constant,) = [t for t in tickets() if t.kind == "constant"]
+    levels = {"temperature_init", "contrast.temperature_init"}
+    assert constant.parameters is not None and levels <= constant.parameters.keys()
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_the_range_of_a_named_temperature_is_amended() -> None:
+    search(named_spec(), storage=URL, workers=1)
+    wider = named_spec(space={**SPACE, "contrast.temperature_init": {"low": 0.01, "high": 2.0}})
+    result = search(wider, storage=URL, workers=1, amend=True)
+    assert result.state == "done"
+    constants = [t.parameters or {} for t in tickets() if t.kind == "constant"]
+    assert all(each["contrast.as_found"] == 0.5 for each in constants)
+    assert min(each["contrast.temperature_init"] for each in constants) < RANGE["low"]
+
+
+@pytest.mark.usefixtures("toy_folder")
+@pytest.mark.parametrize("compares", [False, True])
+def test_what_changes_the_temperature_as_found_is_refused_before_a_study_begins(compares: bool) -> None:
+    with pytest.raises(SpecError, match="All runs of a study begin from one"):
+        if compares:
+            sets = {"found": {}, "other": {"temperature": 0.3}}
+            compare(named_spec(), sets, storage=URL, workers=1, name="toy")
+        else:
+            spec = named_spec(space={**SPACE, "temperature": {"low": 0.2, "high": 0.9}})
+            search(spec, storage=URL, workers=1)
+    if Path("tempopt.db").exists():
+        with Store.open(URL, create=False) as store:
+            assert store.list_studies() == []
+
+
+KNEE = """
+from dataclasses import dataclass
+from tempopt.temperature import Schedule, number
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee(Schedule):
+    temperature_init: float
+    temperature_final: float
+    knee: float = number(0.5, low=0.01, high=1.0)
+
+    def _at(self, progress):
+        gone = min(progress / self.knee, 1.0)
+        return self.temperature_init ** (1.0 - gone) * self.temperature_final**gone
+"""
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_named_temperature_follows_a_schedule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("knees_of_contrast.py").write_text(KNEE)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}{os.pathsep}{os.environ['PYTHONPATH']}")
+    space = SPACE | {
+        "contrast.schedule": ["constant", "knees_of_contrast:Knee"],
+        "contrast.schedule_args.knee": {"low": 0.2, "high": 0.9},
+    }
+    assert search(named_spec(space=space, trials=6), storage=URL, workers=1).state == "done"
+    assert any("contrast.schedule_args.knee" in (t.parameters or {}) for t in tickets())

@@ -1,0 +1,372 @@
+"""Named temperatures: each is attention's in ratio to the temperature as found, and none acts on another."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt.errors import SpecError
+from tempopt.temperature import (
+    CREDITED,
+    SCHEDULES,
+    TEMPERATURE_PARAMETERS,
+    TemperatureParameters,
+    active_groups,
+    as_found,
+    at_constant,
+    check_parameter,
+    constant_levels,
+    constant_plans,
+    effective,
+    end_alike,
+    groups_of,
+    is_neutral,
+    join_name,
+    mean_level,
+    moves,
+    neutral,
+    neutral_values,
+    only,
+    own_parameters,
+    part_names,
+    parts_of,
+    progress,
+    same_training,
+    split_name,
+    steps_alike,
+    steps_held,
+    temperatures_of,
+    training_key,
+    without,
+)
+from tempopt.temperature.parameters import is_real
+
+LEVELS = ("temperature_init", "temperature_final", "warmup_start")
+SHAPES: dict[str, st.SearchStrategy[Any]] = {
+    "warmup_fraction": st.sampled_from([0.1, 0.3]),
+    "hold_fraction": st.sampled_from([0.2, 0.5]),
+    "curvature": st.sampled_from([0.5, 10.0]),
+    "cycles": st.sampled_from([0.5, 2.5]),
+    "power": st.sampled_from([0.5, 3.0]),
+    "num_steps": st.sampled_from([2, 5]),
+}
+FIELDS = sorted({*LEVELS, *SHAPES, "schedule", "schedule_args.knee"})
+OTHERS = {"lr": 0.03, "data.batch_size": 16}
+FOUND = st.sampled_from([0.05, 0.5, 1.0, 7.0])
+levels = st.floats(0.05, 20.0)
+
+
+@st.composite
+def scheduled(draw: st.DrawFn) -> dict[str, Any]:
+    """The parameters of a schedule of any kind there is; some are as where they begin, and some left out."""
+    kind = draw(st.sampled_from(sorted(SCHEDULES)))
+    names = inspect.signature(SCHEDULES[kind]).parameters
+    found = {name: draw(levels if name in LEVELS else SHAPES[name]) for name in names}
+    for name in LEVELS:
+        if name in found and draw(st.integers(0, 3)) == 0:
+            found[name] = draw(st.sampled_from([1.0, found["temperature_init"]]))
+    left_out = draw(st.sets(st.sampled_from(sorted(names)), max_size=2)) if draw(st.booleans()) else set()
+    return {"schedule": kind} | {name: value for name, value in found.items() if name not in left_out}
+
+
+def named(parameters: dict[str, Any], found: float, name: str = "contrast") -> dict[str, Any]:
+    """Return parameters of attention as those of a named temperature: the same in ratio to the one found."""
+    scaled = {
+        each: value * found if each in LEVELS and value is not None else value
+        for each, value in parameters.items()
+    }
+    return {f"{name}.as_found": found} | {f"{name}.{each}": value for each, value in scaled.items()}
+
+
+def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, float):
+            assert other[name] == pytest.approx(value, rel=1e-9), name
+        else:
+            assert other[name] == value, name
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("contrast.temperature_init", ("contrast", "temperature_init")),
+        ("contrast.as_found", ("contrast", "as_found")),
+        ("contrast.schedule_args.knee", ("contrast", "schedule_args.knee")),
+        ("schedule", ("", "schedule")),
+        ("schedule_args.knee", ("", "schedule_args.knee")),
+        # a number of one's own schedule may be called as one of tempopt's
+        ("schedule_args.power", ("", "schedule_args.power")),
+        ("as_found", ("", "as_found")),
+        ("lr", ("", "lr")),
+        ("model.power", ("", "model.power")),
+        ("data.cycles", ("", "data.cycles")),
+        ("trainer.schedule", ("", "trainer.schedule")),
+        # attention alone has layers, lengths, an entropy term and a normaliser
+        ("contrast.layer_ratio", ("", "contrast.layer_ratio")),
+        ("contrast.length_scaling", ("", "contrast.length_scaling")),
+        ("contrast.entropy_lambda", ("", "contrast.entropy_lambda")),
+        ("contrast.normaliser", ("", "contrast.normaliser")),
+        ("encoder.width", ("", "encoder.width")),
+    ],
+)
+def test_a_name_belongs_to_one_temperature_or_to_none(name: str, parts: tuple[str, str]) -> None:
+    assert split_name(name) == parts
+    assert join_name(*parts) == name
+
+
+def test_named_parameters_are_temperature_parameters_whose_gain_is_the_temperatures() -> None:
+    for bare in (*FIELDS, "as_found"):
+        assert f"contrast.{bare}" in TEMPERATURE_PARAMETERS
+        assert f"contrast.{bare}" in CREDITED
+        assert split_name(f"contrast.{bare}") == ("contrast", bare)
+    for name in ("contrast.layer_ratio", "contrast.normaliser", "model.temperature_init", "contrast"):
+        assert name not in TEMPERATURE_PARAMETERS
+    assert is_real("contrast.temperature_init")
+    assert not is_real("contrast.num_steps") and not is_real("contrast.schedule")
+
+
+def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -> None:
+    given = {"contrast.as_found": 0.5, "contrast.temperature_init": 0.1, "lr": 1, "temperature_init": 2.0}
+    assert groups_of(given) == {
+        "": {"lr": 1, "temperature_init": 2.0},
+        "contrast": {"as_found": 0.5, "temperature_init": 0.1},
+    }
+    assert as_found(given) == {"contrast": 0.5}
+    assert as_found({"gate.schedule": "linear", "lr": 1}) == {"gate": 1.0}
+    assert own_parameters(given, "contrast") == {"temperature_init": 0.1, "warmup_start": 0.5}
+    assert own_parameters(given, "") == {"lr": 1, "temperature_init": 2.0}
+    assert temperatures_of(given) == ("", "contrast")
+    assert temperatures_of({"contrast.as_found": 0.5, "lr": 1}) == ("contrast",)
+    assert temperatures_of({"lr": 1}) == ("",)
+    assert parts_of({"lr": 1}) == parts_of(given)[:-2]
+    assert parts_of(given)[-2:] == ("contrast.schedule", "contrast.level")
+    assert part_names("contrast.level") == {f"contrast.{name}" for name in LEVELS}
+
+
+def test_values_that_it_cannot_have_are_refused() -> None:
+    check_parameter("contrast.as_found", 0.07)
+    check_parameter("contrast.num_steps", 3)
+    for name, value in (
+        ("contrast.as_found", 0.0),
+        ("contrast.temperature_init", -1.0),
+        ("contrast.warmup_fraction", 1.0),
+        ("contrast.schedule", "cosin"),
+    ):
+        with pytest.raises(SpecError):
+            check_parameter(name, value)
+
+
+@given(scheduled(), FOUND)
+def test_a_named_temperature_is_that_of_attention_times_the_one_found(
+    parameters: dict[str, Any], found: float
+) -> None:
+    given = named(parameters, found)
+    bare = TemperatureParameters.from_mapping(parameters).plan(1).schedule
+    own = TemperatureParameters.from_mapping(own_parameters(given, "contrast")).plan(1).schedule
+    for step in range(7):
+        assert own(step / 6) == pytest.approx(found * bare(step / 6), rel=1e-9)
+
+
+@given(scheduled(), FOUND)
+def test_levels_and_constants_are_in_ratio_to_the_temperature_as_found(
+    parameters: dict[str, Any], found: float
+) -> None:
+    given = named(parameters, found)
+    assert mean_level(given, "contrast") == pytest.approx(found * mean_level(parameters), rel=1e-9)
+    expected = [found * level for level in constant_levels(parameters)]
+    assert constant_levels(given, "contrast") == pytest.approx(expected, rel=1e-9)
+    plans = constant_plans(given)
+    assert [mean_level(plan, "contrast") for plan in plans] == pytest.approx(expected, rel=1e-9)
+    assert not any(moves(plan) for plan in plans)
+    # nothing is said of attention, which stays at 1
+    assert all(set(as_found(plan)) == {"contrast"} and "temperature_init" not in plan for plan in plans)
+
+
+@given(scheduled(), FOUND)
+def test_what_has_no_effect_is_dropped_as_for_attention(parameters: dict[str, Any], found: float) -> None:
+    assert_alike(effective(named(parameters, found)), named(effective(parameters), found))
+    assert moves(named(parameters, found)) == moves(parameters)
+
+
+@given(scheduled(), FOUND, st.sampled_from(["schedule", "level"]))
+def test_parts_are_taken_away_as_those_of_attention(
+    parameters: dict[str, Any], found: float, part: str
+) -> None:
+    whole = effective(parameters)
+    given = named(whole, found) | OTHERS
+    assert active_groups(given) == tuple(f"contrast.{each}" for each in active_groups(whole))
+    assert_alike(without(given, f"contrast.{part}"), named(without(whole, part), found) | OTHERS)
+    assert_alike(only(given, [f"contrast.{part}"]), named(only(whole, [part]), found) | OTHERS)
+    assert same_training(only(given, parts_of(given)), given)
+
+
+@given(scheduled(), FOUND)
+def test_the_baseline_is_at_the_temperature_as_found(parameters: dict[str, Any], found: float) -> None:
+    given = named(effective(parameters), found) | OTHERS
+    at_found = neutral(given)
+    assert constant_levels(at_found, "contrast") == [found]
+    assert at_found["contrast.as_found"] == found
+    assert {name: at_found[name] for name in OTHERS} == OTHERS
+    assert is_neutral(at_found) and active_groups(at_found) == ()
+    assert training_key(at_found) == training_key(OTHERS)
+    assert is_neutral(given) == is_neutral(effective(parameters))
+    assert same_training(only(given, ()), at_found)
+    assert neutral(at_found) == at_found
+
+
+@given(FOUND, st.sampled_from(sorted(SCHEDULES)))
+def test_a_temperature_that_stays_as_found_is_none(found: float, kind: str) -> None:
+    for each in (
+        {"contrast.as_found": found},
+        {"contrast.as_found": found, "contrast.temperature_init": found},
+        {"contrast.as_found": found, "contrast.schedule": kind, "contrast.temperature_final": found},
+        {"contrast.as_found": found, "contrast.schedule": kind},
+    ):
+        assert training_key(each) == training_key({})
+        assert training_key(each | OTHERS) == training_key(OTHERS)
+        assert is_neutral(each) and active_groups(each) == () and not moves(each)
+    # and where it is not said, it is 1
+    assert same_training({"contrast.temperature_init": 1.0}, {})
+    assert not same_training({"contrast.temperature_init": found / 3}, {})
+    off = {"contrast.as_found": found, "contrast.temperature_init": math.nextafter(found, 0)}
+    assert not same_training(off, {})
+
+
+@pytest.mark.parametrize("ratio", [2.0, 3.0, 10.0])
+@pytest.mark.parametrize("found", [0.05, 0.5, 1.0, 7.0])
+def test_a_schedule_about_the_temperature_as_found_is_nothing_but_a_schedule(
+    found: float, ratio: float
+) -> None:
+    bare = {"schedule": "exponential", "temperature_init": 1 / ratio, "temperature_final": ratio}
+    assert active_groups(bare) == ("schedule",) and is_neutral(without(bare, "schedule"))
+    given = {
+        "contrast.as_found": found,
+        "contrast.schedule": "exponential",
+        "contrast.temperature_init": found / ratio,
+        "contrast.temperature_final": found * ratio,
+    }
+    assert mean_level(given, "contrast") == found
+    assert active_groups(given) == ("contrast.schedule",)
+    # or the ablation would train the baseline again, off by a rounding
+    assert is_neutral(without(given, "contrast.schedule")) and is_neutral(only(given, ()))
+
+
+def test_neutral_values_of_a_named_temperature_are_those_found() -> None:
+    values = neutral_values({"contrast.as_found": 0.5})
+    assert {values[f"contrast.{name}"] for name in ("temperature_init", "warmup_start", "as_found")} == {0.5}
+    assert values["contrast.temperature_final"] is None
+    assert values["contrast.schedule"] == "constant"
+    assert values["contrast.schedule_args.knee"] is None
+    assert values["temperature_init"] == values["warmup_start"] == 1.0
+
+
+@given(scheduled(), scheduled(), scheduled(), FOUND, FOUND)
+def test_no_temperature_acts_on_another(
+    attention: dict[str, Any],
+    contrast: dict[str, Any],
+    gate: dict[str, Any],
+    one: float,
+    other: float,
+) -> None:
+    alone = effective(named(contrast, one)), effective(named(gate, other, "gate")), effective(attention)
+    given = alone[0] | alone[1] | alone[2] | OTHERS
+    assert effective(given) == given
+    for name, parameters in zip(("contrast", "gate", ""), alone, strict=True):
+        assert mean_level(given, name) == mean_level(parameters, name)
+        assert constant_levels(given, name) == constant_levels(parameters, name)
+        for group in ("schedule", "level"):
+            part = join_name(name, group)
+            found = without(given, part)
+            others = {each: v for each, v in given.items() if each not in parameters}
+            assert {each: found[each] for each in others} == others
+            assert {each: v for each, v in found.items() if each not in others} == without(parameters, part)
+    assert active_groups(given) == tuple(
+        part
+        for part in parts_of(given)
+        if part in (*active_groups(alone[0]), *active_groups(alone[1]), *active_groups(alone[2]))
+    )
+    same = training_key(given) == training_key(given | neutral(alone[1]))
+    assert same or not is_neutral(alone[1])
+
+
+@given(scheduled(), scheduled(), FOUND)
+def test_constants_of_several_temperatures_go_from_low_to_high_together(
+    attention: dict[str, Any], contrast: dict[str, Any], found: float
+) -> None:
+    given = effective(attention | named(contrast, found)) | OTHERS
+    own = {name: constant_levels(given, name) for name in ("", "contrast")}
+    plans = constant_plans(given)
+    assert len(plans) == max(map(len, own.values()))
+    for name, expected in own.items():
+        reached = [mean_level(plan, name) for plan in plans]
+        assert reached == sorted(reached)
+        assert set(reached) == set(expected)
+    assert all({name: plan[name] for name in OTHERS} == OTHERS for plan in plans)
+
+
+def test_own_schedules_go_with_their_numbers_and_leave_those_of_others() -> None:
+    given = {
+        "contrast.as_found": 0.5,
+        "contrast.schedule": "package.module:Knee",
+        "contrast.schedule_args.knee": 0.3,
+        "contrast.temperature_final": 0.1,
+        "schedule_args.knee": 0.7,
+    }
+    found = at_constant(given, 0.2, "contrast")
+    assert found == {
+        "contrast.as_found": 0.5,
+        "contrast.schedule": "constant",
+        "contrast.temperature_init": 0.2,
+        "schedule_args.knee": 0.7,
+    }
+
+
+HELD = {"temperature_init": 2.0, "temperature_final": 1.0, "schedule": "hold_anneal", "hold_fraction": 0.5}
+NAMED = named({"temperature_init": 0.5, "temperature_final": 2.0, "schedule": "linear"}, 0.1)
+STEPS = 12
+
+
+def test_runs_are_alike_while_attention_is_if_the_named_temperatures_are_the_same() -> None:
+    held, constant = HELD | NAMED, {"temperature_init": 2.0} | NAMED
+    alike = steps_alike(held, constant, at_most=STEPS, total_steps=STEPS)
+    # it holds to progress 0.5, and step 5 of 12 is at 5/11
+    assert alike == sum(progress(step, STEPS) <= 0.5 for step in range(STEPS)) == 6
+    assert steps_held(held, STEPS) == steps_held(HELD, STEPS) == 6
+    assert not end_alike(held, constant)
+    assert end_alike(held, NAMED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"contrast.temperature_final": 0.3},
+        {"contrast.schedule": "cosine"},
+        {"contrast.as_found": 0.2},
+        {"contrast.warmup_start": 0.3, "contrast.schedule": "warmup_anneal"},
+        {"gate.as_found": 1.0, "gate.temperature_init": 0.5},
+    ],
+)
+def test_no_step_is_shared_where_a_named_temperature_differs(change: dict[str, Any]) -> None:
+    given = HELD | NAMED
+    assert steps_alike(given, given | change, at_most=STEPS, total_steps=STEPS) == 0
+    assert not end_alike(given, given | change)
+
+
+@given(scheduled(), scheduled(), scheduled(), FOUND)
+def test_steps_are_shared_as_without_the_named_temperature(
+    one: dict[str, Any], other: dict[str, Any], contrast: dict[str, Any], found: float
+) -> None:
+    # a schedule that begins at the same temperature is sometimes alike for a while
+    other = {"schedule": one["schedule"]} | other if "temperature_init" not in one else other
+    both = named(contrast, found)
+    expected = steps_alike(one, other, at_most=STEPS, total_steps=STEPS)
+    assert steps_alike(one | both, other | both, at_most=STEPS, total_steps=STEPS) == expected
+    differ = named(contrast | {"temperature_init": 0.123}, found)
+    if not same_training(both, differ):
+        assert steps_alike(one | both, one | differ, at_most=STEPS, total_steps=STEPS) == 0

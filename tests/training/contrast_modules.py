@@ -1,0 +1,137 @@
+"""Contrastive toys: their loss has a temperature of its own, kept as a number, a buffer or a parameter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tempopt import TemperedModule
+
+
+class Criterion(nn.Module):
+    """Keeps one temperature in four ways, and reads one of them."""
+
+    def __init__(self, temperature: float, reads: str) -> None:
+        super().__init__()
+        self.reads = reads
+        self.temperature = temperature
+        self.scale = 1 / temperature
+        self.register_buffer("tau", torch.tensor(temperature))
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / temperature)))
+        self.label = "no number"
+
+    def factor(self) -> Any:
+        """Return 1 / τ."""
+        kept = getattr(self, self.reads)
+        return {"scale": lambda: kept, "logit_scale": lambda: kept.exp()}.get(self.reads, lambda: 1 / kept)()
+
+    def forward(self, similarity_NN: Tensor) -> Tensor:
+        """Return the loss of finding each item's other half."""
+        own_N = torch.arange(len(similarity_NN))
+        return F.cross_entropy(similarity_NN * self.factor(), own_N)
+
+
+def _number(factor: Any) -> float:
+    return float(factor.detach() if isinstance(factor, Tensor) else factor)
+
+
+class Contrast(L.LightningModule):
+    """Two towers for two halves of an item, with dropout so that the random numbers of a training count."""
+
+    def __init__(self, lr: float = 0.01, temperature: float = 0.5, reads: str = "temperature") -> None:
+        super().__init__()
+        self.lr = lr
+        self.criterion = Criterion(temperature, reads)
+        self.gate = Criterion(2.0, "temperature")
+        self.one = nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+        self.other = nn.Linear(16, 4)
+        self.seen: list[tuple[float, float]] = []
+        self.validated: list[tuple[float, float]] = []
+
+    @property
+    def in_force(self) -> tuple[float, float]:
+        """The temperatures that the loss reads."""
+        return 1 / _number(self.criterion.factor()), 1 / _number(self.gate.factor())
+
+    def similarity(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the similarity of each first half with each second half."""
+        x_NTE, _ = batch
+        halves = (each.flatten(1) for each in x_NTE.chunk(2, dim=1))
+        one_NE, other_NE = (F.normalize(tower(each)) for tower, each in zip(self.towers, halves, strict=True))
+        similarity_NN: Tensor = one_NE @ other_NE.T
+        return similarity_NN
+
+    @property
+    def towers(self) -> tuple[nn.Module, nn.Module]:
+        """What embeds each half."""
+        return self.one, self.other
+
+    def loss(self, similarity_NN: Tensor) -> Tensor:
+        """Return the loss; a gate of another temperature weighs the similarities first."""
+        loss: Tensor = self.criterion(similarity_NN) + 0.1 * self.gate(similarity_NN)
+        return loss
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self.seen.append(self.in_force)
+        return self.loss(self.similarity(batch))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.validated.append(self.in_force)
+        similarity_NN = self.similarity(batch)
+        self.log("val_loss", self.loss(similarity_NN))
+        # how much nearer than the others, whatever the temperature is
+        self.log("val_gap", similarity_NN.diagonal().mean() - similarity_NN.mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Attending(TemperedModule):
+    """Attention at a plan of its own, and a loss with a temperature beside it."""
+
+    def __init__(self, lr: float = 0.01, **temperature: Any) -> None:
+        super().__init__(num_layers=1, **temperature)
+        self.lr = lr
+        self.criterion = Criterion(0.5, "temperature")
+        self.q_proj = nn.Linear(8, 8)
+        self.k_proj = nn.Linear(8, 8)
+        self.seen: list[tuple[float, float]] = []
+        self.validated: list[tuple[float, float]] = []
+
+    def similarity(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the similarity of each item's mean with what attention makes of each."""
+        x_NTE = batch[0]
+        q, k = self.q_proj(x_NTE)[:, None], self.k_proj(x_NTE)[:, None]
+        attended_NE = self.attend(q, k, x_NTE[:, None], layer=0)[:, 0].mean(1)
+        return F.normalize(attended_NE) @ F.normalize(x_NTE.mean(1)).T
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self.seen.append((self.criterion.temperature, self.temperatures[0]))
+        loss: Tensor = self.criterion(self.similarity(batch))
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.validated.append((self.criterion.temperature, self.temperatures[0]))
+        similarity_NN = self.similarity(batch)
+        self.log("val_gap", similarity_NN.diagonal().mean() - similarity_NN.mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Stock(Contrast):
+    """Attention that can be attached to before one of the towers."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.attention = nn.MultiheadAttention(8, 1, batch_first=True)
+
+    def similarity(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the similarity of each first half with each second half, of what attention makes of it."""
+        x_NTE, label_N = batch
+        return super().similarity((self.attention(x_NTE, x_NTE, x_NTE)[0], label_N))
