@@ -22,7 +22,6 @@ from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, round_lines
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import (
-    AS_FOUND,
     CREDITED,
     ENTROPY_PARAMETERS,
     NEUTRAL,
@@ -30,9 +29,8 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     ParameterNames,
     effective,
-    groups_of,
-    is_neutral,
     same_training,
+    schedule_of,
     split_name,
 )
 
@@ -185,13 +183,16 @@ def _callbacks(
         found.append({"class_path": _LOADING, "init_args": {"path": wanted.weights}})
     if attaching is not None:
         found.append({"class_path": _CALLBACK, "init_args": dict(attaching)})
-    for name, parameters in groups_of(wanted.parameters).items():
-        given = {each: value for each, value in parameters.items() if each != AS_FOUND}
-        if not name or is_neutral({n: v for n, v in wanted.parameters.items() if split_name(n)[0] == name}):
+    for name, value in result.spec.temperatures.items():
+        schedule = schedule_of(wanted.parameters, name)
+        if not schedule:
             # what changes nothing need not be set
             continue
-        value = result.spec.temperatures[name]
-        arguments = {"path": value.value, "parameters": _nested_numbers(given), "transform": value.transform}
+        arguments = {
+            "path": value.value,
+            "parameters": _nested_numbers(schedule),
+            "transform": value.transform,
+        }
         arguments["validate_at"] = result.spec.study.validate_at
         found.append({"class_path": _VALUE, "init_args": arguments})
     return found

@@ -19,6 +19,7 @@ from tempopt.temperature.groups import (
     only,
     part_names,
     parts_of,
+    schedule_of,
     temperatures_of,
     without,
 )
@@ -162,6 +163,7 @@ __all__ = [
     "progress",
     "same_training",
     "schedule_class",
+    "schedule_of",
     "split_name",
     "steps_alike",
     "steps_held",

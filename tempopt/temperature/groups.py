@@ -17,7 +17,7 @@ from tempopt.temperature.alike import same_training, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
-from tempopt.temperature.named import as_found, join_name, own_parameters
+from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters
 from tempopt.temperature.normalisers import NORMALISERS
 from tempopt.temperature.own_schedules import schedule_class
 from tempopt.temperature.parameters import (
@@ -133,6 +133,14 @@ def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     named = as_found(parameters)
     attends = not named or any(name in GROUPS["schedule"] | _LEVELS for name in parameters)
     return (*("",) * attends, *named)
+
+
+def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+    """Return the parameters of a named temperature under their bare names; empty where it stays as found."""
+    own = groups_of(parameters).get(temperature, {})
+    if AS_FOUND in own and is_neutral({join_name(temperature, bare): value for bare, value in own.items()}):
+        return {}
+    return effective({bare: value for bare, value in own.items() if bare != AS_FOUND})
 
 
 def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
@@ -11,7 +10,7 @@ import lightning as L
 
 from tempopt.attention.attach.values import ValueAttachment, attach_value
 from tempopt.errors import SpecError
-from tempopt.temperature import AS_FOUND, effective, groups_of, is_neutral, join_name
+from tempopt.temperature import AS_FOUND, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.callbacks import TemperatureCallback
 from tempopt.workers.messages import RunRequest
@@ -50,10 +49,10 @@ class NamedValues:
         *,
         validate_at: str,
     ) -> None:
-        own = groups_of(parameters)
         self.attachments: dict[str, ValueAttachment] = {}
         for name, each in values.items():
-            schedule = _schedule(own.get(name, {}))
+            # as found nothing is written: a module holds that as its precision rounds it
+            schedule = schedule_of(parameters, name)
             attachment = attach_value(module, each["value"], schedule, transform=each["transform"])
             _check_found(name, attachment, each[AS_FOUND])
             self.attachments[name] = attachment
@@ -101,16 +100,7 @@ class NamedValues:
     def detach(self) -> None:
         """Take the schedules off: the module has what was found again."""
         for each in self.attachments.values():
-            with contextlib.suppress(ValueError):
-                each.detach()
-
-
-def _schedule(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schedule that parameters ask for, nothing where they ask for the temperature as found."""
-    # a module holds that as its precision rounds it, and is not to be written there
-    if AS_FOUND in own and is_neutral({join_name("own", bare): value for bare, value in own.items()}):
-        return {}
-    return effective({bare: value for bare, value in own.items() if bare != AS_FOUND})
+            each.detach()
 
 
 def _check_found(name: str, attachment: ValueAttachment, expected: float | None) -> None:
