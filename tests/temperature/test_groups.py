@@ -30,18 +30,10 @@ from tempopt.temperature import (
     training_key,
     without,
 )
+from tests.temperature.schedule_strategies import LEVELS, SHAPES
 
-LEVELS = ("temperature_init", "temperature_final", "warmup_start")
 OTHERS = {"lr": 0.03, "data.batch_size": 16}
 levels = st.floats(0.05, 20.0)
-SHAPES: dict[str, st.SearchStrategy[Any]] = {
-    "warmup_fraction": st.sampled_from([0.1, 0.3]),
-    "hold_fraction": st.sampled_from([0.2, 0.5]),
-    "curvature": st.sampled_from([0.5, 10.0]),
-    "cycles": st.sampled_from([0.5, 2.5]),
-    "power": st.sampled_from([0.5, 3.0]),
-    "num_steps": st.sampled_from([2, 5]),
-}
 LAYERED = st.sampled_from([{}, {"layer_pattern": "linear", "layer_ratio": 2.0}])
 SCALED = st.sampled_from([{}, {"length_scaling": "log_n", "n0": 32.0}])
 ENTROPIC = st.sampled_from([{}, {"entropy_lambda": 0.1, "entropy_schedule": "constant"}])

@@ -45,16 +45,8 @@ from tempopt.temperature import (
     without,
 )
 from tempopt.temperature.parameters import is_real
+from tests.temperature.schedule_strategies import LEVELS, SHAPES
 
-LEVELS = ("temperature_init", "temperature_final", "warmup_start")
-SHAPES: dict[str, st.SearchStrategy[Any]] = {
-    "warmup_fraction": st.sampled_from([0.1, 0.3]),
-    "hold_fraction": st.sampled_from([0.2, 0.5]),
-    "curvature": st.sampled_from([0.5, 10.0]),
-    "cycles": st.sampled_from([0.5, 2.5]),
-    "power": st.sampled_from([0.5, 3.0]),
-    "num_steps": st.sampled_from([2, 5]),
-}
 FIELDS = sorted({*LEVELS, *SHAPES, "schedule", "schedule_args.knee"})
 OTHERS = {"lr": 0.03, "data.batch_size": 16}
 FOUND = st.sampled_from([0.05, 0.5, 1.0, 7.0])
