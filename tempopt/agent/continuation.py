@@ -10,6 +10,7 @@ from tempopt.errors import SpecError, StudyChanged, StudyNotFound
 from tempopt.records.rows import StudyRow
 from tempopt.spec.identity import differences
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
 from tempopt.workers.secrets import refuse_secrets
 
@@ -42,6 +43,7 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
             f"Ask for as many; to add {more} search tickets: tempopt resume {study.name} --trials +{more}. "
             "Or give this one another name (--name)."
         )
+    spec = begun_as(spec, stored)
     if spec.to_json() != stored.to_json():
         refuse_secrets(spec.trainer.get("logger"))
         store.set_spec(study.id, spec.to_json(), spec.identity())

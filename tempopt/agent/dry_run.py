@@ -63,7 +63,7 @@ def rehearse(
         StudyFailed: The worker died over it.
     """
     started, finished = _checked(spec, worker, task, told)
-    return spec.with_found(finished.found), started
+    return spec.with_found(finished.found, finished.not_learned), started
 
 
 def class_faults(request: RunRequest) -> str | None:
@@ -151,6 +151,7 @@ def _tried(
             evaluations=measured,
             bake={n: v for n, v in parameters.items() if n in TEMPERATURE_PARAMETERS} if bakes else None,
             task=task,
+            learns=task == "rehearse" and spec.learns,
             space=space,
         )
     )

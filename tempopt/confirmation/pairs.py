@@ -50,6 +50,8 @@ def choices(
         "twin": neutral(found),
         "constant": chosen("constant", tickets, spec, lambda: searched("constant", tickets, spec, recommend)),
         "constant_twin": chosen("constant_twin", tickets, spec, lambda: constant_candidates(spec, found)),
+        # there are two candidates or none
+        "learned": chosen("learned", tickets, spec, list),
     }
     return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
 

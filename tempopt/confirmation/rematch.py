@@ -27,10 +27,12 @@ from tempopt.records.tickets import current_round, next_number
 from tempopt.seeds import derive
 from tempopt.spec.conditions import counted
 from tempopt.temperature import (
+    LR_RATIOS,
     as_found,
     at_constant,
     constant_plans,
     is_neutral,
+    learning,
     neutral,
     same_training,
     temperatures_of,
@@ -40,7 +42,7 @@ from tempopt.temperature import (
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-REMATCHED = ("baseline", "constant_twin")
+REMATCHED = ("baseline", "constant_twin", "learned")
 """The arms that are chosen after the rematch, one after the other."""
 _FEWEST = 10
 
@@ -158,3 +160,8 @@ def constant_candidates(spec: StudySpec, found: Parameters) -> list[Parameters]:
     if not spec.space("baseline") and same_training(plain, spec.parameters("baseline", {})):
         return []
     return constant_plans(found)
+
+
+def learned_candidates(spec: StudySpec, baseline: Parameters) -> list[Parameters]:
+    """Return the baseline with its temperatures learned, at each learning rate; none if none is wanted."""
+    return [learning(baseline, lr_ratio) for lr_ratio in LR_RATIOS] if spec.learns else []

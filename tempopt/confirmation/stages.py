@@ -20,9 +20,11 @@ from tempopt.confirmation.pairs import confirm_tickets
 from tempopt.confirmation.rematch import (
     REMATCHED,
     baseline_candidates,
+    baseline_of,
     constant_candidates,
     exchange_tickets,
     first_winner,
+    learned_candidates,
     rematch_runs,
     rematch_tickets,
     winner,
@@ -37,10 +39,19 @@ from tempopt.confirmation.selection import (
 )
 from tempopt.confirmation.timing import timing_tickets
 from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
-from tempopt.records.tickets import added_pairs, current_round, finished, next_number, of_kind, over, pairs_of
+from tempopt.records.tickets import (
+    added_pairs,
+    arms_of,
+    current_round,
+    finished,
+    next_number,
+    of_kind,
+    over,
+    pairs_of,
+)
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
-from tempopt.temperature import AS_FOUND, GROUPS, is_neutral, split_name
+from tempopt.temperature import AS_FOUND, GROUPS, LR_RATIOS, is_neutral, split_name
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -175,7 +186,12 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
     if new := choose_tickets(tickets, spec, tuned) or exchange_tickets(tickets, spec, found, recommend):
         return new
     final = winner(tickets, spec, recommend) or found
-    return choose_tickets(tickets, spec, {"constant_twin": lambda: constant_candidates(spec, final)})
+    baseline = baseline_of(tickets, spec, found, recommend)
+    compared = {
+        "constant_twin": lambda: constant_candidates(spec, final),
+        "learned": lambda: [] if baseline is None else learned_candidates(spec, baseline),
+    }
+    return choose_tickets(tickets, spec, compared)
 
 
 def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
@@ -198,7 +214,7 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         return 0 if over_now else each * (pairs - pairs_of(confirm))
     tunes = bool(spec.other_names)
     levels = not {split_name(name)[1] for name in (*spec.search, *spec.fixed_temperatures)} <= _PLAIN
-    arms = _ARMS - (not spec.bakes) + (tunes or bool(spec.method_names)) + levels
+    arms = _ARMS - (not spec.bakes) + (tunes or bool(spec.method_names)) + levels + spec.learns
     confirming = arms * pairs
     asked = {arm: _asked(tickets, arm) for arm in ("constant", "search")}
     if of_kind(tickets, "rematch", of_round=now) or not tunes:
@@ -209,9 +225,11 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     most_of = {
         "baseline": (most if most > 1 else 0) * tunes,
         "exchange": 2 * tunes,
-        "constant_twin": _LEVELS * levels,
+        "constant_twin": _LEVELS * levels + len(LR_RATIOS) * spec.learns,
     }
-    begun = [bool(of_kind(tickets, "choose", arm, of_round=now)) for arm in most_of]
+    chosen = {arm for t in of_kind(tickets, "choose", of_round=now) for arm in arms_of(t)}
+    # learning rates are chosen together with the constants
+    begun = [arm in chosen or (arm == "constant_twin" and "learned" in chosen) for arm in most_of]
     # they come in this order, and where an arm has begun those before it have what they get
     later = [n for place, n in enumerate(most_of.values()) if not any(begun[place:])]
     after = seeds * sum(later)

@@ -17,6 +17,7 @@ from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simple
 from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, gain, is_decided
 from tempopt.confirmation.guards import Guard, guards_at_inference, judged_guards
 from tempopt.confirmation.inference import InferenceOnly, inference_only, share_of
+from tempopt.confirmation.learned import Learned, learned
 from tempopt.confirmation.pairs import confirmed_arms
 from tempopt.confirmation.recommendation import Recommendation, recommend
 from tempopt.records.rows import Measurement, Parameters, TicketRow
@@ -105,6 +106,7 @@ class Verdict:
         constant_twin_params: The winner's with the best constant in place of its schedule, None if not tried.
         inference_only: Models evaluated at other temperatures than they were trained with.
         init_only: The winner's initial temperature baked into the weights, trained at τ = 1.
+        learned: Trainings that learn the temperatures; None if there were none.
         parts: What the winner loses without each of its parts; empty unless it was taken apart.
         simplest: The simpler plan that was tested, None if there was none.
         failures: Rates of failed runs of winner and baseline, None if nothing counts as failed.
@@ -133,6 +135,7 @@ class Verdict:
     constant_twin_params: dict[str, Any] | None
     inference_only: InferenceOnly | None
     init_only: Share | None
+    learned: Learned | None
     parts: tuple[Part, ...]
     simplest: Simplest | None
     failures: FailureRates | None
@@ -239,6 +242,7 @@ def _conclude_round(
         constant_twin_params=arms.get("constant_twin"),
         inference_only=inference,
         init_only=_init_only(evidence, total) if init_only and finished(init_only) else None,
+        learned=learned(evidence, measurements, total),
         parts=() if apart is None else _parts(apart, arms),
         simplest=simplest_plan,
         failures=_failures(evidence),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tempopt.records.rows import OVER, Kind, TicketRow
 from tempopt.seeds import derive
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature import training_key
 
-Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
-ARMS: tuple[Arm, ...] = ("search", "baseline", "twin", "constant", "constant_twin")
+Arm = Literal["search", "baseline", "twin", "constant", "constant_twin", "learned"]
+ARMS: tuple[Arm, ...] = get_args(Arm)
 """The arms that are confirmed. Of arms with equal parameters the first in this order has the runs.
 
 * ``search``: the winner.
@@ -20,6 +20,7 @@ ARMS: tuple[Arm, ...] = ("search", "baseline", "twin", "constant", "constant_twi
 * ``twin``: the winner's own other parameters at τ = 1.
 * ``constant``: the best of the constants that were tuned.
 * ``constant_twin``: the winner with the best constant temperature in place of its schedule.
+* ``learned``: the baseline with its temperatures learned, at the better of two learning rates.
 """
 
 

@@ -36,7 +36,7 @@ from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
-from tempopt.workers.messages import TIME_RATIO
+from tempopt.workers.messages import LEARNED_CURVE, TIME_RATIO
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -284,11 +284,11 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
         for t in tickets
         if row.spec["study"].get("evaluate_only") is not None
         or t.kind == "timing"
-        or (t.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(t)))
+        or (t.kind == "confirm" and not {*INFERENCE_ARMS, "learned"}.isdisjoint(arms_of(t)))
         or (guarded and t.kind in ("confirm", "ablation"))
     ]
     # the entropies of these runs are many, and no verdict follows from them
-    prefixes = ("validate", "test", TIME_RATIO)
+    prefixes = ("validate", "test", TIME_RATIO, LEARNED_CURVE)
     return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes))
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluated import Evaluated
 from tempopt.confirmation.inference import InferenceOnly, Tuned
+from tempopt.confirmation.learned import Learned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
 from tempopt.confirmation.verdict import Share, Simplest
 from tempopt.results.guard_text import guards_json
+from tempopt.results.learned_text import ends_json
 from tempopt.results.recommendation_text import recommendation_text
 from tempopt.statistics.bootstrap import Interval
 from tempopt.statistics.fieller import Ratio
@@ -48,6 +50,8 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
         "constant_twin_params": verdict.constant_twin_params,
         "inference_only": verdict.inference_only and _inference_json(verdict.inference_only),
         "init_only": verdict.init_only and _share_json(verdict.init_only),
+        "learned": verdict.learned and _learned_json(verdict.learned),
+        "not_learned": result.spec.study.not_learned,
         "parts": [
             {"name": part.name, "params": part.parameters, **_answer_json(part.answer)}
             for part in verdict.parts
@@ -88,6 +92,17 @@ def _gain_json(gain: float, interval: Interval | None) -> dict[str, Any]:
 
 def _share_json(share: Share) -> dict[str, Any]:
     return {**_answer_json(share.answer), "share": _ratio_json(share.share)}
+
+
+def _learned_json(found: Learned) -> dict[str, Any]:
+    return {
+        **_answer_json(found.answer),
+        "share": _ratio_json(found.share),
+        "winner_over_it": found.winner and _answer_json(found.winner),
+        "params": found.params,
+        "lr_ratio": found.lr_ratio,
+        "at_end": ends_json(found.ends),
+    }
 
 
 def _inference_json(found: InferenceOnly) -> dict[str, Any]:

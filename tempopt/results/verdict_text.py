@@ -13,6 +13,7 @@ from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
 from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
+from tempopt.results.learned_text import learned_lines
 from tempopt.results.recommendation_text import choice_text, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
@@ -23,13 +24,13 @@ from tempopt.results.wording import (
     numbers_of_size,
     parameters_text,
     plan_text,
+    share_text,
     signed,
     size,
     unsigned,
 )
 from tempopt.statistics.failure_rates import Rate
-from tempopt.statistics.fieller import Ratio
-from tempopt.statistics.paired_tests import ALPHA, PairedTest
+from tempopt.statistics.paired_tests import ALPHA
 from tempopt.temperature import CREDITED, mean_level, temperatures_of, training_key
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines += _constant_lines(verdict, result)
         lines += _inference_lines(verdict) if result.spec.attends else [_NOT_READ]
         lines += _init_lines(verdict)
+        lines += [f"  {line}" for line in learned_lines(verdict, result.spec)]
         lines += [f"  {line}" for line in part_lines(verdict, result.spec.study.keep_share)]
         lines += _failure_lines(verdict, result)
         lines += [f"  {line}" for line in guard_lines(verdict)]
@@ -336,14 +338,14 @@ def _inference_lines(verdict: Verdict) -> list[str]:
             f"models trained at τ = 1 and evaluated at {plan_text(found.plan)}, against the same models "
             "evaluated at τ = 1"
         )
-        share = "." if apart else _share(found.share, twin.answer.paired)
+        share = "." if apart else share_text(found.share, twin.answer.paired)
         lines.append(f"  inference only ({text}): {_compared(found.answer)}{share}")
         lines.append(f"    {choice_text(found.baseline, verdict.confirmed_on)}")
     if apart and found.share is not None:
         text = (
             f"the same of models trained at τ = 1 with the winner's other parameters, {plan_text(twin.plan)}"
         )
-        lines.append(f"  {text}: {_compared(twin.answer)}{_share(found.share, twin.answer.paired)}")
+        lines.append(f"  {text}: {_compared(twin.answer)}{share_text(found.share, twin.answer.paired)}")
     lines += _difference_lines(verdict, found)
     return lines
 
@@ -373,25 +375,8 @@ def _init_lines(verdict: Verdict) -> list[str]:
         return []
     test = init.answer.paired
     how = "the winner's first temperature baked into the initial weights"
-    share = _share(init.share, test)
+    share = share_text(init.share, test)
     return [f"  initialisation only ({how}, trained at τ = 1): {signed(test)} ({numbers(test)}){share}"]
-
-
-def _share(share: Ratio | None, test: PairedTest) -> str:
-    """Return the end of a sentence on a gain and the share that it is of the winner's."""
-    if share is None or math.isnan(share.ratio):
-        return "."
-    if not math.isfinite(share.low) or not math.isfinite(share.high):
-        return f": {_percent(share.ratio)} % of the winner's gain, too uncertain to give an interval."
-    bounds = f"{_percent(share.low)} to {_percent(share.high)} %"
-    if test.p_value >= ALPHA:
-        return f": no gain shown; as a share of the winner's gain, {bounds}."
-    sure = confidence(test)
-    return f": {_percent(share.ratio)} % of the winner's gain ({sure} interval {bounds})."
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}".replace("-", "−")
 
 
 def part_lines(verdict: Verdict, keep_share: float) -> list[str]:

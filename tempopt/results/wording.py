@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.evaluations import WINNER
 from tempopt.confirmation.inference import AS_TRAINED
-from tempopt.statistics.paired_tests import PairedTest
+from tempopt.statistics.fieller import Ratio
+from tempopt.statistics.paired_tests import ALPHA, PairedTest
 from tempopt.temperature import (
     AS_FOUND,
     NEUTRAL,
@@ -135,3 +136,20 @@ def plan_text(plan: str) -> str:
     if plan == WINNER:
         return "the winner's final temperature"
     return "τ = " + plan.removeprefix("constant=").replace(",length_scaling=", " with length scaling ")
+
+
+def share_text(share: Ratio | None, test: PairedTest) -> str:
+    """Return the end of a sentence on a gain and the share that it is of the winner's."""
+    if share is None or math.isnan(share.ratio):
+        return "."
+    if not math.isfinite(share.low) or not math.isfinite(share.high):
+        return f": {_percent(share.ratio)} % of the winner's gain, too uncertain to give an interval."
+    bounds = f"{_percent(share.low)} to {_percent(share.high)} %"
+    if test.p_value >= ALPHA:
+        return f": no gain shown; as a share of the winner's gain, {bounds}."
+    sure = confidence(test)
+    return f": {_percent(share.ratio)} % of the winner's gain ({sure} interval {bounds})."
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f}".replace("-", "−")

@@ -56,6 +56,7 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
         data["trainer"].pop(name, None)
     for name in ("name", *_CARE):
         del data["study"][name]
+    del data["study"]["not_learned"]
     for each in data["temperatures"].values():
         # what the module has is looked up where a person does not write it
         del each["as_found"]

@@ -231,6 +231,9 @@ class StudySection(Section):
             run is tried again whose own code finds no disk space.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
         init_only: Whether the winner's first temperature is baked into initial weights and trained, too.
+        learned: Whether runs with learned temperatures are confirmed beside the winner, too.
+        not_learned: Why the temperatures of the module cannot be learned, as its dry run has found; such a
+            study has no runs of that kind.
         metric_reads_temperature: Whether the metric may change with a named temperature alone, since the
             temperature is part of what is deployed; else such a metric is refused.
         checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for
@@ -313,6 +316,8 @@ class StudySection(Section):
     ] = None
     compile: str | None = None
     init_only: Annotated[bool, Field(description="true or false")] = True
+    learned: Annotated[bool, Field(description="true or false")] = True
+    not_learned: Annotated[str | None, Field(description="a text, or null")] = None
     metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False
 
     @field_validator("metric", "direction", mode="before")

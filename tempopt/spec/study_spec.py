@@ -66,7 +66,6 @@ from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.groups import NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
-from tempopt.temperature.plan import flat_numbers
 from tempopt.version import __version__
 from tempopt.workers.messages import Program
 from tempopt.workers.placement import Need
@@ -173,14 +172,8 @@ class StudySpec(Section):
 
     @property
     def fixed_temperatures(self) -> dict[str, Any]:
-        """Temperature parameters that the model's init arguments set, by name.
-
-        A module that is attached to has arguments of its own, of whatever name; of these only the
-        temperature of its output is tempopt's.
-        """
-        names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
-        given = {name: value for name, value in self.model["init_args"].items() if name in names}
-        return flat_numbers(given) | named.found_values(self.temperatures)
+        """Temperature parameters that are set and not searched, by name."""
+        return named.fixed(self)
 
     @property
     def attends(self) -> bool:
@@ -192,11 +185,14 @@ class StudySpec(Section):
         """Whether the winner's first temperature is baked into initial weights, and trained too."""
         return self.study.init_only and self.confirms and self.compare is None and self.attends
 
-    def with_found(self, found: Mapping[str, float]) -> Self:
-        """Return the spec with the temperatures that a module has, by name, where it does not say them."""
-        copy = self.model_copy(update={"temperatures": named.with_found(self.temperatures, found)})
-        copy._local, copy._amendments = self._local, self._amendments
-        return copy
+    @property
+    def learns(self) -> bool:
+        """Whether runs with learned temperatures are confirmed beside the winner."""
+        return self.study.learned and not self.study.not_learned and self.confirms and self.compare is None
+
+    def with_found(self, found: Mapping[str, float], not_learned: str | None = None) -> StudySpec:
+        """Return the spec with what a dry run has found; arguments as for ``temperatures.with_found``."""
+        return self._with(named.with_found(self, found, not_learned), self._amendments)
 
     @property
     def other_names(self) -> list[str]:

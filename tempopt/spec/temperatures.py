@@ -13,6 +13,8 @@ from tempopt.spec.sections import Section
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.named import AS_FOUND, NOT_NAMES, VALUE_FIELDS, join_name, split_name
+from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
+from tempopt.temperature.plan import flat_numbers
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
 if TYPE_CHECKING:
@@ -141,20 +143,39 @@ def tempered(search: Collection[str]) -> list[str]:
     return list(dict.fromkeys(split_name(name)[0] for name in search if name in CREDITED))
 
 
-def found_values(temperatures: Mapping[str, TemperatureSection]) -> dict[str, float]:
-    """Return the temperatures as found as parameters, as far as they are known."""
-    return {
+def fixed(spec: StudySpec) -> dict[str, Any]:
+    """Return the temperature parameters that the model's init arguments set, and the values as found.
+
+    A module that is attached to has arguments of its own, of whatever name; of these only the temperature of
+    its output is tempopt's.
+    """
+    names = TEMPERATURE_PARAMETERS if spec.attach is None else ("output_temperature",)
+    given = {name: value for name, value in spec.model["init_args"].items() if name in names}
+    found = {
         join_name(name, AS_FOUND): each.as_found
-        for name, each in temperatures.items()
+        for name, each in spec.temperatures.items()
         if each.as_found is not None
     }
+    return flat_numbers(given) | found
 
 
-def with_found(
-    temperatures: Mapping[str, TemperatureSection], found: Mapping[str, float]
-) -> dict[str, TemperatureSection]:
-    """Return the section with the temperatures that a module has, by name, where it does not say them."""
-    return {
+def with_found(spec: StudySpec, found: Mapping[str, float], not_learned: str | None) -> StudySpec:
+    """Return a spec with what a dry run has found of its module, where it does not say it.
+
+    Args:
+        spec: The spec.
+        found: The named temperatures that the module has.
+        not_learned: Why they cannot be learned; None: they can, or it was not tried.
+    """
+    sections = {
         name: each if each.as_found is not None else each.model_copy(update={"as_found": found.get(name)})
-        for name, each in temperatures.items()
+        for name, each in spec.temperatures.items()
     }
+    study = spec.study.model_copy(update={"not_learned": spec.study.not_learned or not_learned})
+    return spec.model_copy(update={"temperatures": sections, "study": study})
+
+
+def begun_as(spec: StudySpec, stored: StudySpec) -> StudySpec:
+    """Return a spec with what the dry run had found when the study was begun."""
+    found = {name: each.as_found for name, each in stored.temperatures.items() if each.as_found is not None}
+    return spec.with_found(found, stored.study.not_learned)

@@ -20,6 +20,7 @@ from tempopt.spec.amendments import Amendment, more_constants, wanted_now
 from tempopt.spec.identity import differences
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import begun_as
 from tempopt.spec.yaml_source import Override, apply, parse_override
 from tempopt.store.store import Store
 from tempopt.study.ledger import check_can_show
@@ -86,9 +87,7 @@ def amend(
         UsageError: A verdict could show nothing.
     """
     stored = StudySpec.stored(study)
-    given = given.with_found(
-        {name: each.as_found for name, each in stored.temperatures.items() if each.as_found}
-    )
+    given = begun_as(given, stored)
     if not (found := differences(stored, given)):
         return given.following(stored.amendments)
     if others := [line for path, line in found.items() if path not in amendable(stored, given, found)]:

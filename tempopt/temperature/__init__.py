@@ -33,6 +33,7 @@ from tempopt.temperature.layers import (
     ULayers,
     UniformLayers,
 )
+from tempopt.temperature.learned import LEARNED, LR_RATIOS, learning, not_learning
 from tempopt.temperature.length import (
     LENGTH_SCALINGS,
     ClippedLogNScaling,
@@ -90,7 +91,9 @@ __all__ = [
     "ENTROPY_PARAMETERS",
     "GROUPS",
     "LAYER_PATTERNS",
+    "LEARNED",
     "LENGTH_SCALINGS",
+    "LR_RATIOS",
     "NEUTRAL",
     "NORMALISATION",
     "NORMALISERS",
@@ -150,10 +153,12 @@ __all__ = [
     "is_own",
     "is_own_number",
     "join_name",
+    "learning",
     "mean_level",
     "moves",
     "neutral",
     "neutral_values",
+    "not_learning",
     "number",
     "only",
     "own_numbers",

@@ -58,6 +58,12 @@ class Tempered(Protocol):
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Hold each layer at a temperature of its own until ``use``."""
 
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of the temperatures."""
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
+
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         """Return a context in which queries and keys are shown to an observer."""
 
@@ -138,10 +144,14 @@ class LossScaleCallback(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        plugin = trainer.precision_plugin
-        scale = plugin.scaler.get_scale() if isinstance(plugin, MixedPrecision) and plugin.scaler else 1.0
         own: Any = pl_module if self._tempered is None else self._tempered
-        own.set_loss_scale(scale / trainer.accumulate_grad_batches)
+        own.set_loss_scale(loss_scale(trainer) / trainer.accumulate_grad_batches)
+
+
+def loss_scale(trainer: L.Trainer) -> float:
+    """Return by what a gradient scaler multiplies the loss; 1 without one."""
+    plugin = trainer.precision_plugin
+    return plugin.scaler.get_scale() if isinstance(plugin, MixedPrecision) and plugin.scaler else 1.0
 
 
 def seed_generators(*parts: int | str) -> None:

@@ -8,15 +8,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import lightning as L
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.functional.attention import keys_counted
-from tempopt.errors import AttachError, SpecError
-from tempopt.temperature import AS_FOUND, TEMPERATURE_PARAMETERS
+from tempopt.errors import AttachError, SpecError, UsageError
+from tempopt.temperature import (
+    AS_FOUND,
+    LR_RATIOS,
+    TEMPERATURE_PARAMETERS,
+    join_name,
+    learning,
+    neutral,
+)
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.describe import defaults
@@ -185,6 +192,9 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     second.fit()
     _let_go(second)
     stages.over("trained a step with the Trainer of the spec")
+    if request.learns:
+        finished = dataclasses.replace(finished, not_learned=_not_learned(eager, found, ranks))
+        stages.over("learned the temperatures for two steps")
     if mode is not None:
         with _compilable(mode):
             Run(request, _Unheard(), ranks, **_SHORT).fit()
@@ -250,6 +260,25 @@ def _let_go(run: Run) -> None:
     if isinstance(run.tempered, Attachment):
         run.tempered.detach()
     run.values.detach()
+
+
+def _not_learned(request: RunRequest, found: Mapping[str, float], ranks: Ranks) -> str | None:
+    """Return why the temperatures of a module cannot be learned; None if two steps of it have moved them."""
+    whole = request.parameters | {join_name(name, AS_FOUND): each for name, each in found.items()}
+    learned = dataclasses.replace(request, parameters=learning(neutral(whole), LR_RATIOS[0]), evaluations=[])
+    try:
+        run = Run(learned, _Unheard(), ranks, **_SHORT)
+        try:
+            run.fit()
+        finally:
+            _let_go(run)
+    except Exception as error:
+        if ran_out(error):
+            raise
+        return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+    assert run.learned is not None
+    names = [name or "attention" for name in run.learned.without_gradient]
+    return f"no gradient of the loss reaches {' and '.join(names)}" if names else None
 
 
 def _tests(request: RunRequest) -> bool:

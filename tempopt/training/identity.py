@@ -72,6 +72,7 @@ def run_identity(request: RunRequest) -> str:
         checkpoint_every=None,
         resume=[],
         forks=[],
+        learns=False,
     )
     if request.program.identity is not None:
         # the data lie elsewhere on another machine, and are the same
@@ -88,7 +89,7 @@ def run_identity(request: RunRequest) -> str:
         trained = dataclasses.replace(trained, program=nothing)
     fields = json.loads(encode(trained))
     # younger than the first checkpoints: where they say nothing, those are still of this run
-    for name in ("memory_share", "observe", "label", "forks"):
+    for name in ("memory_share", "observe", "label", "forks", "learns"):
         del fields[name]
     if fields["program"]["compile"] is None:
         del fields["program"]["compile"]

@@ -14,6 +14,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from tempopt.attention.attach.learning import require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
@@ -144,6 +145,7 @@ class TemperedModule(L.LightningModule):
         self.validate_at = validate_at
         self.progress = 0.0
         self._own_temperatures: tuple[float, ...] | None = None
+        self._learning = False
         self._observers = Observers()
         for name in _HELD:
             shape = {"inverse_temperature": (num_layers,), "_length_constant": (2,)}.get(name, ())
@@ -191,7 +193,9 @@ class TemperedModule(L.LightningModule):
             held = self._buffers[name]
             assert held is not None
             # another type of the weights does not make it another temperature
-            self._buffers[name] = held.to(torch.promote_types(held.dtype, torch.float32))
+            self._buffers[name] = held.detach().to(torch.promote_types(held.dtype, torch.float32))
+        if self._learning:
+            self.learn()
         self._write_held()
         return self
 
@@ -200,7 +204,8 @@ class TemperedModule(L.LightningModule):
         self.progress = progress
         self._entropy_weight.fill_(self.entropy.weight(progress) / self.num_layers)
         inverse = torch.tensor([1.0 / t for t in self.temperatures], dtype=torch.float32)
-        self.inverse_temperature.copy_(inverse)
+        with torch.no_grad():
+            self.inverse_temperature.copy_(inverse)
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -218,6 +223,25 @@ class TemperedModule(L.LightningModule):
         """
         self._own_temperatures = check_temperatures(temperatures, self.num_layers)
         self.set_progress(self.progress)
+
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of the temperatures from now on.
+
+        A temperature is then learned by what reads :meth:`log_gradients` after a backward pass and calls
+        :meth:`set_temperatures`.
+        """
+        self._learning = True
+        require_gradients([self.inverse_temperature])
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it.
+
+        Summed over the backward passes since it was asked last; None if they left none.
+        """
+        gradient = taken_gradient(self.inverse_temperature)
+        if gradient is None:
+            return None
+        return [-each / t for each, t in zip(gradient.tolist(), self.temperatures, strict=True)]
 
     def set_loss_scale(self, loss_scale: float) -> None:
         """Say by what factor the loss is multiplied before its gradient is taken, and so the entropy."""

@@ -78,6 +78,14 @@ class Ranks:
         distributed.all_reduce(raised, distributed.ReduceOp.MAX, self._group)
         return [bool(flag) for flag in raised.tolist()]
 
+    def mean(self, values: list[float]) -> list[float]:
+        """Return the means over all ranks, equal on each of them; all ranks have to ask."""
+        if self._group is None:
+            return values
+        sums = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(sums, distributed.ReduceOp.SUM, self._group)
+        return [value / self.size for value in sums.tolist()]
+
     def first(self, decide: Callable[[], T]) -> T:
         """Return what the first rank decides; only there it is asked, and all have to wait for it."""
         if self._group is None:

@@ -19,7 +19,7 @@ from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError
-from tempopt.temperature import TemperatureParameters
+from tempopt.temperature import TemperatureParameters, not_learning
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
 from tempopt.training.build import build, other_way
@@ -40,6 +40,7 @@ from tempopt.training.data import NoTestDataError, seed_data, tested
 from tempopt.training.entropy_callback import ObserveCallback
 from tempopt.training.forking import begins_alike
 from tempopt.training.identity import code_identity, conditions, run_identity
+from tempopt.training.learned_callback import learned_of
 from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
@@ -101,7 +102,7 @@ class Run:
         seeds = {"data": request.program.data_seed, "model": request.seed}
         built = build(
             request.program,
-            request.parameters,
+            not_learning(request.parameters),
             before=lambda part: seed_generators(seeds[part], part),
         )
         self.module = built.module
@@ -112,6 +113,7 @@ class Run:
         self.tempered = self._temper()
         self.values = NamedValues.of_run(self.module, request)
         self._bake()
+        self.learned = learned_of({"": self.tempered, **self.values.attachments}, request, ranks)
         self._notes: list[str] = []
         self._code = code_identity(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
@@ -249,7 +251,8 @@ class Run:
         )
 
     def _measured_curves(self) -> dict[str, list[list[float]]]:
-        return self._units.curves if self._observed is None else self._observed.curves
+        curves = self._units.curves if self._observed is None else self._observed.curves
+        return curves if self.learned is None else curves | self.learned.curves
 
     @property
     def _device(self) -> torch.device:
@@ -363,7 +366,7 @@ class Run:
         if ranks.size > 1:
             callbacks.append(BuffersCallback())
         # a TemperedModule brings these itself, unless its configure_callbacks was overridden
-        callbacks += [self._follow, *self.values.callbacks]
+        callbacks += [self._follow, *self.values.callbacks, *([] if self.learned is None else [self.learned])]
         if self.tempered.entropy.has_term:
             callbacks.append(LossScaleCallback(tempered=self.tempered))
         if self._observed is not None:

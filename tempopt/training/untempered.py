@@ -34,6 +34,12 @@ class Untempered:
         """Raise: there are no layers to hold at a temperature."""
         raise AssertionError("a module without a temperature was to be held at one")
 
+    def learn(self) -> None:
+        """Do nothing: there are no layers."""
+
+    def log_gradients(self) -> None:
+        """Return None: no backward pass reaches a temperature."""
+
     def observed(self, observe: Observe) -> contextlib.AbstractContextManager[None]:
         """Return a context in which nothing is shown."""
         return contextlib.nullcontext()

@@ -84,6 +84,9 @@ WINNER_TIME = "step_time:winner"
 BASELINE_TIME = "step_time:baseline"
 
 
+LEARNED_CURVE = "learned/"
+"""Before the name of a temperature, in the name of the curve that it takes while it is learned."""
+
 UnitKind = Literal["items", "batches"]
 """What an evaluation of a trained model tells the metric of."""
 UNIT_KINDS: tuple[UnitKind, ...] = ("items", "batches")
@@ -185,6 +188,7 @@ class RunRequest:
             to measure what a run takes; ``compare_steps``: train short blocks of steps, by turns with those
             of ``against``, and measure what a step of each takes.
         against: Parameters that a step is timed against; None unless steps are compared.
+        learns: Whether a rehearsal tries to learn the temperatures, too.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
@@ -205,6 +209,7 @@ class RunRequest:
     forks: list[Fork] = field(default_factory=list)
     task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
     against: dict[str, Any] | None = None
+    learns: bool = False
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False
@@ -341,6 +346,7 @@ class Finished:
             is plain data.
         times: What its parts take; None unless that was the task.
         found: Of a check: the named temperatures that the module has.
+        not_learned: Of a rehearsal: why its temperatures cannot be learned; None if they can.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
     """
@@ -360,6 +366,7 @@ class Finished:
     defaults: dict[str, Any] = field(default_factory=dict)
     times: Times | None = None
     found: dict[str, float] = field(default_factory=dict)
+    not_learned: str | None = None
     log_lost: str | None = None
 
 

@@ -146,6 +146,22 @@ class Attachment:
         self._mechanism.end_at(self._own_temperatures)
         self.set_progress(self.progress)
 
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of the temperatures from now on.
+
+        A temperature is then learned by what reads :meth:`log_gradients` after a backward pass and calls
+        :meth:`set_temperatures`.
+        """
+        self._require_attached()
+        self._mechanism.learn()
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it.
+
+        Summed over the backward passes since it was asked last; None if they left none.
+        """
+        return self._mechanism.log_gradients()
+
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         """Return a context in which the queries and keys of each tempered layer are shown to an observer.
 

@@ -32,6 +32,7 @@ from tempopt.attention.attach.hf_layers import (
     interface_layers,
     own_attention,
 )
+from tempopt.attention.attach.learning import by_sums, require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observers
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
 from tempopt.attention.functional.attention import temper_query, tempered_attention, visible
@@ -109,6 +110,7 @@ class Interface:
         for layer in layers:
             check_implementation(layer)
         self.attached = True
+        self._learning = False
         self.values: tuple[float, ...] = (1.0,) * len(layers)
         self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.length_scaling: LengthScaling = NoLengthScaling()
@@ -152,6 +154,20 @@ class Interface:
         if not known or self._places != self._current_places():
             self.values, self._entropy_weight = tuple(values), weight
             self._write()
+
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of every temperature from now on."""
+        self._learning = True
+        require_gradients(self._inverses)
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
+        gradients = map(taken_gradient, self._inverses)
+        return by_sums([[] if each is None else [each] for each in gradients], self.values)
+
+    @property
+    def _inverses(self) -> list[Tensor]:
+        return [each.inverse_temperature for each in self._numbers]
 
     def require_in_place(self) -> None:
         """Refuse to go on after the model was set to another attention implementation.
@@ -232,6 +248,8 @@ class Interface:
                 )
                 for index, flat in enumerate(self._flat[place] for place in self._places)
             ]
+        if self._learning:
+            self.learn()
 
     def _write(self) -> None:
         if self._places != self._current_places():
@@ -253,7 +271,7 @@ class Interface:
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where the modules are now is theirs to say, as soon as they are back themselves.
         self.__dict__.update(state)
-        self._places, self._numbers = [], []
+        self._places, self._numbers, self._learning = [], [], False
         self._see_to_registration()
 
 

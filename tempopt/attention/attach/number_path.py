@@ -63,17 +63,25 @@ class Place:
             with torch.no_grad():
                 held.fill_(number)
             return
+        self.hold(number)
+
+    def hold(self, value: object) -> None:
+        """Put an object there, whatever was there before.
+
+        Raises:
+            AttachError: What is read there afterwards is another one.
+        """
         try:
             if isinstance(self.owner, Mapping) or isinstance(self.key, int):
-                self.owner[self.key] = number
+                self.owner[self.key] = value
             else:
-                setattr(self.owner, self.key, number)
+                setattr(self.owner, self.key, value)
         except (AttributeError, TypeError) as error:
             raise AttachError(
                 f'"{self.path}" cannot be written: {type(error).__name__}: {error}. {_REMEDY}'
             ) from error
-        if self.held != number:
-            raise AttachError(f'"{self.path}" is {self.held!r} after {number!r} was written to it. {_REMEDY}')
+        if self.held is not value and self.held != value:
+            raise AttachError(f'"{self.path}" is {self.held!r} after {value!r} was written to it. {_REMEDY}')
 
     def same_as(self, other: Place) -> bool:
         """Return whether another path leads to the same number."""

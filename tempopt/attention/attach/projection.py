@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from tempopt.attention.attach.learning import by_sums, require_gradients, taken_gradient
 from tempopt.attention.attach.query_rows import QueryRows
 from tempopt.errors import AttachError
 
@@ -46,6 +47,7 @@ class Factors:
         self.values: tuple[float, ...] = (1.0,) * len(layers)
         self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.attached = True
+        self._learning = False
         each = [(number, one) for number, layer in enumerate(layers) for one in layer.every]
         self.layer_of = [number for number, _ in each]
         self.shapes = [_shapes(one) for _, one in each]
@@ -57,6 +59,22 @@ class Factors:
         if self.values != tuple(values):
             self.values = tuple(values)
             self._write()
+
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of every factor from now on."""
+        self._learning = True
+        require_gradients(view for views in self.views for view in views.values())
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
+        own: dict[int, list[Tensor]] = {number: [] for number in range(len(self.values))}
+        for layer, views, shapes in zip(self.layer_of, self.views, self.shapes, strict=True):
+            for name, (_, query) in shapes.items():
+                gradient = taken_gradient(views[name])
+                if gradient is not None:
+                    # past the query's rows the factor is 1
+                    own[layer].append(gradient.flatten()[:query].double().sum())
+        return by_sums(list(own.values()), self.values)
 
     def move(self, index: int, place: Placement) -> None:
         """Follow one projection, by its place among all, to another device or type."""
@@ -81,6 +99,8 @@ class Factors:
                 {name: rows[: shape.numel()].view(shape) for name, (shape, _) in shapes.items()}
                 for shapes, rows in zip(self.shapes, self._rows(sizes), strict=True)
             ]
+        if self._learning:
+            self.learn()
         self._write()
 
     def _rows(self, sizes: Sequence[int]) -> list[Tensor]:
@@ -100,6 +120,7 @@ class Factors:
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Where the projections are now is theirs to say, as soon as they are back themselves.
         self.__dict__.update(state)
+        self._learning = False
         self._places = [(torch.device("cpu"), torch.float32)] * len(self.shapes)
         self._build()
 

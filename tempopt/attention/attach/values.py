@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from tempopt.attention.attach.learning import require_gradients, taken_gradient
 from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.outputs import nested_tensors
@@ -42,6 +43,12 @@ _STORED: dict[str, Callable[[float], float]] = {
     "identity": lambda tau: tau,
     "inverse": lambda tau: 1.0 / tau,
     "log_inverse": lambda tau: -math.log(tau),
+}
+# The derivative of what is stored with respect to ln τ, at τ.
+_SLOPES: dict[str, Callable[[float], float]] = {
+    "identity": lambda tau: tau,
+    "inverse": lambda tau: -1.0 / tau,
+    "log_inverse": lambda tau: -1.0,
 }
 _READ: dict[str, Callable[[float], float]] = {
     "identity": lambda stored: stored,
@@ -82,10 +89,12 @@ class ValueAttachment:
         self.entropy = EntropyParameters()
         self._model = model
         self._place = place
-        self._original = place.read() if place.tensor is not None else place.held
+        self._is_number = place.tensor is None
+        self._original = place.held if self._is_number else place.read()
         self._learned = _is_learned(place.tensor)
         self._own: tuple[float, ...] | None = None
         self._writes = False
+        self._learning = False
         self.found = _found(place, transform)
 
     @property
@@ -165,6 +174,33 @@ class ValueAttachment:
         self._hold()
         self.set_progress(self.progress)
 
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of the temperature from now on.
+
+        A Python number gives way to a tensor of one element until :meth:`detach`.
+
+        Raises:
+            AttachError: It was detached, or no tensor can be put in the place of the number.
+        """
+        own = self.temperatures[0] if self._writes else self.found
+        self._learning = True
+        if self._place.tensor is None:
+            # as precise as the number, and of no weight in the type of a result
+            self._place.hold(torch.tensor(self._place.read(), dtype=torch.float64))
+            if self._place.tensor is None:
+                raise AttachError(f'"{self.path}" takes numbers only, which have no gradient.')
+        self.set_temperatures([own])
+        assert self._place.tensor is not None
+        require_gradients([self._place.tensor])
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ, as the only entry, and forget it; None: none was left."""
+        tensor = self._place.tensor
+        gradient = None if tensor is None else taken_gradient(tensor)
+        if gradient is None:
+            return None
+        return [float(gradient) * _SLOPES[self.transform](self.temperatures[0])]
+
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         """Return a context in which nothing is shown: there is no attention."""
         return contextlib.nullcontext()
@@ -241,16 +277,22 @@ class ValueAttachment:
 
     def _hold(self) -> None:
         tensor = self._place.tensor
-        if self._learned and tensor is not None:
+        if self._learned and tensor is not None and not self._learning:
             # what an optimizer moved, or what its gradient adds to a clipped norm, would be another training
             tensor.requires_grad_(False)
             tensor.grad = None
 
     def _restore(self) -> None:
+        self._learning = False
+        if self._is_number:
+            # also where a tensor was put in its place
+            self._place.hold(self._original)
+            return
         self._place.write(self._original)
         tensor = self._place.tensor
-        if self._learned and tensor is not None:
-            tensor.requires_grad_(True)
+        if tensor is not None and tensor.requires_grad != self._learned:
+            tensor.requires_grad_(self._learned)
+            tensor.grad = None
 
     def _require_attached(self) -> None:
         if not self.attached:

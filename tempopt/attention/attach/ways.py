@@ -50,6 +50,12 @@ class Mechanism(Protocol):
     def set_loss_scale(self, loss_scale: float) -> None:
         """Take the factor on the loss."""
 
+    def learn(self) -> None:
+        """Have backward passes leave the gradient of the temperatures."""
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each layer, and forget it."""
+
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         """Show queries and keys for a while."""
 
@@ -90,6 +96,12 @@ class ByQueryRows:
     def set_loss_scale(self, loss_scale: float) -> None:
         """Do nothing: nothing is added to the loss."""
 
+    def learn(self) -> None:
+        self._factors.learn()
+
+    def log_gradients(self) -> list[float] | None:
+        return self._factors.log_gradients()
+
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         return fused_attention_observed(self._model, self.tempered.names, observe)
 
@@ -128,6 +140,12 @@ class ByInterface:
 
     def set_loss_scale(self, loss_scale: float) -> None:
         self._interface.set_loss_scale(loss_scale)
+
+    def learn(self) -> None:
+        self._interface.learn()
+
+    def log_gradients(self) -> list[float] | None:
+        return self._interface.log_gradients()
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         return self._interface.observers.joined(observe)

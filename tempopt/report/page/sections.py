@@ -109,6 +109,7 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     ("inference", "Another temperature at inference", "", ("inference",)),
     ("schedule", "The schedule of the search's winner", "", ("schedule", "depth")),
+    ("learned", "Learned temperatures", "", ("learned",)),
     (
         "use",
         "",

@@ -40,6 +40,7 @@ from tempopt.report.plots.history import HistoryShown, Trial, history_data, plot
 from tempopt.report.plots.importance import Importances, importance_data, plot_importance
 from tempopt.report.plots.inference import InferenceShown, ModelsShown, inference_data, plot_inference
 from tempopt.report.plots.landscape import Landscape, landscape_data, plot_landscape
+from tempopt.report.plots.learned import LearnedShown, learned_data, plot_learned
 from tempopt.report.plots.pruning import (
     ConfirmedRun,
     Pruned,
@@ -67,6 +68,7 @@ PLOTS: Mapping[str, Plot] = {
     "inference": Plot(title="Temperature at inference", data=at_inference_data, figure=plot_at_inference),
     "schedule": Plot(title="Temperature over training", data=schedule_data, figure=plot_schedule),
     "depth": Plot(title="Temperature over training and depth", data=depth_data, figure=plot_depth),
+    "learned": Plot(title="Learned temperatures", data=learned_data, figure=plot_learned),
     "history": Plot(title="Search history", data=history_data, figure=plot_history),
     "schedules": Plot(title="Every trial's schedule", data=schedules_data, figure=plot_schedules),
     "landscape": Plot(title="First against last temperature", data=landscape_data, figure=plot_landscape),
@@ -98,6 +100,7 @@ __all__ = [
     "Importances",
     "InferenceShown",
     "Landscape",
+    "LearnedShown",
     "Machine",
     "ModelsShown",
     "NothingToPlot",
@@ -121,6 +124,7 @@ __all__ = [
     "importance_data",
     "inference_data",
     "landscape_data",
+    "learned_data",
     "paired_data",
     "plot_compared",
     "plot_cost",
@@ -133,6 +137,7 @@ __all__ = [
     "plot_importance",
     "plot_inference",
     "plot_landscape",
+    "plot_learned",
     "plot_paired",
     "plot_pruned",
     "plot_pruning_check",

@@ -61,8 +61,9 @@ class Differences:
         twin: The same over the winner's twin; empty where that is the baseline itself.
         diverged: Seeds on which one of these runs diverged.
         mean: The winner against τ = 1 over all pairs.
-        others: The comparisons beside it: each reference at τ = 1, constants, what inference alone and
-            initialisation alone gain, and what the winner loses without each of its parts.
+        others: The comparisons beside it: each reference at τ = 1, constants, what inference alone,
+            initialisation alone and learned temperatures gain, and what the winner loses without each of its
+            parts.
         forbidden: Names of the comparisons whose gain does not count, whatever its interval: what is compared
             diverged on more seeds than what it is compared with.
         at_one: Whether the search has chosen τ = 1 itself.
@@ -159,6 +160,7 @@ AGAINST_CONSTANT = "against constants"
 DIFFERENCE = "winner over inference only"
 INFERENCE = "inference only"
 INITIALISATION = "initialisation only"
+LEARNED = "learned temperatures"
 WITHOUT = "without "
 SIMPLEST = "over the simplest plan"
 _COLOURS = {
@@ -220,6 +222,8 @@ def _answers(verdict: Verdict) -> Iterator[tuple[str, Answer]]:
             yield DIFFERENCE, inference.difference
     if initialisation is not None:
         yield INITIALISATION, initialisation.answer
+    if verdict.learned is not None:
+        yield LEARNED, verdict.learned.answer
     for part in verdict.parts:
         yield f"{WITHOUT}{part_text(part.name).removeprefix('the ')}", part.answer
     if verdict.simplest is not None:
@@ -232,6 +236,8 @@ def _others(verdict: Verdict) -> tuple[Comparison, ...]:
         shares[INFERENCE] = verdict.inference_only.share
     if verdict.init_only is not None:
         shares[INITIALISATION] = verdict.init_only.share
+    if verdict.learned is not None:
+        shares[LEARNED] = verdict.learned.share
     return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict))
 
 

@@ -1,0 +1,92 @@
+"""What learned temperatures come to on the confirming seeds: runs and measurements in, an answer out.
+
+The answer is secondary. Learned are the temperatures of the baseline, from those that it has, at one of two
+learning rates; what the winner is compared with does not depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+
+from tempopt.confirmation.comparisons import Answer, Evidence
+from tempopt.confirmation.inference import share_of
+from tempopt.records.rows import Measurement, Parameters
+from tempopt.records.tickets import parameters_of, usable
+from tempopt.statistics.fieller import Ratio
+from tempopt.temperature import LEARNED
+from tempopt.workers.messages import LEARNED_CURVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Trainings that learn the temperatures beside the weights.
+
+    Args:
+        params: Parameters of the runs.
+        answer: What they gain over the baseline.
+        winner: What the winner gains over them; None if no pair of both is left.
+        share: What they gain over the baseline as a share of what the winner gains over it; None unless the
+            total gain is significant.
+        ends: The temperatures at the end of training, by name, attention's by the number of its layer: mean,
+            lowest and highest over the runs.
+    """
+
+    params: Parameters
+    answer: Answer
+    winner: Answer | None
+    share: Ratio | None
+    ends: dict[str, tuple[float, float, float]]
+
+    @property
+    def lr_ratio(self) -> float:
+        """Learning rate of ln τ in ratio to that of the weights."""
+        return float(self.params[LEARNED])
+
+
+def learned(evidence: Evidence, measurements: Iterable[Measurement], total: Answer) -> Learned | None:
+    """Return what learned temperatures come to; None if none were confirmed, or no pair of theirs is left.
+
+    Args:
+        evidence: The pairs of the verdict's round.
+        measurements: What the confirm runs measured.
+        total: The winner's gain over τ = 1.
+    """
+    params = parameters_of(evidence.tickets("confirm", "learned", evidence.rounds[-1]), "learned")
+    if params is None:
+        return None
+    runs, baseline = evidence.runs("learned"), evidence.runs("baseline")
+    answer = evidence.compare(runs, baseline)
+    if answer is None:
+        return None
+    return Learned(
+        params=params,
+        answer=answer,
+        winner=evidence.compare(evidence.runs("search"), runs),
+        share=share_of(evidence, runs, baseline) if total.significant else None,
+        ends=_ends(evidence, measurements),
+    )
+
+
+def _ends(evidence: Evidence, measurements: Iterable[Measurement]) -> dict[str, tuple[float, float, float]]:
+    wanted = {
+        ticket.id
+        for of_round in evidence.rounds
+        for ticket in evidence.tickets("confirm", "learned", of_round)
+        if usable(ticket)
+    }
+    last: dict[str, dict[int, tuple[int, float]]] = {}
+    for each in measurements:
+        if each.ticket_id in wanted and each.name.startswith(LEARNED_CURVE) and math.isfinite(each.value):
+            own = last.setdefault(each.name.removeprefix(LEARNED_CURVE), {})
+            own[each.ticket_id] = max(own.get(each.ticket_id, (-1, 0.0)), (each.step, each.value))
+    return {
+        name: (fmean(v for _, v in ends.values()), *_range([v for _, v in ends.values()]))
+        for name, ends in last.items()
+    }
+
+
+def _range(values: list[float]) -> tuple[float, float]:
+    return min(values), max(values)

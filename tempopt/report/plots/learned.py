@@ -1,0 +1,193 @@
+"""How the learned temperatures moved over training, beside the winner's schedule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+
+import plotly.graph_objects as go
+
+from tempopt.errors import NothingToPlot
+from tempopt.records.tickets import arms_of, usable
+from tempopt.report.plots.base import Table
+from tempopt.report.plots.confirming import confirming
+from tempopt.report.plots.style import (
+    BASELINE,
+    BASELINE_BAND,
+    CONSTANT,
+    INK,
+    OTHER,
+    WINNER,
+    WINNER_BAND,
+    evenly,
+    figure,
+    number,
+    plain,
+    temperature_axis,
+)
+from tempopt.report.plots.temperatures import Shown, all_shown
+from tempopt.results.study_result import StudyResult
+from tempopt.workers.messages import LEARNED_CURVE
+
+_COLOURS = (WINNER, BASELINE, CONSTANT, OTHER, INK)
+_BANDS = {WINNER: WINNER_BAND, BASELINE: BASELINE_BAND}
+_MOST_LAYERS = 6
+_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """One learned temperature over training.
+
+    Args:
+        name: What it is called: its name, or the layer of attention.
+        mean: Geometric mean over the runs at each step.
+        low: Lowest of the runs at each step.
+        high: Highest of them.
+        winner: The winner's schedule at each step; empty where the winner leaves it as found.
+    """
+
+    name: str
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    winner: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedShown:
+    """The learned temperatures of the confirming runs.
+
+    Args:
+        steps: Optimizer steps at which they were noted.
+        paths: The temperatures.
+        runs: Number of runs that the means are over.
+    """
+
+    steps: tuple[int, ...]
+    paths: tuple[Path, ...]
+    runs: int
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        ends = [
+            f"{path.name} from {number(path.mean[0])} to {number(path.mean[-1])}"
+            for path in self.paths[:_MOST_LAYERS]
+        ]
+        more = len(self.paths) - len(ends)
+        return (
+            f"Solid lines are the temperatures that {self.runs} confirming runs have learned, in the mean; "
+            f"bands go from the lowest run to the highest. Dashed lines are the winner's schedule. "
+            f"Learned: {', '.join(ends)}{f' and {more} more' if more else ''}."
+        )
+
+    def table(self) -> Table:
+        """Return each temperature at the steps."""
+        rows = tuple(
+            (path.name, step, path.mean[place], path.low[place], path.high[place])
+            for path in self.paths
+            for place, step in enumerate(self.steps)
+        )
+        columns = ("temperature", "step", "mean", "lowest run", "highest run")
+        return Table(columns=columns, rows=tuple(rows[place] for place in evenly(len(rows), _ROWS)))
+
+
+def learned_data(result: StudyResult) -> LearnedShown:
+    """Return the learned temperatures of the runs that the verdict rests on.
+
+    Raises:
+        NothingToPlot: There are none.
+    """
+    runs = [run for run in confirming(result) if "learned" in arms_of(run) and usable(run)]
+    found: dict[str, dict[int, list[float]]] = {}
+    for run in runs:
+        for name, curve in result.measured.get(run.id, {}).items():
+            if name.startswith(LEARNED_CURVE):
+                own = found.setdefault(name.removeprefix(LEARNED_CURVE), {})
+                for step, value in curve:
+                    own.setdefault(step, []).append(value)
+    if not found:
+        raise NothingToPlot(_why_none(result))
+    steps = sorted({step for own in found.values() for step in own})
+    shown = {each.name: each for each in all_shown(result)}
+    return LearnedShown(
+        steps=tuple(steps),
+        paths=tuple(
+            _path(name, own, steps, shown.get("" if name.isdecimal() else name), result)
+            for name, own in found.items()
+        ),
+        runs=len(runs),
+    )
+
+
+def _why_none(result: StudyResult) -> str:
+    study = result.spec.study
+    if study.not_learned is not None:
+        return f"The temperatures cannot be learned here: {study.not_learned.rstrip('.')}."
+    if not study.learned:
+        return "The study spec asks for no learned temperatures (study.learned)."
+    return "No run with learned temperatures is confirmed."
+
+
+def _path(
+    name: str, own: dict[int, list[float]], steps: list[int], shown: Shown | None, result: StudyResult
+) -> Path:
+    values = [own.get(step, [math.nan]) for step in steps]
+    last = max(steps[-1], 1)
+    levels: tuple[float, ...] = ()
+    if shown is not None and result.winner is not None:
+        levels = shown.levels(result.winner, tuple(step / last for step in steps))
+    return Path(
+        name=f"τ of layer {name}" if name.isdecimal() else name,
+        mean=tuple(math.exp(fmean(map(math.log, each))) for each in values),
+        low=tuple(map(min, values)),
+        high=tuple(map(max, values)),
+        winner=levels,
+    )
+
+
+def plot_learned(data: LearnedShown) -> go.Figure:
+    """Return a line with its band for each learned temperature, and the winner's schedule dashed."""
+    paths = [data.paths[place] for place in evenly(len(data.paths), _MOST_LAYERS)]
+    made = figure(x="training step", y="temperature", height=380)
+    for place, path in enumerate(paths):
+        colour = _COLOURS[place % len(_COLOURS)]
+        if colour in _BANDS:
+            made.add_trace(_band(data.steps, path, _BANDS[colour]))
+        made.add_trace(_line(data.steps, path.mean, colour, plain(path.name), "solid"))
+    dashed: set[tuple[float, ...]] = set()
+    for place, path in enumerate(paths):
+        # layers share the schedule of attention
+        if path.winner and path.winner not in dashed:
+            dashed.add(path.winner)
+            colour = _COLOURS[place % len(_COLOURS)]
+            name = plain(path.name if not path.name.startswith("τ of layer") else "τ")
+            made.add_trace(_line(data.steps, path.winner, colour, f"{name}, the winner's", "dash"))
+    every = [value for path in paths for value in (*path.low, *path.high, *path.winner) if value == value]
+    made.update_yaxes(**temperature_axis(every))
+    return made
+
+
+def _line(steps: tuple[int, ...], values: tuple[float, ...], colour: str, name: str, dash: str) -> go.Scatter:
+    return go.Scatter(
+        x=list(steps),
+        y=list(values),
+        mode="lines",
+        line={"color": colour, "width": 2, "dash": dash},
+        name=name,
+        hovertemplate=f"{name}, step %{{x}}: %{{y:.4g}}<extra></extra>",
+    )
+
+
+def _band(steps: tuple[int, ...], path: Path, colour: str) -> go.Scatter:
+    return go.Scatter(
+        x=[*steps, *reversed(steps)],
+        y=[*path.high, *reversed(path.low)],
+        fill="toself",
+        fillcolor=colour,
+        line={"width": 0},
+        mode="lines",
+        hoverinfo="skip",
+        showlegend=False,
+    )

@@ -1,0 +1,66 @@
+"""What learned temperatures came to, in plain words and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tempopt.confirmation.learned import Learned
+from tempopt.confirmation.verdict import Verdict
+from tempopt.results.wording import numbers, share_text, signed
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+_NAMED = 4
+
+
+def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
+    """Return what learned temperatures gain over the baseline, and the winner over them."""
+    if spec.study.not_learned is not None:
+        reason = spec.study.not_learned.rstrip(".")
+        return [f"learned temperatures: not applicable; they cannot be learned here: {reason}."]
+    found = verdict.learned
+    if found is None:
+        return []
+    share = share_text(found.share, found.answer.paired).rstrip(".")
+    lines = [
+        f"learned temperatures (from τ = 1, {rate_text(found)}), at the price of one training: "
+        f"{signed(found.answer.paired)} ({numbers(found.answer.paired)}){share}; {ends_text(found)}."
+    ]
+    if found.winner is not None:
+        test = found.winner.paired
+        shown = "" if test.significant else "; no difference is shown"
+        lines.append(f"  the winner against them: {signed(test)} ({numbers(test)}){shown}.")
+    return lines
+
+
+def rate_text(found: Learned) -> str:
+    """Return how fast the temperatures were learned."""
+    times = "the" if found.lr_ratio == 1 else f"{found.lr_ratio:.4g} times the"
+    return f"with {times} learning rate of the weights"
+
+
+def ends_text(found: Learned) -> str:
+    """Return where the temperatures ended: ``at the end contrast = 0.134 (0.131 to 0.138)``."""
+    layers = {name: ends for name, ends in found.ends.items() if name.isdecimal()}
+    named = {name: ends for name, ends in found.ends.items() if name not in layers}
+    told = [_end(name, ends) for name, ends in named.items()]
+    if len(layers) <= _NAMED:
+        told += [_end(f"τ of layer {name}", ends) for name, ends in layers.items()]
+    else:
+        low, high = (pick(layers, key=lambda name: layers[name][0]) for pick in (min, max))
+        told.append(
+            f"τ from {layers[low][0]:.3g} in layer {low} to {layers[high][0]:.3g} in layer {high} (means)"
+        )
+    return f"at the end of training {', '.join(told) or 'not measured'}"
+
+
+def _end(name: str, ends: tuple[float, float, float]) -> str:
+    mean, low, high = ends
+    return f"{name} = {mean:.3g} ({low:.3g} to {high:.3g})"
+
+
+def ends_json(ends: Mapping[str, tuple[float, float, float]]) -> dict[str, dict[str, float]]:
+    """Return the temperatures at the end of training as plain data."""
+    return {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in ends.items()}

@@ -1,0 +1,27 @@
+"""What says in a parameter set that its temperatures are learned, and do not follow their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LEARNED = "learned.lr_ratio"
+"""Learning rate of ln τ in ratio to that of the weights, > 0; where it is missing nothing is learned."""
+
+LR_RATIOS = (1.0, 10.0)
+"""The ratios that are tried."""
+
+
+def learning(parameters: Mapping[str, Any], lr_ratio: float) -> dict[str, Any]:
+    """Return the parameters with their temperatures learned, from those that they begin with.
+
+    Args:
+        parameters: Flat parameters.
+        lr_ratio: As of :data:`LEARNED`.
+    """
+    return {**parameters, LEARNED: lr_ratio}
+
+
+def not_learning(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without what says that temperatures are learned."""
+    return {name: value for name, value in parameters.items() if name != LEARNED}
