@@ -96,8 +96,7 @@ class Run:
 
     def __init__(self, request: RunRequest, channel: Channel, ranks: Ranks = ALONE, **overrides: Any) -> None:
         self.request = request
-        self._ranks = ranks
-        self._channel = channel
+        self._ranks, self._channel = ranks, channel
         self._clock, self._beaten = time.monotonic(), -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
         built = build(

@@ -11,8 +11,8 @@ from tempopt.confirmation.pairs import choices, confirm_tickets, more_pairs, win
 from tempopt.confirmation.selection import candidates
 from tempopt.confirmation.stages import next_tickets, to_come
 from tempopt.records.rows import TicketRow
-from tempopt.records.tickets import arms_of
-from tempopt.temperature import neutral
+from tempopt.records.tickets import ARMS, arms_of
+from tempopt.temperature import LEARNED, neutral
 from tests.simulated import Simulated
 
 
@@ -130,7 +130,7 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
 
 
 def test_one_candidate_is_not_chosen_among(make_spec: Any, searched: list[TicketRow]) -> None:
-    spec = make_spec(candidates=1)
+    spec = make_spec(candidates=1, learned=False)
     assert {t.kind for t in next_tickets(searched, spec)} == {"confirm", "init_only"}
     assert [t.arm for t in confirm_tickets(searched, spec)[:3]] == ["search", "baseline+twin", "constant"]
 
@@ -170,9 +170,9 @@ def test_every_arm_is_confirmed_on_the_same_seeds(make_spec: Any) -> None:
     study = confirmed(make_spec(SCHEDULED, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
     batch = study.batches[-1]
     arms = [arms_of(t) for t in batch if t.pair == 0]
-    assert arms == [("search",), ("baseline",), ("twin",), ("constant",), ("constant_twin",), ("init_only",)]
-    assert [t.kind for t in batch] == ["confirm"] * 40 + ["init_only"] * 8
-    assert [t.number for t in batch] == [*range(40), *range(8)]
+    assert arms == [(arm,) for arm in (*ARMS, "init_only")]
+    assert [t.kind for t in batch] == ["confirm"] * 48 + ["init_only"] * 8
+    assert [t.number for t in batch] == [*range(48), *range(8)]
     assert all(len({t.seed for t in batch if t.pair == pair}) == 1 for pair in range(8))
     by_arm = {t.arm: t.parameters for t in batch}
     winner, twin = by_arm["search"], by_arm["twin"]
@@ -190,6 +190,7 @@ def test_every_arm_is_confirmed_on_the_same_seeds(make_spec: Any) -> None:
     assert level in tried and len({str(each) for each in tried}) == 5
     assert by_arm["baseline"] in [t.parameters for t in (*study.of("baseline"), *study.of("rematch"))]
     assert by_arm["constant"] in [t.parameters for t in study.of("constant")]
+    assert by_arm["learned"] in [{**by_arm["baseline"], LEARNED: lr_ratio} for lr_ratio in (1.0, 10.0)]
     assert winner_of(study.rows, study.spec) == winner
 
 
@@ -211,7 +212,7 @@ def test_arms_that_come_to_the_same_parameters_share_their_runs(make_spec: Any) 
 def test_a_constant_winner_shares_its_runs_with_the_constant_of_its_own(make_spec: Any) -> None:
     study = confirmed(make_spec(LR, trials=6, candidates=2), lambda t: t.seed % 997 / 997)
     arms = [t.arm for t in study.batches[-1] if t.pair == 0]
-    assert arms == ["search+constant_twin", "baseline", "twin", "constant", "init_only"]
+    assert arms == ["search+constant_twin", "baseline", "twin", "constant", "learned", "init_only"]
 
 
 def test_where_only_temperature_is_searched_a_study_takes_no_run_more_than_it_ever_did(
@@ -219,7 +220,8 @@ def test_where_only_temperature_is_searched_a_study_takes_no_run_more_than_it_ev
 ) -> None:
     plan = dict(SCHEDULED["search"])
     del plan["lr"]
-    spec = make_spec({"search": plan}, trials=6, candidates=3, seeds={"choose": 4}, ablation="none")
+    sections = {"trials": 6, "candidates": 3, "seeds": {"choose": 4}, "ablation": "none", "learned": False}
+    spec = make_spec({"search": plan}, **sections)
     study = Simulated(spec, lambda t: t.seed % 997 / 997).run()
     assert study.kinds() == ["baseline", "constant", "search", "choose", "confirm", "init_only"]
     assert {t.arm for t in study.of("choose")} == {"constant", "search"}
@@ -244,7 +246,7 @@ def test_a_winner_at_one_is_trained_once_with_each_seed(make_spec: Any, make_tic
 def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train(
     make_spec: Any, make_ticket: Any
 ) -> None:
-    spec = make_spec(LR, candidates=1)
+    spec = make_spec(LR, candidates=1, learned=False)
     found = {"temperature_init": 3.0, "lr": 0.15}
     tickets = [
         *(

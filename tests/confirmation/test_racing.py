@@ -109,7 +109,7 @@ def test_who_was_lost_is_out_of_it_and_who_was_given_up_stays_out(tried: Tried) 
 
 
 def test_a_clear_choice_takes_half_of_the_seeds(make_spec: Any, make_ticket: Any, run_ticket: Any) -> None:
-    spec = make_spec(candidates=3, seeds={"choose": 4})
+    spec = make_spec(candidates=3, seeds={"choose": 4}, learned=False)
     searched = [
         make_ticket("baseline", 0, 0.5, parameters={"temperature_init": 1.0}),
         *(make_ticket("search", n, 0.6, parameters={"temperature_init": 2.0 + n}) for n in range(3)),

@@ -49,7 +49,7 @@ def test_the_winner_is_chosen_first_then_comes_the_rematch_and_then_the_rest(mak
         )
     )
     # a constant winner has no other level to stand in for it
-    assert (before, after) == ({"constant", "search"}, {"baseline", "exchange"})
+    assert (before, after) == ({"constant", "search"}, {"baseline", "exchange", "learned"})
     seeds = {
         arm: {t.pair: t.seed for t in study.of("choose", arm)} for arm in ("search", "baseline", "constant")
     }

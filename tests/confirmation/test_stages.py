@@ -109,7 +109,10 @@ def test_choosing_follows_the_search_and_confirming_the_choice(make_spec: Any, r
     choosing = next_tickets(searched, spec)
     assert {t.kind for t in choosing} == {"choose"}
     chosen = [*searched, *map(run, choosing)]
-    confirming = next_tickets(chosen, spec)
+    while (confirming := next_tickets(chosen, spec))[0].kind == "choose":
+        assert {t.arm for t in confirming} <= {"constant", "search", "learned"}
+        chosen += map(run, confirming)
+    assert "learned" in {t.arm for t in chosen}
     assert {t.kind for t in confirming} == {"confirm", "init_only"}
     assert next_tickets([*chosen, *map(run, confirming)], spec) == []
 
@@ -192,7 +195,7 @@ def test_a_study_that_was_stopped_comes_to_an_end(
     kinds = {t.kind for t in over}
     assert ("confirm" in kinds) == (searched > 0)
     assert ("choose" in kinds) == (searched > 0)
-    assert {t.arm for t in over if t.kind == "choose"} <= {"constant", "search"}
+    assert {t.arm for t in over if t.kind == "choose"} <= {"constant", "search", "learned"}
     result = result_of(spec, over, state="done")
     assert (result.verdict is not None) == (searched > 0)
 
@@ -200,7 +203,7 @@ def test_a_study_that_was_stopped_comes_to_an_end(
 def test_a_search_without_any_run_at_one_is_compared_with_it_all_the_same(
     make_spec: Any, run: Run, run_ticket: Any
 ) -> None:
-    spec = make_spec(trials=4, candidates=1)
+    spec = make_spec(trials=4, candidates=1, learned=False)
     tickets = [
         dataclasses.replace(ended(t, run_ticket, "withdrawn"), parameters=None)
         if t.kind == "baseline"
@@ -226,8 +229,9 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     waiting = [ended(t, run_ticket, "waiting") for t in first]
     assert reserve(waiting, spec) == 0.0
     begun = [dataclasses.replace(run(t), seconds=5.0 + t.number) for t in first[:3]]
-    # 3 candidates of two arms on 4 seeds, then three arms and init-only on 8 seeds, of 6 s on average
-    assert reserve([*begun, *waiting[3:]], spec) == pytest.approx(6.0 * (2 * 3 * 4 + 4 * 8))
+    # 3 candidates of two arms and two learning rates on 4 seeds, then four arms and init-only on 8 seeds, of
+    # 6 s on average
+    assert reserve([*begun, *waiting[3:]], spec) == pytest.approx(6.0 * (2 * 3 * 4 + 2 * 4 + 5 * 8))
     tickets = [run(t) for t in first]
     expected = to_come(tickets, spec)
     while new := next_tickets(tickets, spec):

@@ -26,26 +26,34 @@ TIMES = Times(start=1.0, step=0.1, steps=100, validate=2.0, validations=5, ends_
     ("sections", "study", "least", "most"),
     [
         # 9 searched, 2 x 2 candidates on 2 seeds. Where the winner is at τ = 1 it shares its runs with all
-        # that it is compared with: 3. Else winner, baseline, constant and init-only, 3 times. Its one part,
-        # the level, is all of it, so that there is nothing to take apart.
-        (TAU, {"seeds": {"choose": 2, "confirm": 3}}, 9 + 8 + 3, 9 + 8 + 4 * 3),
+        # that it is compared with: 3. Else two learning rates on 2 seeds, and winner, baseline, constant,
+        # learned and init-only, 3 times. Its one part, the level, is all of it, so that there is nothing to
+        # take apart.
+        (TAU, {"seeds": {"choose": 2, "confirm": 3}}, 9 + 8 + 3, 9 + 8 + 4 + 5 * 3),
         # one look at 2 pairs may end it, or all 6 are needed
-        (TAU, {"seeds": {"choose": 2, "confirm": {"min": 2, "max": 6}}}, 9 + 8 + 2, 9 + 8 + 4 * 6),
+        (TAU, {"seeds": {"choose": 2, "confirm": {"min": 2, "max": 6}}}, 9 + 8 + 2, 9 + 8 + 4 + 5 * 6),
         # of 4 choosing seeds a race may end after 2
-        (TAU, {"seeds": {"choose": 4, "confirm": 3}}, 9 + 8 + 3, 9 + 16 + 4 * 3),
+        (TAU, {"seeds": {"choose": 4, "confirm": 3}}, 9 + 8 + 3, 9 + 16 + 8 + 5 * 3),
         # without baked initial weights
-        (TAU, {"seeds": {"choose": 2, "confirm": 3}, "init_only": False}, 9 + 8 + 3, 9 + 8 + 3 * 3),
-        # one candidate of each arm: nothing to choose among
-        (TAU, {"candidates": 1, "seeds": {"choose": 2, "confirm": 3}}, 9 + 3, 9 + 4 * 3),
+        (TAU, {"seeds": {"choose": 2, "confirm": 3}, "init_only": False}, 9 + 8 + 3, 9 + 8 + 4 + 4 * 3),
+        # without learned temperatures, too
+        (
+            TAU,
+            {"seeds": {"choose": 2, "confirm": 3}, "init_only": False, "learned": False},
+            9 + 8 + 3,
+            9 + 8 + 3 * 3,
+        ),
+        # one candidate of each arm that has searched: nothing to choose among but learning rates
+        (TAU, {"candidates": 1, "seeds": {"choose": 2, "confirm": 3}}, 9 + 3, 9 + 4 + 5 * 3),
         # Never at τ = 1 without the length scaling. A winner that is that scaling alone, where τ = 1 is the
-        # best constant: winner, baseline and init-only. Else its parts are level and scaling; without each
-        # of them 2 x 3; to order the two simpler plans 2 x 2 on the choosing seeds, on which τ = 1, one of
-        # the two constants, was trained.
+        # best constant: winner, baseline, learned and init-only. Else its parts are level and scaling;
+        # without each of them 2 x 3; to order the simpler plans 2 x 2 on the choosing seeds, on which τ = 1,
+        # one of the two constants, was trained.
         (
             SCALED,
             {"seeds": {"choose": 2, "confirm": 3}, "ablation": "full"},
-            9 + 8 + 3 * 3,
-            9 + 8 + 4 * 3 + 2 * 3 + 2 * 2,
+            9 + 8 + 4 + 4 * 3,
+            9 + 8 + 4 + 5 * 3 + 2 * 3 + 2 * 2,
         ),
     ],
 )
@@ -66,8 +74,8 @@ def test_each_kind_is_counted_by_itself(make_spec: Any) -> None:
         "baseline": (3, 3),
         "constant": (2, 2),
         "search": (4, 4),
-        "choose": (8, 8),
-        "confirm": (3, 9),
+        "choose": (8, 12),
+        "confirm": (3, 12),
         "init_only": (0, 3),
     }
 
@@ -233,8 +241,8 @@ def test_the_seconds_of_a_study_are_those_of_its_runs(make_spec: Any) -> None:
     forecast = Forecast(spec)
     alone, two = forecast.elapsed(TIMES, 1), forecast.elapsed(TIMES, 2)
     assert forecast.seconds(TIMES) == alone
-    # 5 runs and then 2 of a winner at τ = 1, or 4: one constant is τ = 1, the baseline
-    assert (forecast.runs().least, forecast.runs().most) == (5 + 2, 5 + 4)
+    # 5 runs and then 2 of a winner at τ = 1, or two learning rates and 6: one constant is τ = 1, the baseline
+    assert (forecast.runs().least, forecast.runs().most) == (5 + 2, 5 + 2 + 6)
     searched = forecast.cost_of("search", TIMES)
     assert searched is not None
     assert alone.least >= 7 * 21

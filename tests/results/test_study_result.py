@@ -14,6 +14,7 @@ from tempopt.records.changes import Ended, Outcomes, Wanted
 from tempopt.records.rows import KINDS, NewTicket, TicketRow
 from tempopt.results.study_result import load
 from tempopt.store.store import Store
+from tempopt.temperature import LEARNED
 from tests.simulated import Simulated
 
 TEST = ("gain", "ci_low", "ci_high", "p_value")
@@ -58,6 +59,15 @@ DOCUMENTED: dict[str, Any] = {
             "difference": ANSWER,
         },
         "init_only": {**dict.fromkeys(ANSWER), "share": RATIO},
+        "learned": {
+            **dict.fromkeys(ANSWER),
+            "share": RATIO,
+            "winner_over_it": ANSWER,
+            "params": None,
+            "lr_ratio": None,
+            "at_end": None,
+        },
+        "not_learned": None,
         "parts": None,
         "simplest": {
             "parts": None,
@@ -193,7 +203,10 @@ def test_a_finished_study_has_all_four_answers(
     assert verdict["baseline_params"] == verdict["twin_params"] == {"temperature_init": 1.0}
     assert (verdict["parts"], verdict["simplest"], verdict["failures"]) == ([], None, None)
     assert verdict["constant_twin_params"] is None
-    assert data["tickets"]["confirm"]["requested"] == 24
+    assert verdict["learned"]["share"]["ratio"] == pytest.approx(0.3)
+    assert verdict["learned"]["winner_over_it"]["gain"] == pytest.approx(0.07 * 1.035)
+    assert verdict["learned"]["params"] == {"temperature_init": 1.0, LEARNED: verdict["learned"]["lr_ratio"]}
+    assert data["tickets"]["confirm"]["requested"] == 32
     assert data["tickets"]["rematch"]["requested"] == data["tickets"]["ablation"]["requested"] == 0
 
 

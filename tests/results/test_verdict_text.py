@@ -50,7 +50,7 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     make_spec: Any, whole_study: list[TicketRow], measure_baseline: Any, result_of: Any
 ) -> None:
     lines = verdict_lines(result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done"))
-    first, todo, winner, constant, inference, choice, difference, init, cost = lines
+    first, todo, winner, constant, inference, choice, difference, init, learned, against, cost = lines
     assert first.startswith(
         "Gain shown: val_accuracy is higher by 0.1035 with the winner of the search than with τ = 1"
     )
@@ -81,8 +81,10 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     assert difference.endswith(
         "training at another temperature is worth that much more than inference alone."
     )
+    assert learned.startswith("  learned temperatures (from τ = 1, with ") and "30 % of the winner" in learned
+    assert against.startswith("    the winner against them: +0.0724 (96 % interval ")
     assert init.endswith("20 % of the winner's gain (96 % interval 20 to 20 %).")
-    assert cost == "  cost: 1 min 46 s of training in 53 runs (search trials: 4 complete)."
+    assert cost == "  cost: 2 min 10 s of training in 65 runs (search trials: 4 complete)."
 
 
 def test_a_lower_loss_is_called_lower(make_spec: Any, whole_study: list[TicketRow], result_of: Any) -> None:
