@@ -1,7 +1,8 @@
 """Runnable LightningModules with their data, on generated data or on data that every user has.
 
 Each module is here for a question about temperature, for which ``studies/`` holds a search. In ``ClipDigits``
-and ``GumbelDigits`` it is the temperature of a loss and of a sampler, in all others attention's.
+and ``DistilledDigits`` it is the temperature of a loss, in ``GumbelDigits`` of a sampler, in all others
+attention's.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from lightning_modules.digits import DigitsViT
     from lightning_modules.digits_data import DigitsData
     from lightning_modules.digits_stock import StockDigits
+    from lightning_modules.distillation import DistilledDigits, TaughtDigits
     from lightning_modules.gumbel_digits import GumbelDigits
     from lightning_modules.max_retrieval import MaxRetrieval, MaxRetrievalData
+    from lightning_modules.qk_norm_lm import QKNormLM
     from lightning_modules.source_data import SourceData
     from lightning_modules.source_lm import SourceLM
 
@@ -26,12 +29,15 @@ _HOMES = {
     "ClipDigits": "clip_digits",
     "DigitsData": "digits_data",
     "DigitsViT": "digits",
+    "DistilledDigits": "distillation",
     "GumbelDigits": "gumbel_digits",
     "MaxRetrieval": "max_retrieval",
     "MaxRetrievalData": "max_retrieval",
+    "QKNormLM": "qk_norm_lm",
     "SourceData": "source_data",
     "SourceLM": "source_lm",
     "StockDigits": "digits_stock",
+    "TaughtDigits": "distillation",
 }
 
 __all__ = [
@@ -40,12 +46,15 @@ __all__ = [
     "ClipDigits",
     "DigitsData",
     "DigitsViT",
+    "DistilledDigits",
     "GumbelDigits",
     "MaxRetrieval",
     "MaxRetrievalData",
+    "QKNormLM",
     "SourceData",
     "SourceLM",
     "StockDigits",
+    "TaughtDigits",
 ]
 
 

@@ -22,7 +22,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from lightning_modules.grouped import Grouped
 from lightning_modules.optimisation import adamw_with_cosine
 from lightning_modules.source_data import SourceData, Windows
-from lightning_modules.transformer import TransformerLayer
+from lightning_modules.transformer import Attend, TransformerLayer
 from tempopt import TemperedModule
 from tempopt.errors import SpecError, unknown
 
@@ -84,8 +84,12 @@ class SourceLM(TemperedModule):
         """Return what to read bytes from, shape (windows, bytes, model dimension)."""
         x_BNM: Tensor = self.embed(tokens_BN)
         for number, layer in enumerate(self.body):
-            x_BNM = layer(x_BNM, partial(self.attend, layer=number, is_causal=self.causal))
+            x_BNM = layer(x_BNM, self.attention(number))
         return x_BNM
+
+    def attention(self, layer: int) -> Attend:
+        """Return the attention of a layer, by its number in the order of depth."""
+        return partial(self.attend, layer=layer, is_causal=self.causal)
 
     def _guesses(self, windows: Windows) -> tuple[Tensor, Tensor]:
         # only what has to be guessed is read out: logits over 256 bytes are the widest tensor of all

@@ -21,10 +21,12 @@ def test_there_is_a_study_for_each_module_and_each_question() -> None:
         "clip_digits",
         "digits",
         "digits_stock",
+        "distillation",
         "gumbel_digits",
         "head_count",
         "length_extrapolation",
         "max_retrieval",
+        "qk_norm_lm",
         "source_lm",
     ]
 

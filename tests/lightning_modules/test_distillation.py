@@ -1,0 +1,174 @@
+"""A student and its teacher: what the teacher knows, what the loss adds up, what the temperature moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import entropy
+from sklearn.metrics import accuracy_score, log_loss
+
+from lightning_modules.digits_data import DigitsData, Images
+from lightning_modules.distillation import DistillationLoss, DistilledDigits, TaughtDigits, TaughtImages
+from tempopt import SpecError, ValueCallback, attach_value
+
+Fit = Callable[..., L.Trainer]
+Validate = Callable[..., tuple[float, torch.Tensor]]
+# the middle of each is the temperature as found
+TEMPERATURES = (1.0, 4.0, 16.0)
+
+
+def taught(**arguments: int) -> TaughtDigits:
+    data = TaughtDigits(**arguments)
+    data.setup("fit")
+    return data
+
+
+def lesson(data: TaughtDigits) -> TaughtImages:
+    """Return all that the student is trained on, in the order in which it comes."""
+    return TaughtImages(*(torch.cat(each) for each in zip(*data.train_dataloader(), strict=True)))
+
+
+def unseen() -> Images:
+    batch: Images
+    (batch,) = taught().val_dataloader()
+    return batch
+
+
+def student(seed: int = 0, **arguments: float) -> DistilledDigits:
+    L.seed_everything(seed, verbose=False)
+    return DistilledDigits(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_student_is_trained_on_the_first_of_the_teachers_images() -> None:
+    data = DigitsData(num_train=600)
+    data.setup("fit")
+    pixels_BHW, label_B = data.splits["train"].__getitems__(range(100))
+    first = sorted(zip(pixels_BHW.flatten(1).tolist(), label_B.tolist(), strict=True))
+    few = lesson(taught())
+    assert sorted(zip(few.pixels_BHW.flatten(1).tolist(), few.label_B.tolist(), strict=True)) == first
+    assert {name: len(split) for name, split in data.splits.items()} == {
+        "train": 600,
+        "val": 598,
+        "test": 599,
+    }
+
+
+def test_the_teacher_gives_logarithms_of_probabilities_and_knows_its_own_images() -> None:
+    few = lesson(taught())
+    assert few.teacher_BC.shape == (100, 10)
+    assert few.teacher_BC.double().exp().sum(dim=1).numpy() == pytest.approx(np.ones(100), rel=1e-5)
+    assert torch.equal(few.teacher_BC.argmax(dim=1), few.label_B)
+
+
+def test_the_teacher_is_the_same_in_each_run_and_leaves_the_generators_alone() -> None:
+    data = taught(num_teacher=200, num_student=50)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    data.train_dataloader()
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert np.random.get_state()[1].tolist() == states[1]
+    torch.manual_seed(1)
+    first = lesson(data)
+    torch.manual_seed(1)
+    again = lesson(taught(num_teacher=200, num_student=50))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def test_a_student_with_more_images_than_its_teacher_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_student is 700.*num_teacher=600 images only"):
+        TaughtDigits(num_student=700)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_loss_is_the_teachers_and_the_labels_by_their_shares(temperature: float) -> None:
+    few, module = lesson(taught()), student(temperature=temperature, mix=0.7)
+    logits = module(few.pixels_BHW).detach().double().numpy()
+    teacher = softmax(few.teacher_BC.double().numpy() / temperature, axis=1)
+    divergence = entropy(teacher, softmax(logits / temperature, axis=1), axis=1).mean()
+    surprise = log_loss(few.label_B.numpy(), softmax(logits, axis=1), labels=range(10))
+    expected = 0.7 * temperature**2 * divergence + 0.3 * surprise
+    assert module.training_step(few, 0).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_metrics_are_accuracy_and_cross_entropy_of_the_labels(validate: Validate) -> None:
+    module, images = student(), unseen()
+    probabilities = softmax(module(images.pixels_BHW).detach().double().numpy(), axis=1)
+    labels = images.label_B.numpy()
+    accuracy, of_images = validate(module, TaughtDigits(), "val_accuracy")
+    assert accuracy == pytest.approx(accuracy_score(labels, probabilities.argmax(axis=1)))
+    assert of_images.mean().item() == pytest.approx(accuracy)
+    loss, of_images = validate(module, TaughtDigits(), "val_loss")
+    assert loss == pytest.approx(log_loss(labels, probabilities, labels=range(10)), rel=1e-5)
+    assert of_images.mean().item() == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["val_accuracy", "val_loss"])
+def test_the_temperature_moves_the_loss_and_no_metric(metric: str, validate: Validate) -> None:
+    module, few = student(), lesson(taught())
+    losses, metrics, of_images = set(), set(), []
+    for temperature in TEMPERATURES:
+        module.criterion.temperature = temperature
+        losses.add(module.training_step(few, 0).item())
+        logged, measured = validate(module, TaughtDigits(), metric)
+        metrics.add(logged)
+        of_images.append(measured)
+    assert len(losses) == 3
+    assert len(metrics) == 1
+    assert all(torch.equal(each, of_images[0]) for each in of_images)
+
+
+def test_tempopt_finds_that_training_reads_the_temperature() -> None:
+    module, few = student(), lesson(taught())
+    attachment = attach_value(
+        module, "criterion.temperature", {"temperature_init": 2.0}, loss=lambda: module.training_step(few, 0)
+    )
+    assert attachment.found == 4.0
+    assert module.criterion.temperature == 2.0
+
+
+def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: Fit) -> None:
+    def accuracy(mix: float) -> float:
+        trainer = fit(student(mix=mix), TaughtDigits(), steps=300)
+        return trainer.callback_metrics["val_accuracy"].item()
+
+    alone = accuracy(0.0)
+    assert alone > 0.8
+    assert accuracy(0.9) > alone + 0.02
+
+
+def test_a_training_follows_its_seed_and_its_schedule(fit: Fit) -> None:
+    def trained(seed: int, *callbacks: L.Callback) -> torch.Tensor:
+        module = student(seed)
+        fit(module, TaughtDigits(), steps=12, seed=seed, callbacks=callbacks)
+        return torch.cat([each.detach().flatten() for each in module.parameters()])
+
+    plain = trained(0)
+    assert torch.equal(plain, trained(0))
+    assert torch.equal(plain, trained(0, ValueCallback("criterion.temperature", {})))
+    assert not torch.equal(plain, trained(1))
+    schedule = {"schedule": "cosine", "temperature_final": 1.0}
+    assert not torch.equal(plain, trained(0, ValueCallback("criterion.temperature", schedule)))
+
+
+def test_a_checkpoint_makes_the_module_again(tmp_path: Path, fit: Fit) -> None:
+    module = student(temperature=2.0, lr=0.002)
+    fit(module, TaughtDigits(), steps=1).save_checkpoint(tmp_path / "run.ckpt")
+    again = DistilledDigits.load_from_checkpoint(tmp_path / "run.ckpt", weights_only=True)
+    assert again.hparams == module.hparams
+    assert again.criterion.temperature == 2.0
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, module.get_parameter(name))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> None:
+    with pytest.raises(SpecError, match=f"temperature={temperature} is out of range"):
+        DistillationLoss(temperature)

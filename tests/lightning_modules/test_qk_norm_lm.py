@@ -1,0 +1,98 @@
+"""QK-norm with a fixed gain: logits are cosines times gain over temperature, whatever the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch.nn import functional as F
+
+from lightning_modules.qk_norm_lm import QKNormLM
+from lightning_modules.source_data import SourceData
+from lightning_modules.source_lm import SourceLM
+from tempopt import SpecError
+
+Fit = Callable[..., L.Trainer]
+
+
+def model(kind: type[SourceLM] = QKNormLM, **arguments: object) -> SourceLM:
+    L.seed_everything(0, verbose=False)
+    return kind(d_model=32, **arguments)  # type: ignore[arg-type]
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(256, (2, 20), generator=torch.Generator().manual_seed(0))
+
+
+def heads(seed: int) -> torch.Tensor:
+    return torch.randn(2, 2, 7, 16, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_attention_is_the_softmax_of_cosines_times_the_gain_over_the_temperature(temperature: float) -> None:
+    q, k, v = (heads(seed) for seed in range(3))
+    attended = model(gain=5.0, temperature_init=temperature).attention(1)(q, k, v)
+    unit_q, unit_k = (x.numpy() / np.linalg.norm(x.numpy(), axis=-1, keepdims=True) for x in (q, k))
+    logits = 5.0 / temperature * unit_q @ np.swapaxes(unit_k, -1, -2)
+    later = np.triu(np.ones((7, 7), dtype=bool), 1)
+    expected = softmax(np.where(later, -np.inf, logits), axis=-1) @ v.numpy()
+    assert attended.numpy() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_the_gain_as_found_is_the_default_scale_on_queries_and_keys_of_mean_square_1() -> None:
+    q, k, v = (heads(seed) for seed in range(3))
+    expected = F.scaled_dot_product_attention(F.rms_norm(q, (16,)), F.rms_norm(k, (16,)), v, is_causal=True)
+    assert torch.allclose(model().attention(0)(q, k, v), expected, atol=1e-5)
+
+
+def test_a_gain_over_a_temperature_is_a_gain() -> None:
+    both, one = model(gain=6.0, temperature_init=1.5), model(gain=4.0)
+    assert torch.allclose(both(tokens()), one(tokens()), atol=1e-5)
+    assert not torch.allclose(both(tokens()), model(gain=6.0)(tokens()), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [QKNormLM, SourceLM])
+def test_the_size_of_queries_and_keys_sharpens_nothing_behind_a_norm(kind: type[SourceLM]) -> None:
+    module = model(kind, objective="causal")
+    before = module(tokens())
+    with torch.no_grad():
+        for layer in module.body:
+            for projection in (layer.q_proj, layer.k_proj):
+                projection.weight.mul_(3.0)
+                projection.bias.mul_(3.0)
+    assert torch.allclose(module(tokens()), before, atol=1e-5) == (kind is QKNormLM)
+
+
+def test_without_the_norm_it_is_the_same_model() -> None:
+    ours, plain = model(), model(SourceLM, objective="causal")
+    assert ours.hparams["objective"] == "causal"
+    for (name, one), (other_name, other) in zip(
+        ours.named_parameters(), plain.named_parameters(), strict=True
+    ):
+        assert name == other_name
+        assert torch.equal(one, other)
+
+
+def test_it_does_not_see_what_it_guesses() -> None:
+    module, changed = model(), tokens()
+    changed[:, 12:] = 7
+    assert torch.allclose(module(tokens())[:, :12], module(changed)[:, :12], atol=1e-5)
+
+
+def test_a_training_learns_more_than_how_frequent_bytes_are(fit: Fit) -> None:
+    data = SourceData(length=32, lengths=[32], num_bytes=4096, max_bytes=200_000)
+    trainer = fit(model(num_layers=1, lr=0.01), data, steps=150)
+    share = torch.bincount(data.texts["train"].long(), minlength=256).double() / len(data.texts["train"])
+    unigram = -(share.log2().clamp(min=-64.0) * share).sum().item()
+    assert trainer.callback_metrics["val_bits"].item() < unigram - 0.5
+
+
+@pytest.mark.parametrize("gain", [0.0, -1.0, math.nan])
+def test_a_gain_that_is_not_positive_is_refused(gain: float) -> None:
+    with pytest.raises(SpecError, match=f"gain={gain} is out of range"):
+        QKNormLM(gain=gain)
