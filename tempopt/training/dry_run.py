@@ -210,7 +210,7 @@ def _self_test(run: Run, attended: set[int], stages: _Stages) -> None:
         run.tempered.self_test(_loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
     if run.values.attachments:
-        run.values.self_test(_loss_of_a_batch(run))
+        _require_read(run)
         _require_comparable(run)
         stages.over(f"tested the temperatures at {', '.join(run.values.paths)}")
 
@@ -320,21 +320,39 @@ def _require_attention(module: TemperedModule, attended: set[int]) -> None:
         )
 
 
+def _require_read(run: Run) -> None:
+    """Refuse a named temperature that training does not read."""
+    for name, attachment in run.values.attachments.items():
+        try:
+            attachment.self_test(_loss_of_a_batch(run))
+        except AttachError as error:
+            elsewhere = any(name == moves for moves, _, _ in _metric_moves(run))
+            metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
+            raise AttachError(f"temperatures.{name}.value: {error}{metric if elsewhere else ''}") from error
+
+
 def _require_comparable(run: Run) -> None:
     """Refuse a metric that moves with a temperature alone: it would compare temperatures, not models."""
     if run.request.program.metric_reads_temperature:
         return
     metric = run.request.program.metric
+    for name, plain, moved in _metric_moves(run):
+        raise SpecError(
+            f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
+            f"{plain:.6g} and {moved:.6g}. It cannot compare trainings at different temperatures. Give a "
+            "metric that does not read the temperature, as the accuracy or the rank of the match, or, if "
+            "the temperature is part of what is deployed, write study: {metric_reads_temperature: true}."
+        )
+
+
+def _metric_moves(run: Run) -> Iterator[tuple[str, float, float]]:
+    """Yield each named temperature with which the metric changes, and the metric without and with that."""
+    metric = run.request.program.metric
     plain = run.evaluate(_VALIDATE)[metric]
     for name in run.values.perturbed():
         moved = run.evaluate(_VALIDATE)[metric]
         if moved != plain:
-            raise SpecError(
-                f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
-                f"{plain:.6g} and {moved:.6g}. It cannot compare trainings at different temperatures. Give a "
-                "metric that does not read the temperature, as the accuracy or the rank of the match, or, if "
-                "the temperature is part of what is deployed, write study: {metric_reads_temperature: true}."
-            )
+            yield name, plain, moved
 
 
 def _loss_of_a_batch(run: Run) -> Callable[[], Any]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import lightning as L
 
 from tempopt.attention.attach.values import ValueAttachment, attach_value
-from tempopt.errors import SpecError
+from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import AS_FOUND, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.callbacks import TemperatureCallback
+from tempopt.training.value_following import FollowValue
 from tempopt.workers.messages import RunRequest
 
 # As large as those of the self-test, in ratio to the temperature as found.
 _PERTURBED = (16.0, 1 / 16.0, 1.5)
-
-
-class _Follow(TemperatureCallback):
-    """Moves one of them; Lightning would let that of a TemperedModule stand for all of its class."""
 
 
 class NamedValues:
@@ -53,11 +49,14 @@ class NamedValues:
         for name, each in values.items():
             # as found nothing is written: a module holds that as its precision rounds it
             schedule = schedule_of(parameters, name)
-            attachment = attach_value(module, each["value"], schedule, transform=each["transform"])
+            try:
+                attachment = attach_value(module, each["value"], schedule, transform=each["transform"])
+            except AttachError as error:
+                raise AttachError(f"temperatures.{name}.value: {error}") from error
             _check_found(name, attachment, each[AS_FOUND])
             self.attachments[name] = attachment
         self.callbacks = [
-            _Follow(validate_at=validate_at, tempered=each) for each in self.attachments.values()
+            FollowValue(each, validate_at=validate_at, as_found=True) for each in self.attachments.values()
         ]
 
     @classmethod
@@ -80,11 +79,6 @@ class NamedValues:
         """Have validation run at the ``final`` temperatures or at the ``current`` ones."""
         for each in self.callbacks:
             each.validate_at = temperature
-
-    def self_test(self, loss: Callable[[], Any]) -> None:
-        """Prove of each that training reads it; see :meth:`ValueAttachment.self_test`."""
-        for each in self.attachments.values():
-            each.self_test(loss)
 
     def perturbed(self) -> Iterator[str]:
         """Hold one temperature after the other at others than its own, and yield its name at each."""

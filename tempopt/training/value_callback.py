@@ -14,10 +14,10 @@ from torch import nn
 
 from tempopt.attention.attach.checkpoints import VALUES
 from tempopt.attention.attach.values import Transform, ValueAttachment, attach_value
-from tempopt.training.callbacks import TemperatureCallback
+from tempopt.training.value_following import FollowValue
 
 
-class ValueCallback(TemperatureCallback):
+class ValueCallback(FollowValue):
     """Have one number of a LightningModule follow a temperature schedule over the steps of training.
 
     The number is the temperature of a loss, a sampler or a gate, as in ``criterion.temperature``. It is
@@ -47,7 +47,8 @@ class ValueCallback(TemperatureCallback):
         attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
 
     Raises:
-        AttachError: There is no such number in the module, or it cannot be written.
+        AttachError: There is no such number in the module, it cannot be written, or the code of the module
+            changes it in training, too.
         SpecError: A parameter is out of range, or the transform is not known.
     """
 
@@ -59,7 +60,6 @@ class ValueCallback(TemperatureCallback):
         validate_at: str = "final",
     ) -> None:
         super().__init__(validate_at=validate_at)
-        self.attachment: ValueAttachment | None = None
         self.path = path
         self.parameters = dict(parameters)
         self.transform = transform

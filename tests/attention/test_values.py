@@ -7,6 +7,7 @@ import math
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -313,6 +314,59 @@ def test_the_self_test_refuses_a_loss_that_tells_nothing(model: Model) -> None:
         attach_value(model, "criterion.temperature", {}, loss=another)
     with pytest.raises(AttachError, match=r"The loss returned no tensor"):
         attach_value(model, "criterion.temperature", {}, loss=lambda: None)
+
+
+def test_the_self_test_names_a_loss_that_is_no_number(model: Model) -> None:
+    with pytest.raises(AttachError) as caught:
+        attach_value(model, "criterion.tau", {}, loss=lambda: model(torch.full((4, 4), math.nan)))
+    assert str(caught.value) == (
+        "The loss of one batch or its gradient is NaN at the temperature 0.5, so it cannot be told whether "
+        '"criterion.tau" moves it. Give it weights and a batch that train.'
+    )
+
+
+def test_a_temperature_that_cancels_but_for_rounding_is_not_read(model: Model) -> None:
+    x = torch.randn(4, 4)
+
+    def cancelled() -> torch.Tensor:
+        return model.encoder(x) / model.criterion.temperature * model.criterion.temperature
+
+    def loss() -> torch.Tensor:
+        return model.losses[0](cancelled()) + cancelled().sum()
+
+    plain = cancelled()
+    model.criterion.temperature = 0.7
+    assert not torch.equal(cancelled(), plain)
+    with pytest.raises(
+        AttachError, match=r'but for rounding at the .*: nothing reads "criterion.temperature'
+    ):
+        attach_value(model, "criterion.temperature", {}, loss=loss)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_a_number_of_numpy_is_one_and_is_given_back_as_it_was(model: Model, kind: Any) -> None:
+    model.criterion.temperature = kind(0.5)
+    x = torch.randn(4, 4)
+    attachment = attach_value(model, "criterion.temperature", COSINE, loss=lambda: model(x))
+    attachment.set_progress(1.0)
+    assert model.criterion.temperature == pytest.approx(0.05)
+    attachment.detach()
+    assert type(model.criterion.temperature) is kind and model.criterion.temperature == kind(0.5)
+
+
+@pytest.mark.parametrize("table", [np.linspace(0.04, 0.07, 30), torch.linspace(0.04, 0.07, 30), [0.04] * 30])
+def test_a_table_of_temperatures_over_epochs_is_told_from_a_number(model: Model, table: Any) -> None:
+    model.criterion.temp_schedule = table
+    with pytest.raises(AttachError) as caught:
+        attach_value(model, "criterion.temp_schedule", {})
+    assert str(caught.value) == (
+        '"criterion.temp_schedule" is a table of 30 numbers, not one real number. What is read from a table '
+        "by step or epoch is a schedule of the module's own: have the module read one attribute in its "
+        "place, and give the path of that."
+    )
+    model.criterion.temp = 0.04
+    with pytest.raises(AttachError, match=r"reads a table by .* in its place \(criterion\.temp_schedule\)"):
+        attach_value(model, "criterion.temp", {}, loss=lambda: model(torch.ones(4, 4)))
 
 
 def test_codes_that_are_sampled_straight_through_move_by_their_gradient_alone() -> None:

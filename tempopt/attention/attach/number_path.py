@@ -9,8 +9,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -121,6 +123,12 @@ def find_number(model: nn.Module, path: str) -> Place:
 
 def _check(place: Place, model: nn.Module) -> None:
     held = place.held
+    if "schedule" in str(place.key) and (length := _length_of_table(held)):
+        raise AttachError(
+            f'"{place.path}" is a table of {length} numbers, not one real number. What is read from a table '
+            "by step or epoch is a schedule of the module's own: have the module read one attribute in its "
+            "place, and give the path of that."
+        )
     kind = _what_is_wrong(held)
     if kind:
         raise AttachError(
@@ -141,9 +149,29 @@ def _what_is_wrong(held: object) -> str:
         if not held.is_floating_point():
             return f"a tensor of {str(held.dtype).removeprefix('torch.')}"
         return ""
-    if isinstance(held, bool) or not isinstance(held, int | float):
+    if isinstance(held, bool) or not isinstance(held, Real):
         return f"{held!r:.80}" if held is None or isinstance(held, bool | str) else f"a {type(held).__name__}"
     return "" if math.isfinite(held) else repr(held)
+
+
+def _length_of_table(held: object) -> int:
+    """Return of how many numbers in a row something is, 0 if it is no such table."""
+    if isinstance(held, Tensor | np.ndarray):
+        return len(held) if held.ndim == 1 and len(held) > 1 else 0
+    if not isinstance(held, list | tuple) or len(held) < 2:
+        return 0
+    return 0 if any(_what_is_wrong(each) for each in held) else len(held)
+
+
+def tables_beside(place: Place) -> list[str]:
+    """Return paths of the tables beside a number whose names say that they are of its temperature."""
+    own = {**getattr(place.owner, "__dict__", {}), **getattr(place.owner, "_buffers", {})}
+    prefix = place.path.removesuffix(str(place.key))
+    return [
+        f"{prefix}{name}"
+        for name, held in own.items()
+        if name.startswith(str(place.key)) and _length_of_table(held)
+    ]
 
 
 def _key(owner: Any, part: str, path: str, model: nn.Module) -> str | int:
@@ -160,6 +188,8 @@ def _key(owner: Any, part: str, path: str, model: nn.Module) -> str | int:
         if hasattr(owner, part):
             return part
         known = [name for name in _names(owner) if not name.startswith("_")]
+        own = getattr(owner, "__dict__", {})
+        known = [name for name in known if not isinstance(own.get(name), bool | str)]
     there = f'"{path}"' if path else type(model).__name__
     close = unknown(f"name in {there}", part, known[:_MOST_NAMED] or ["none"])
     raise AttachError(f"{close} Give a path to a number, {_example(model)}.")

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.learning import require_gradients, taken_gradient
-from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
+from tempopt.attention.attach.number_path import Place, find_number, likely_numbers, tables_beside
 from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.outputs import nested_tensors
+from tempopt.attention.attach.outputs import close, nested_tensors
 from tempopt.attention.attach.unchanged import copy_back, same_randomness
 from tempopt.errors import AttachError, SpecError, unknown
 from tempopt.temperature import (
@@ -161,6 +161,35 @@ class ValueAttachment:
         if self._writes:
             self._place.write(self.stored(self.temperatures[0]))
 
+    def require_kept(self, *, as_found: bool) -> None:
+        """Refuse a model whose own code has changed the number since it was set.
+
+        Args:
+            as_found: Whether a number that is not learned has to stay at what was found, too, where that is
+                in force.
+
+        Raises:
+            AttachError: It is another number.
+        """
+        if not self._writes and (self._learned or not as_found):
+            return
+        self._require(self.stored(self.temperatures[0]) if self._writes else float(self._original))
+
+    def _require(self, due: float) -> None:
+        there = self._place.read()
+        tensor = self._place.tensor
+        if tensor is not None:
+            # as its precision rounds it
+            due = torch.tensor(due, dtype=tensor.dtype).item()
+        if there == due:
+            return
+        raise AttachError(
+            f'The code of {type(self._model).__name__} itself changes "{self.path}" in training: {due:.6g} '
+            f"was set, and {there:.6g} is there. Then neither a schedule nor the temperature as found is "
+            "what training reads. Take out what writes it: a schedule of the model's own, as in training_step "
+            "or on_train_batch_start, or a clamp that is narrower than the schedule."
+        )
+
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Hold the number at a temperature, whatever the plan says, until :meth:`use`.
 
@@ -221,7 +250,8 @@ class ValueAttachment:
                 nesting of sequences and mappings.
 
         Raises:
-            AttachError: Neither moves with the number, they are not the same twice, or there is no loss.
+            AttachError: Neither moves with the number but for rounding, the model overwrites it, they are not
+                the same twice, or there is no loss.
         """
         self._require_attached()
         before = self._place.read()
@@ -230,6 +260,11 @@ class ValueAttachment:
             plain = self._trained(loss)
             if not plain:
                 raise AttachError("The loss returned no tensor. Have it return the training loss.")
+            if any(bool(each.isnan().any()) for each in plain):
+                raise AttachError(
+                    f"The loss of one batch or its gradient is NaN at the temperature {own:.4g}, so it "
+                    f'cannot be told whether "{self.path}" moves it. Give it weights and a batch that train.'
+                )
             if not _equal(plain, self._trained(loss)):
                 raise AttachError(
                     "The loss of one batch is not the same twice, so it cannot be told whether "
@@ -237,15 +272,16 @@ class ValueAttachment:
                 )
             for factor in _PERTURBED:
                 self._place.write(self.stored(own * factor))
-                if not _equal(plain, self._trained(loss)):
+                if not close(plain, self._trained(loss)):
                     return
+                self._require(self.stored(own * factor))
         finally:
             self._place.write(before)
         raise AttachError(
-            f"The training loss and its gradient are the same at the temperature {own:.4g}, at a sixteenth "
-            f'of it and at sixteen times it: nothing reads "{self.path}" in training. It may have been '
-            "copied when the module was made, or be held between bounds. "
-            f"{_candidates(self._model, self.path)}"
+            f"The training loss and its gradient are the same but for rounding at the temperature {own:.4g}, "
+            f'at a sixteenth of it and at sixteen times it: nothing reads "{self.path}" in training. It may '
+            "have been copied when the module was made, or be held between bounds"
+            f"{_table_beside(self._place)}. {_candidates(self._model, self.path)}"
         )
 
     def _trained(self, loss: Callable[[], Any]) -> list[Tensor]:
@@ -338,8 +374,8 @@ def attach_value(
         if other._place.same_as(place):
             same = "" if other.path == path else f', which is the number at "{path}"'
             raise AttachError(
-                f'A schedule is on "{other.path}" already{same}. Change it with use() of the attachment that '
-                "was returned, or take it off with detach()."
+                f'A schedule is on "{other.path}" already{same}. One number has one schedule: give one of '
+                "them, or change that which is there with use() of the attachment that was returned."
             )
     attachment = ValueAttachment(model, place, transform)
     attachments.append(attachment)
@@ -385,6 +421,11 @@ def _plan(parameters: TemperatureParameters | Mapping[str, object], found: float
         load_schedule(str(schedule), where="schedule")
     whole = {"temperature_init": found, "warmup_start": found, **given}
     return TemperatureParameters.from_mapping(whole).plan(1)
+
+
+def _table_beside(place: Place) -> str:
+    tables = ", ".join(tables_beside(place))
+    return f", or training reads a table by step or epoch in its place ({tables})" if tables else ""
 
 
 def _candidates(model: nn.Module, path: str) -> str:

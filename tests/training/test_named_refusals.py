@@ -1,0 +1,183 @@
+"""What is said of a named temperature that a study cannot search, word for word."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tempopt.errors import AttachError, UsageError
+from tempopt.training.dry_run import rehearse
+from tempopt.training.run import Run
+from tempopt.workers.messages import Evaluation, RunRequest
+
+MOVING = {"named.schedule": "linear", "named.temperature_final": 0.2}
+CONTRAST = "contrast_modules.Contrast"
+MODULES = "self_tempering_modules"
+OWN = "criterion.temperature"
+NUMBERS = [
+    "criterion.temperature",
+    "criterion.logit_scale",
+    "criterion.tau",
+    "gate.temperature",
+    "gate.logit_scale",
+    "gate.tau",
+]
+
+
+@pytest.fixture
+def asked(request_for: Any) -> Any:
+    """Return a maker of requests for a module and the paths of its temperatures."""
+
+    def make(module: str, *paths: str, metric: str = "val_gap", **given: Any) -> RunRequest:
+        transform = given.pop("transform", "identity")
+        request: RunRequest = request_for(
+            metric=metric, evaluations=[Evaluation(name="test", on="test")], **given
+        )
+        program = dataclasses.replace(
+            request.program,
+            model={"class_path": module if "." in module else f"{MODULES}.{module}", "init_args": {}},
+            values={
+                name: {"value": path, "transform": transform, "as_found": None}
+                for name, path in zip(["named", "other"], paths, strict=False)
+            },
+        )
+        return dataclasses.replace(request, program=program)
+
+    return make
+
+
+def refused(request: RunRequest, channel: Any) -> str:
+    """Return what a dry run says that refuses a study."""
+    with pytest.raises(UsageError) as caught:
+        rehearse(dataclasses.replace(request, task="rehearse"), channel)
+    return str(caught.value)
+
+
+def not_read(path: str, tau: str) -> str:
+    """Return what is said of a number that training does not read."""
+    return (
+        f"The training loss and its gradient are the same but for rounding at the temperature {tau}, at a "
+        f'sixteenth of it and at sixteen times it: nothing reads "{path}" in training. It may have been '
+        "copied when the module was made, or be held between bounds. Other numbers of this model are "
+        f"{', '.join(each for each in NUMBERS if each != path)}."
+    )
+
+
+def changed(module: str, path: str, due: str, there: str) -> str:
+    """Return what is said of a number that the module writes itself."""
+    return (
+        f'The code of {module} itself changes "{path}" in training: {due} was set, and {there} is there. '
+        "Then neither a schedule nor the temperature as found is what training reads. Take out what writes it: "
+        "a schedule of the model's own, as in training_step or on_train_batch_start, or a clamp that is "
+        "narrower than the schedule."
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "path", "message"),
+    [
+        (
+            CONTRAST,
+            "criterion.temprature",
+            'Unknown name in "criterion" "temprature". Did you mean "temperature"? Known: logit_scale, tau, '
+            f"temperature, scale. Give a path to a number, such as {', '.join(NUMBERS)}.",
+        ),
+        (
+            CONTRAST,
+            "loss_function.temperature",
+            'Unknown name in Contrast "loss_function". Known: criterion, gate, one, other, lr, seen, '
+            f"validated, in_force, towers. Give a path to a number, such as {', '.join(NUMBERS)}.",
+        ),
+        (
+            CONTRAST,
+            "criterion.label",
+            "\"criterion.label\" is 'no number', not one real number. Give a path to one, such as "
+            f"{', '.join(NUMBERS)}.",
+        ),
+        (CONTRAST, "criterion.tau", not_read("criterion.tau", "0.5")),
+        ("ReadOnce", "temperature", not_read("temperature", "0.5")),
+        (
+            "Evaluated",
+            "calibration.temperature",
+            not_read("calibration.temperature", "2") + ' Validation reads it, for "val_gap" changes with it.',
+        ),
+    ],
+    ids=["misspelt", "no such part", "no number", "not read", "read once", "in validation alone"],
+)
+def test_a_path_that_is_no_temperature_of_the_training_is_refused(
+    asked: Any, listener: Any, module: str, path: str, message: str
+) -> None:
+    assert refused(asked(module, path), listener()) == f"temperatures.named.value: {message}"
+
+
+def test_two_names_of_one_number_are_refused(asked: Any, listener: Any) -> None:
+    said = refused(asked("Twice", OWN, "same.temperature"), listener())
+    assert said == (
+        'temperatures.other.value: A schedule is on "criterion.temperature" already, which is the number at '
+        '"same.temperature". One number has one schedule: give one of them, or change that which is there '
+        "with use() of the attachment that was returned."
+    )
+
+
+def test_a_metric_that_contains_the_temperature_is_refused(asked: Any, listener: Any) -> None:
+    said = refused(asked(CONTRAST, OWN, metric="val_loss"), listener())
+    first, _, rest = said.partition(": the same weights have ")
+    assert first == 'study.metric: "val_loss" changes with the temperature named alone'
+    numbers, _, rest = rest.partition(". It cannot")
+    one, other = map(float, numbers.split(" and "))
+    assert one != other
+    assert rest == (
+        " compare trainings at different temperatures. Give a metric that does not read the temperature, as "
+        "the accuracy or the rank of the match, or, if the temperature is part of what is deployed, write "
+        "study: {metric_reads_temperature: true}."
+    )
+
+
+@pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
+@pytest.mark.parametrize(
+    ("module", "path", "there"), [("InHook", OWN, "0.25"), ("InStep", "criterion.tau", "0.45")]
+)
+def test_a_module_that_writes_the_number_in_each_step_is_refused_by_the_dry_run(
+    asked: Any, listener: Any, module: str, path: str, there: str, parameters: dict[str, Any]
+) -> None:
+    said = refused(asked(module, path, parameters=parameters), listener())
+    assert said == changed(module, path, "0.2" if parameters else "0.5", there)
+
+
+@pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])
+def test_a_module_that_writes_the_number_in_later_epochs_ends_the_run(
+    asked: Any, listener: Any, parameters: dict[str, Any]
+) -> None:
+    request = asked("ByEpoch", OWN, parameters=parameters, trainer={"max_steps": 24})
+    # two steps of one epoch do not show it
+    assert rehearse(dataclasses.replace(request, task="rehearse"), listener()).state == "complete"
+    run = Run(request, listener())
+    with pytest.raises(AttachError) as caught:
+        run.execute()
+    last = run.values.attachments["named"].temperatures[0]
+    assert str(caught.value) == changed("ByEpoch", OWN, f"{last:.6g}", "0.4")
+    assert run.trainer.current_epoch == 1
+
+
+@pytest.mark.parametrize("final", [0.2, 0.05])
+def test_a_clamp_is_met_by_the_schedules_that_go_beyond_it(asked: Any, listener: Any, final: float) -> None:
+    def run(parameters: dict[str, Any]) -> Run:
+        given = asked("Clamped", "criterion.logit_scale", transform="log_inverse", parameters=parameters)
+        return Run(given, listener())
+
+    schedule = run(MOVING | {"named.temperature_final": final})
+    if final == 0.2:
+        assert schedule.execute().state == "complete"
+    else:
+        with pytest.raises(AttachError, match=r"and 2\.30258 is there\. Then .* clamp that is narrower"):
+            schedule.execute()
+    # as found it is learned, and clamped as it always was
+    assert run({}).execute().state == "complete"
+
+
+def test_layers_that_are_none_are_named_with_those_there_are(asked: Any, listener: Any) -> None:
+    request = asked("contrast_modules.Stock", OWN, attach={"layers": ["tower.*"]})
+    said = refused(request, listener())
+    assert '"tower.*"' in said and "attention" in said
