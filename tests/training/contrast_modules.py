@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -91,6 +94,16 @@ class Contrast(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 
+class AllUsed(Contrast):
+    """Has no parameter that its loss does not read, which ranks would wait for."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for each in (self.criterion, self.gate):
+            if each.reads != "logit_scale":
+                del each.logit_scale
+
+
 class Attending(TemperedModule):
     """Attention at a plan of its own, and a loss with a temperature beside it."""
 
@@ -135,3 +148,26 @@ class Stock(Contrast):
         """Return the similarity of each first half with each second half, of what attention makes of it."""
         x_NTE, label_N = batch
         return super().similarity((self.attention(x_NTE, x_NTE, x_NTE)[0], label_N))
+
+
+class RankRecorder(L.Callback):
+    """Writes down what each rank has after each batch, one line each.
+
+    Args:
+        folder: Where; a file for each rank.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        digest = hashlib.blake2b(digest_size=8)
+        state: dict[str, Tensor] = pl_module.state_dict()
+        for value in state.values():
+            digest.update(value.numpy().tobytes())
+        found: Any = pl_module
+        line = {"step": trainer.global_step, "seen": found.seen[-1], "state": digest.hexdigest()}
+        with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")

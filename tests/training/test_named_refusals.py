@@ -69,8 +69,8 @@ def changed(module: str, path: str, due: str, there: str) -> str:
     """Return what is said of a number that the module writes itself."""
     return (
         f'The code of {module} itself changes "{path}" in training: {due} was set, and {there} is there. '
-        "Then neither a schedule nor the temperature as found is what training reads. Take out what writes it: "
-        "a schedule of the model's own, as in training_step or on_train_batch_start, or a clamp that is "
+        "Then neither a schedule nor the temperature as found is what training reads. Take out what writes "
+        "it: a schedule of the model's own, as in training_step or on_train_batch_start, or a clamp that is "
         "narrower than the schedule."
     )
 

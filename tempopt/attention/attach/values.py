@@ -186,8 +186,8 @@ class ValueAttachment:
         raise AttachError(
             f'The code of {type(self._model).__name__} itself changes "{self.path}" in training: {due:.6g} '
             f"was set, and {there:.6g} is there. Then neither a schedule nor the temperature as found is "
-            "what training reads. Take out what writes it: a schedule of the model's own, as in training_step "
-            "or on_train_batch_start, or a clamp that is narrower than the schedule."
+            "what training reads. Take out what writes it: a schedule of the model's own, as in "
+            "training_step or on_train_batch_start, or a clamp that is narrower than the schedule."
         )
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:

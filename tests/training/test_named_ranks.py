@@ -1,0 +1,127 @@
+"""Ranks that train one run have its named temperatures alike, and nothing else of the training changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.workers.messages import Evaluation, Kept, RunRequest, Started
+from tempopt.workers.process import WorkerProcess
+from tests.training.test_ranks import ELSEWHERE, TICKETS, carry_out, finished, make, pair, results
+
+# fixtures are found by their names
+__all__ = ["make", "pair"]
+pytestmark = pytest.mark.long
+
+HERE = Path(__file__).parent
+WAYS = [("temperature", "identity"), ("tau", "identity"), ("logit_scale", "log_inverse")]
+LINEAR = {"schedule": "linear", "temperature_final": 0.1}
+STEPS = 24
+
+
+def expected(steps: int) -> list[float]:
+    return [0.5 + (0.1 - 0.5) * step / (steps - 1) for step in range(steps)]
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """Return what both ranks have written down, which is the same, and forget it."""
+    ranks = []
+    for rank in range(2):
+        path = folder / f"{rank}.jsonl"
+        ranks.append([json.loads(line) for line in path.read_text().splitlines()])
+        path.unlink()
+    assert ranks[0] == ranks[1]
+    return ranks[0]
+
+
+@pytest.fixture
+def two(request_for: Any, tmp_path: Path) -> Any:
+    """Return a maker of requests for two ranks whose loss has a temperature."""
+
+    def make(reads: str, transform: str, *, named: bool = True, **given: Any) -> RunRequest:
+        recorder = {"class_path": "contrast_modules.RankRecorder", "init_args": {"folder": str(tmp_path)}}
+        request: RunRequest = request_for(
+            metric="val_gap",
+            trainer={"devices": 2, "callbacks": [recorder]},
+            ticket=next(TICKETS),
+            data={"batch_size": 3},
+            folder=str(tmp_path / "logs"),
+            evaluations=[Evaluation(name="test", on="test")],
+            compared=not named,
+            **given,
+        )
+        value = {"value": f"criterion.{reads}", "transform": transform, "as_found": None}
+        model = {"class_path": "contrast_modules.AllUsed", "init_args": {"reads": reads}}
+        values = {"contrast": value} if named else {}
+        program = dataclasses.replace(request.program, model=model, values=values)
+        return dataclasses.replace(request, program=program)
+
+    return make
+
+
+@pytest.mark.parametrize(("reads", "transform"), WAYS)
+def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_resume(
+    pair: WorkerProcess, two: Any, tmp_path: Path, reads: str, transform: str
+) -> None:
+    schedule = {f"contrast.{name}": value for name, value in LINEAR.items()}
+    request = two(
+        reads, transform, parameters=schedule, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept")
+    )
+    assert finished(carry_out(pair, dataclasses.replace(request, task="rehearse"))).state == "complete"
+    recorded(tmp_path)
+    heard = carry_out(pair, request)
+    assert finished(heard).state == "complete"
+    lines = recorded(tmp_path)
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert [line["seen"][0] for line in lines] == pytest.approx(expected(STEPS), rel=1e-6)
+    assert {line["seen"][1] for line in lines} == {2.0}
+    middle = [m.saved for m in heard if isinstance(m, Kept) and 0 < m.saved.step < STEPS]
+    for each in middle[1:2]:
+        again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[each]))
+        assert [m.step for m in again if isinstance(m, Started)] == [each.step]
+        assert results(again) == results(heard)
+        assert recorded(tmp_path) == lines[each.step :]
+    assert len(middle) > 1
+
+
+@pytest.mark.parametrize(("reads", "transform"), WAYS)
+def test_as_found_two_ranks_train_to_the_same_bits_as_without_it(
+    pair: WorkerProcess, two: Any, tmp_path: Path, reads: str, transform: str
+) -> None:
+    plain = carry_out(pair, two(reads, transform, named=False))
+    expected = recorded(tmp_path)
+    found = carry_out(pair, two(reads, transform))
+    assert recorded(tmp_path) == expected
+    assert results(found) == results(plain)
+
+
+@pytest.mark.parametrize("reads", [reads for reads, _ in WAYS])
+def test_a_callback_in_plain_lightning_moves_both_ranks_and_as_found_changes_no_bit(
+    tmp_path: Path, reads: str
+) -> None:
+    def trained(schedule: dict[str, Any] | None) -> list[dict[str, Any]]:
+        alone = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+        path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+        command = [
+            sys.executable,
+            str(HERE / "value_under_ddp.py"),
+            str(tmp_path),
+            reads,
+            json.dumps(schedule),
+        ]
+        done = subprocess.run(command, env=alone | {"PYTHONPATH": path}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return recorded(tmp_path)
+
+    plain, as_found = trained(None), trained({})
+    assert as_found == plain
+    moved = trained(LINEAR)
+    assert [line["seen"][0] for line in moved] == pytest.approx(expected(12), rel=1e-6)
+    assert moved[1]["state"] != plain[1]["state"]
