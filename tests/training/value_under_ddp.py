@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from contrast_modules import AllUsed, RankRecorder
 from toy_modules import ToyData
@@ -16,16 +18,23 @@ from toy_modules import ToyData
 WAYS: dict[str, Any] = {"temperature": "identity", "tau": "identity", "logit_scale": "log_inverse"}
 
 
+def seed(number: int) -> None:
+    """Seed each of the generators that the data draw from."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)
+
+
 class Draw(L.Callback):
     """Seeds each step by its number and its rank."""
 
     def on_train_batch_start(self, trainer: L.Trainer, *given: Any) -> None:
-        torch.manual_seed(2 * trainer.global_step + trainer.global_rank)
+        seed(2 * trainer.global_step + trainer.global_rank)
 
 
 def train(folder: Path, reads: str, schedule: dict[str, Any] | None) -> None:
     """Train for 12 steps, and write down what each rank had."""
-    torch.manual_seed(3)
+    seed(3)
     callbacks: list[L.Callback] = [RankRecorder(folder), Draw()]
     if schedule is not None:
         from tempopt import ValueCallback
@@ -44,6 +53,9 @@ def train(folder: Path, reads: str, schedule: dict[str, Any] | None) -> None:
         enable_model_summary=False,
     )
     trainer.fit(AllUsed(reads=reads), ToyData(batch_size=3))
+    # the threads of a group that is left open end a process that leaves
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
