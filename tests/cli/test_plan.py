@@ -36,9 +36,9 @@ def test_it_says_how_many_runs_how_long_and_what_can_be_shown(
 ) -> None:
     assert cli.main(["plan", spec, "--workers", "2"]) == 0
     out = capsys.readouterr().out
-    # 9 searched, 8 to choose, 4 arms on 3 seeds: counted by hand in tests/forecast
+    # 9 searched, 12 to choose, 5 arms on 3 seeds: counted by hand in tests/forecast
     assert re.match(r"toy: 36 runs at most \(\d+ expected\): .* on 2 workers\n", out)
-    assert re.search(r"all +20 +\d+ +29", out)
+    assert re.search(r"all +20 +\d+ +36", out)
     # 0.5 s a step, 24 steps, 6 validations of 2 s
     assert "1 s to start, 24 steps of 500 ms, 6 validations of 2 s" in out
     assert "After three baseline runs the gain is known in units of val_loss." in " ".join(out.split())
