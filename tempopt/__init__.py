@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tempopt.attention.attach.attachment import attach as attach
     from tempopt.attention.attach.bake import bake as bake
     from tempopt.attention.attach.checkpoints import load_checkpoint as load_checkpoint
+    from tempopt.attention.attach.rows import RowsAttachment as RowsAttachment
+    from tempopt.attention.attach.rows import attach_rows as attach_rows
     from tempopt.attention.attach.values import ValueAttachment as ValueAttachment
     from tempopt.attention.attach.values import attach_value as attach_value
     from tempopt.errors import AttachError as AttachError
@@ -49,6 +51,7 @@ _HOME = {
     "Attachment": "tempopt.attention.attach.attachment",
     "EntropyControl": "tempopt.training.entropy_control",
     "LoadCallback": "tempopt.training.load_callback",
+    "RowsAttachment": "tempopt.attention.attach.rows",
     "SpecError": "tempopt.errors",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",
@@ -65,6 +68,7 @@ _HOME = {
     "ValueAttachment": "tempopt.attention.attach.values",
     "ValueCallback": "tempopt.training.value_callback",
     "attach": "tempopt.attention.attach.attachment",
+    "attach_rows": "tempopt.attention.attach.rows",
     "attach_value": "tempopt.attention.attach.values",
     "bake": "tempopt.attention.attach.bake",
     "compare": "tempopt.python.calls",

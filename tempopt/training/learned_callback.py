@@ -62,7 +62,7 @@ class LearnedTemperatureCallback(L.Callback):
     def names(self) -> list[str]:
         """The learned temperatures: the named ones by their names, attention's by the number of its layer."""
         return [
-            name or str(layer) for name, each in self._tempered.items() for layer in range(len(each.layers))
+            name or str(layer) for name, each in self._tempered.items() for layer in range(len(each.temperatures))
         ]
 
     @property
@@ -120,7 +120,7 @@ class LearnedTemperatureCallback(L.Callback):
         for name, each in self._tempered.items():
             own = each.log_gradients()
             if own is None:
-                found += [0.0] * len(each.layers)
+                found += [0.0] * len(each.temperatures)
                 continue
             self._reached.add(name)
             # a gradient scaler has put those of the module's parameters right already
@@ -135,7 +135,7 @@ class LearnedTemperatureCallback(L.Callback):
     def _write(self) -> None:
         taus = iter(self._logs.exp().clamp(LOWEST, HIGHEST).tolist())
         for each in self._tempered.values():
-            each.set_temperatures([next(taus) for _ in each.layers])
+            each.set_temperatures([next(taus) for _ in each.temperatures])
 
     def _note(self, step: int) -> None:
         self._path.append([step, *self._logs.exp().tolist()])

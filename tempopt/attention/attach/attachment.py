@@ -21,9 +21,9 @@ from tempopt.attention.attach.hf_interface import BINDING, check_deliverable
 from tempopt.attention.attach.hf_layers import RECIPE, InterfaceLayer, interface_layers, normalises_query
 from tempopt.attention.attach.marks import refuse_baked
 from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.projection import TemperedProjection, restore
+from tempopt.attention.attach.projection import TemperedProjection, factors_of, restore
 from tempopt.attention.attach.proof import UnfitError
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, query_rows
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers, QueryRows, query_rows
 from tempopt.attention.attach.self_check import Forward, self_test
 from tempopt.attention.attach.ways import INTERFACE, ROWS, ByInterface, ByQueryRows, Mechanism
 from tempopt.errors import AttachError, unknown
@@ -181,7 +181,7 @@ class Attachment:
     def detach(self) -> None:
         """Take the temperatures off: the model is bit for bit what it was without."""
         if self._mechanism.attached:
-            detach(self._model)
+            _take_off(self._model, named=False)
 
     def __enter__(self) -> Self:
         return self
@@ -311,7 +311,9 @@ def _attached(
         check_deliverable(found, wanted.plan(len(found)), entropy)
         attachment = Attachment(model, ByInterface(model, found), whole=whole)
     else:
-        attachment = Attachment(model, ByQueryRows(model, query_rows(model, layers)), whole=whole)
+        rows = query_rows(model, layers)
+        _refuse_named(rows)
+        attachment = Attachment(model, ByQueryRows(model, rows), whole=whole)
     try:
         attachment.use(parameters)
         if example == "auto":
@@ -342,9 +344,18 @@ def _test_on_own_inputs(model: nn.Module, attachment: Attachment) -> None:
 
 
 def detach(model: nn.Module) -> None:
-    """Take all temperatures off a model, as off one that was unpickled with them; its attachments end."""
+    """Take all temperatures off a model, as off one that was unpickled with them; its attachments end.
+
+    Those of :func:`tempopt.attach_rows` are taken off, too; numbers that :func:`tempopt.attach_value` has
+    written stay.
+    """
+    _take_off(model, named=True)
+
+
+def _take_off(model: nn.Module, *, named: bool) -> None:
     for module in model.modules():
-        if isinstance(module, TemperedProjection):
+        factors = factors_of(module)
+        if isinstance(module, TemperedProjection) and factors is not None and (named or not factors.named):
             restore(module)
         binding: Any = module.__dict__.pop(BINDING, None)
         if binding is not None and binding.interface.attached:
@@ -399,11 +410,21 @@ def _found(model: nn.Module, layers: Layers) -> list[InterfaceLayer]:
 
 def _refuse_attached(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, TemperedProjection) or BINDING in module.__dict__:
+        factors = factors_of(module)
+        if (factors is not None and not factors.named) or BINDING in module.__dict__:
             raise AttachError(
                 f'The model has a temperature attached already, on "{name}". Change it with use() of the '
                 "attachment that was returned, or take it off first: "
                 "tempopt.attention.attach.detach(model)."
+            )
+
+
+def _refuse_named(rows: Sequence[QueryRows]) -> None:
+    for each in (each for layer in rows for each in layer.every):
+        if factors_of(each.module) is not None:
+            raise AttachError(
+                f'"{each.name}" has a temperature of attach_rows already. Take that off with detach(), or '
+                "name other layers, as in layers=[...]."
             )
 
 

@@ -21,9 +21,10 @@ def bake(
     """Write the attached temperatures into the weights of a model, and take the attachment off.
 
     What makes the query is multiplied by 1/temperature: the rows of its projection, or weight and bias of the
-    norm behind it (QK-norm). Attached by ``query_rows``, the outputs are bit for bit what they were. By
-    ``attention_interface`` they are for powers of two, and else up to rounding. State dicts, checkpoints and
-    ``save_pretrained`` folders of the model then load in a process without tempopt.
+    norm behind it (QK-norm). So are the projections of :func:`tempopt.attach_rows`. Attached by
+    ``query_rows``, the outputs are bit for bit what they were. By ``attention_interface`` they are for powers
+    of two, and else up to rounding. State dicts, checkpoints and ``save_pretrained`` folders of the model
+    then load in a process without tempopt.
 
     The weights are marked, in state dicts as metadata and in configurations of transformers as
     ``tempopt_baked``, so that :func:`tempopt.attach` refuses them. To save the module as a whole
@@ -38,14 +39,14 @@ def bake(
             :func:`tempopt.attach` does; None goes by names alone. By query rows it is not needed.
 
     Returns:
-        The temperature by name of each layer.
+        The temperature by name of each layer or projection.
 
     Raises:
         AttachError: if no temperature is attached, or weights cannot hold it: length scaling and other
             normalisers than softmax, norms without a weight, shared, computed and quantised parameters. The
             message says what to do instead. The model is then as it was.
     """
-    changes = scalings(model, at=at, example=example)
+    changes = scalings(model, at=at, example=example, named=True)
     detach(model)
     write(changes)
     marked = {id(each.module): each for each in changes}

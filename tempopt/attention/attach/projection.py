@@ -1,4 +1,4 @@
-"""A projection whose query rows are multiplied by a factor whenever they are read.
+"""A projection whose rows are multiplied by a factor whenever they are read.
 
 The parameters themselves stay what and where they are: in name, order, value, state and optimizer. Which
 factor it is, and in which modules, is decided in ``tempopt.attention.attach.attachment``.
@@ -35,6 +35,7 @@ class Factors:
 
     Args:
         layers: The projections, first layer first.
+        named: Whether they are of a named temperature, and not of attention's.
 
     Attributes:
         values: The factor of each layer, as set.
@@ -43,7 +44,8 @@ class Factors:
         shapes: As of :func:`_shapes`, of each projection.
     """
 
-    def __init__(self, layers: Sequence[QueryRows]) -> None:
+    def __init__(self, layers: Sequence[QueryRows], *, named: bool = False) -> None:
+        self.named = named
         self.values: tuple[float, ...] = (1.0,) * len(layers)
         self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.attached = True
@@ -114,7 +116,7 @@ class Factors:
                 flat.copy_(values.to(flat.dtype).to(flat.device, non_blocking=True)[which])
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("values", "final", "attached", "shapes", "layer_of")
+        kept = ("named", "values", "final", "attached", "shapes", "layer_of")
         return {name: value for name, value in vars(self).items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -138,6 +140,12 @@ def _shapes(layer: QueryRows) -> dict[str, tuple[torch.Size, int]]:
 def _factor_place(device: torch.device, dtype: torch.dtype) -> Placement:
     """Return where the factor lies: narrow types are multiplied in float32, as by a Python number."""
     return device, torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def factors_of(module: nn.Module) -> Factors | None:
+    """Return what the rows of a module are multiplied by; None of one that no temperature is attached to."""
+    binding: Binding | None = module.__dict__.get(BINDING)
+    return None if binding is None else binding.factors
 
 
 def place_of(layer: QueryRows) -> Placement:
@@ -243,7 +251,7 @@ def _tempered_class(untempered_class: Any, names: tuple[str, ...]) -> type[Tempe
         "_tempered_names": names,
         "__module__": untempered_class.__module__,
     }
-    members["__doc__"] = f"{untempered_class.__qualname__} whose query rows are divided by a temperature."
+    members["__doc__"] = f"{untempered_class.__qualname__} whose rows are divided by a temperature."
     return type(f"Tempered{untempered_class.__name__}", (TemperedProjection, untempered_class), members)
 
 

@@ -175,10 +175,10 @@ def _unknown_projections(model: nn.Module, pattern: str) -> set[str]:
     names = [name for name, _ in model.named_modules() if name and fnmatchcase(name, pattern)]
     if not names:
         raise AttachError(f'Pattern "{pattern}" in layers matches no module. {_candidates(model)}')
-    projections = [name for name in names if _output_axis(model.get_submodule(name)) is not None]
+    projections = [name for name in names if output_axis(model.get_submodule(name)) is not None]
     if not projections:
         raise AttachError(
-            f'Pattern "{pattern}" in layers matches {_some(names)}, none of which is a projection '
+            f'Pattern "{pattern}" in layers matches {some_names(names)}, none of which is a projection '
             f"(nn.Linear, nn.Conv or a Conv1D as in transformers). {_candidates(model)}"
         )
     parents = Counter(name.rpartition(".")[0] for name in projections)
@@ -186,8 +186,8 @@ def _unknown_projections(model: nn.Module, pattern: str) -> set[str]:
     if count > 1:
         siblings = [name for name in projections if name.rpartition(".")[0] == parent]
         raise AttachError(
-            f'Pattern "{pattern}" in layers matches {count} projections side by side: {_some(siblings)}. '
-            "Only one of them makes the query: give a pattern that matches it alone."
+            f'Pattern "{pattern}" in layers matches {count} projections side by side: '
+            f"{some_names(siblings)}. Only one of them makes the query: give a pattern that matches it alone."
         )
     return set(projections)
 
@@ -214,7 +214,7 @@ def _beside(
     beside = []
     for child, module in attention.named_children():
         full = f"{place}.{child}".lstrip(".")
-        if full in found or _output_axis(module) is None or is_first_half(child):
+        if full in found or output_axis(module) is None or is_first_half(child):
             continue
         if child in MORE_PROJECTIONS:
             beside.append(_read(full, module, owners))
@@ -233,34 +233,35 @@ def _beside(
     return tuple(beside)
 
 
-def output_axes(model: nn.Module, name: str) -> dict[str, int]:
+def output_axes(model: nn.Module, name: str, *, otherwise: str = AS_TEMPERED_MODULE) -> dict[str, int]:
     """Return the parameters of a projection by name, each with its axis that runs over output features.
 
     Args:
         model: The model.
         name: Name of the projection in it.
+        otherwise: What a refusal advises besides.
 
     Raises:
         AttachError: if it is no projection, or rows of its parameters cannot be scaled.
     """
     module, owners = model.get_submodule(name), _owners(model)
-    axis = _output_axis(module)
+    axis = output_axis(module)
     if axis is None:
         raise AttachError(f'"{name}" is a {type(module).__name__}, which is no projection that is known.')
-    _check_whole(name, module)
+    _check_whole(name, module, otherwise)
     axes = {"weight": axis} | {rows.parameter: 0 for rows in _bias_rows(module, "bias", parts=1)}
     for parameter in axes:
-        _check_own(name, module, parameter, owners)
+        _check_own(name, module, parameter, owners, otherwise)
     return axes
 
 
-def check_own(model: nn.Module, name: str, parameter: str) -> None:
-    """Refuse a parameter that cannot be scaled for one module alone.
+def check_own(model: nn.Module, name: str, parameter: str, *, otherwise: str = AS_TEMPERED_MODULE) -> None:
+    """Refuse a parameter that cannot be scaled for one module alone; ``otherwise`` is advised besides.
 
     Raises:
         AttachError: if it is computed, quantised or shared.
     """
-    _check_own(name, model.get_submodule(name), parameter, _owners(model))
+    _check_own(name, model.get_submodule(name), parameter, _owners(model), otherwise)
 
 
 def is_packed(module: nn.Module) -> bool:
@@ -293,7 +294,7 @@ def _projection_rows(name: str, module: nn.Module) -> tuple[Rows, ...]:
             f'"{name}" holds query, key and value head by head, so its query is not one block of rows. '
             f"Split it into three projections, or {AS_TEMPERED_MODULE}."
         )
-    axis = _output_axis(module)
+    axis = output_axis(module)
     if axis is None:
         raise AttachError(
             f'"{name}" is a {type(module).__name__}; a temperature can be put on nn.Linear, nn.Conv, Conv1D '
@@ -332,7 +333,7 @@ def _widths(module: nn.Module, axis: int) -> tuple[int, int]:
     return weight.shape[axis], weight.shape[1 - axis]
 
 
-def _output_axis(module: nn.Module) -> int | None:
+def output_axis(module: nn.Module) -> int | None:
     """Return the weight's axis of output features, None if the module is no known kind of projection."""
     if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
         return 0
@@ -371,19 +372,25 @@ def _check_behind(model: nn.Module, name: str) -> None:
             )
 
 
-def _check_whole(name: str, module: nn.Module) -> None:
+def _check_whole(name: str, module: nn.Module, otherwise: str = AS_TEMPERED_MODULE) -> None:
     """Refuse a projection that adds something of its own to weight and bias, as a LoRA layer does."""
     own = {key for key, value in module._parameters.items() if value is not None} | set(module._modules)
     more = sorted(own - {"weight", "bias"} - _COMPUTED_FROM)
     if more:
         raise AttachError(
-            f'"{name}" ({type(module).__name__}) has more than a weight and a bias: {_some(more)}. What that '
-            "adds to the query would miss the temperature. Merge it into the weight first, or "
-            f"{AS_TEMPERED_MODULE}."
+            f'"{name}" ({type(module).__name__}) has more than a weight and a bias: {some_names(more)}. What '
+            "that adds to the output would miss the temperature. Merge it into the weight first, or "
+            f"{otherwise}."
         )
 
 
-def _check_own(name: str, module: nn.Module, parameter: str, owners: dict[int, list[str]]) -> None:
+def _check_own(
+    name: str,
+    module: nn.Module,
+    parameter: str,
+    owners: dict[int, list[str]],
+    otherwise: str = AS_TEMPERED_MODULE,
+) -> None:
     """Refuse a parameter that is computed, quantised or shared."""
     full = f"{name}.{parameter}".lstrip(".")
     if isinstance(module, torch.jit.ScriptModule):
@@ -393,7 +400,7 @@ def _check_own(name: str, module: nn.Module, parameter: str, owners: dict[int, l
             f'"{full}" is not a parameter but computed from others (a parametrization, weight_norm, '
             "spectral_norm or pruning). Make it one first, as with torch.nn.utils.parametrize."
             f'remove_parametrizations(module, "{parameter}", leave_parametrized=True), or '
-            f"{AS_TEMPERED_MODULE}."
+            f"{otherwise}."
         )
     value = _parameter(module, parameter)
     if not value.is_floating_point():
@@ -403,8 +410,8 @@ def _check_own(name: str, module: nn.Module, parameter: str, owners: dict[int, l
         )
     if len(owners[id(value)]) > 1:
         raise AttachError(
-            f'"{full}" is shared by {_some(owners[id(value)])}. A temperature baked into it would act in all '
-            f"of them. Give each its own parameter, or {AS_TEMPERED_MODULE}."
+            f'"{full}" is shared by {some_names(owners[id(value)])}. A temperature baked into it would act '
+            f"in all of them. Give each its own parameter, or {otherwise}."
         )
 
 
@@ -430,8 +437,8 @@ def _nothing_found(model: nn.Module) -> str:
         kind = type(model.get_submodule(others[0])).__name__
         return (
             f"No attention was found in {type(model).__name__}, so no temperature would act: "
-            f"{_some(others)} ({kind}) mix tokens without a softmax, as state spaces and linear attention "
-            "do, so there is nothing that a temperature divides."
+            f"{some_names(others)} ({kind}) mix tokens without a softmax, as state spaces and linear "
+            "attention do, so there is nothing that a temperature divides."
         )
     return (
         f"No attention was found in {type(model).__name__}, so no temperature would act: it has no "
@@ -443,21 +450,20 @@ def _nothing_found(model: nn.Module) -> str:
 
 def _candidates(model: nn.Module) -> str:
     """Return the advice on which patterns could be given, with the likeliest modules of this model."""
-    projections = [
-        name for name, module in model.named_modules() if name and _output_axis(module) is not None
-    ]
+    projections = [name for name, module in model.named_modules() if name and output_axis(module) is not None]
     if not projections:
         return f"The model has no projections at all: {AS_TEMPERED_MODULE}."
     likely = [name for name in projections if any(hint in name.lower() for hint in _HINTS)] or projections
     likely = [name for name in likely if not is_first_half(name)] or likely
     example = next((name for name in likely if says_query(name)), likely[0])
     return (
-        f"Candidates: {_some(likely)}. Give patterns of those that make the queries, as in "
+        f"Candidates: {some_names(likely)}. Give patterns of those that make the queries, as in "
         f'layers=["{example}"].'
     )
 
 
-def _some(names: Iterable[str]) -> str:
+def some_names(names: Iterable[str]) -> str:
+    """Return the first names of many, and how many more there are."""
     every = list(names)
     more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
     return ", ".join(every[:_SHOWN]) + more

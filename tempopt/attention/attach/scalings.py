@@ -19,7 +19,7 @@ from tempopt.attention.attach.hf_interface import BINDING as BY_INTERFACE
 from tempopt.attention.attach.hf_interface import Interface
 from tempopt.attention.attach.hf_layers import InterfaceLayer, config_of
 from tempopt.attention.attach.projection import BINDING as BY_ROWS
-from tempopt.attention.attach.projection import Binding, Factors, TemperedProjection
+from tempopt.attention.attach.projection import Binding, Factors, factors_of
 from tempopt.attention.attach.query_names import FUSED_NAMES, INTERLEAVED_NAMES, leaf, query_norm
 from tempopt.attention.attach.query_rows import QueryRows, check_own, output_axes, query_rows
 from tempopt.attention.attach.self_check import Forward, TemperedInterface, same_by_hand
@@ -95,7 +95,7 @@ class _Choices:
         return [each.at(inverse) for each in self.of[min(number, len(self.of) - 1)]]
 
 
-def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Scaling]:
+def scalings(model: nn.Module, *, at: At, example: Example = "auto", named: bool = False) -> list[Scaling]:
     """Return what the temperatures that are attached to a model make of its weights.
 
     Args:
@@ -103,11 +103,14 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Sca
         at: ``final`` for the temperatures at the end of the plan, ``current`` for those in force, or one for
             each layer.
         example: As for :func:`tempopt.attention.attach.bake.bake`.
+        named: Whether to look at those of :func:`tempopt.attach_rows`, too, and not at attention's alone.
 
     Raises:
         AttachError: if no temperature is attached, or weights cannot hold it.
     """
-    found = _by_rows(model, at)
+    found = _by_rows(model, at, named=False)
+    if named:
+        found += named_scalings(model, at=at)
     for interface, layers in _interfaces(model):
         _refuse_behind(interface)
         _refuse_part(len(layers), len(interface.values))
@@ -121,6 +124,15 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto") -> list[Sca
             "its arguments, which its checkpoints hold."
         )
     return found
+
+
+def named_scalings(model: nn.Module, *, at: At) -> list[Scaling]:
+    """Return what the temperatures of :func:`tempopt.attach_rows` make of the weights of a model.
+
+    Raises:
+        AttachError: if it has only a part of what one of them is attached to.
+    """
+    return _by_rows(model, at, named=True)
 
 
 def of_rows(rows: QueryRows, inverse: float) -> list[Scaling]:
@@ -166,11 +178,11 @@ def _inverse(at: At, held: Factors | Interface) -> Sequence[float]:
     return [1.0 / each for each in (held.final if at == "final" else at)]
 
 
-def _by_rows(model: nn.Module, at: At) -> list[Scaling]:
+def _by_rows(model: nn.Module, at: At, *, named: bool) -> list[Scaling]:
     bindings: list[tuple[nn.Module, Binding]] = [
         (module, module.__dict__[BY_ROWS])
         for module in model.modules()
-        if isinstance(module, TemperedProjection)
+        if (factors := factors_of(module)) is not None and factors.named == named
     ]
     every = {id(binding.factors): binding.factors for _, binding in bindings}
     _refuse_part(len(bindings), sum(len(factors.shapes) for factors in every.values()))

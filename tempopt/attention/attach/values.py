@@ -1,40 +1,32 @@
 """Puts a temperature schedule on one number of a model: the temperature of a loss, a sampler or a gate.
 
 The number is found by a dotted path. It is written where the model keeps it, and read by the model's own
-code, of which nothing is changed. Attention is attached to in ``attachment.py``.
+code, of which nothing is changed. The outputs of projections are attached to in ``rows.py``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.learning import require_gradients, taken_gradient
-from tempopt.attention.attach.number_path import Place, find_number, likely_numbers, tables_beside
-from tempopt.attention.attach.observers import Observe, check_temperatures
-from tempopt.attention.attach.outputs import close, nested_tensors
-from tempopt.attention.attach.unchanged import copy_back, same_randomness
-from tempopt.errors import AttachError, SpecError, unknown
-from tempopt.temperature import (
-    GROUPS,
-    NEUTRAL,
-    TEMPERATURE_PARAMETERS,
-    Constant,
-    EntropyParameters,
-    TemperatureParameters,
-    TemperaturePlan,
-    is_own,
-    is_own_number,
+from tempopt.attention.attach.named import (
+    NamedAttachment,
+    Trained,
+    equal,
+    not_the_same,
+    trained,
+    trained_twice,
 )
+from tempopt.attention.attach.number_path import Place, find_number, likely_numbers, tables_beside
+from tempopt.attention.attach.outputs import close
+from tempopt.errors import AttachError, SpecError, unknown
+from tempopt.temperature import TemperatureParameters
 from tempopt.temperature.ranges import HIGHEST, LOWEST, check_number
-from tempopt.workers.class_paths import load_schedule
 
 Transform = Literal["identity", "inverse", "log_inverse"]
 """How a model stores its temperature τ: as τ, as 1/τ, or as ln(1/τ), as CLIP's ``logit_scale`` does."""
@@ -55,8 +47,6 @@ _READ: dict[str, Callable[[float], float]] = {
     "inverse": lambda stored: 1.0 / stored,
     "log_inverse": lambda stored: math.exp(-stored),
 }
-VALUE_PARAMETERS = frozenset(GROUPS["schedule"] | GROUPS["level"])
-"""Names of the temperature parameters that a value can follow: those of a schedule."""
 
 # Codes that are sampled with the same noise change at large steps only.
 _PERTURBED = (1.5, 1 / 1.5, 16.0, 1 / 16.0)
@@ -64,7 +54,7 @@ _ATTACHED = "_tempopt_values"
 _NO_OTHER = "Give the path of the number that the loss reads in every forward."
 
 
-class ValueAttachment:
+class ValueAttachment(NamedAttachment):
     """A temperature schedule on one number of a model; :func:`attach_value` makes it.
 
     It has what :class:`tempopt.Attachment` has, so that one callback moves either of them. As a context
@@ -79,23 +69,15 @@ class ValueAttachment:
         entropy: No entropy term: there is no attention.
     """
 
-    plan: TemperaturePlan
-
     def __init__(self, model: nn.Module, place: Place, transform: Transform) -> None:
+        super().__init__(model, [place.path], _found(place, transform))
         self.path = place.path
-        self.layers: Sequence[str] = [place.path]
         self.transform = transform
-        self.progress = 0.0
-        self.entropy = EntropyParameters()
-        self._model = model
         self._place = place
         self._is_number = place.tensor is None
         self._original = place.held if self._is_number else place.read()
         self._learned = _is_learned(place.tensor)
-        self._own: tuple[float, ...] | None = None
-        self._writes = False
         self._learning = False
-        self.found = _found(place, transform)
 
     @property
     def attached(self) -> bool:
@@ -103,63 +85,23 @@ class ValueAttachment:
         return self in self._model.__dict__.get(_ATTACHED, ())
 
     @property
+    def called(self) -> str:
+        """What messages call the number."""
+        return f'"{self.path}"'
+
+    @property
     def final(self) -> float | None:
         """What the model holds at the end of the plan; None where nothing is written."""
-        return self.stored(self.plan.temperatures(1.0)[0]) if self._writes else None
+        return self.stored(self.last) if self._writes else None
 
     @property
     def tensor(self) -> Tensor | None:
         """The tensor that holds the number, None if a Python number does."""
         return self._place.tensor
 
-    @property
-    def temperatures(self) -> tuple[float, ...]:
-        """The temperature in force, as the only entry."""
-        return self.plan.temperatures(self.progress) if self._own is None else self._own
-
     def stored(self, temperature: float) -> float:
         """Return what the model holds at a temperature."""
         return _STORED[self.transform](temperature)
-
-    def use(self, parameters: TemperatureParameters | Mapping[str, object]) -> None:
-        """Change to another plan, at the same progress.
-
-        Args:
-            parameters: The plan. In a mapping, ``temperature_init`` and ``warmup_start`` that are left out
-                are the temperature that was found.
-
-        Raises:
-            AttachError: It was detached, or the parameters are about layers, lengths or attention.
-            SpecError: A parameter is out of range.
-        """
-        self.keep(_plan(parameters, self.found))
-
-    def keep(self, plan: TemperaturePlan) -> None:
-        """Change to a plan that is made already, at the same progress; AttachError if it was detached."""
-        self._require_attached()
-        self.plan = plan
-        self._own = None
-        schedule = self.plan.schedule
-        as_found = isinstance(schedule, Constant) and schedule.temperature_init == self.found
-        if as_found and self._writes:
-            self._restore()
-        self._writes = not as_found
-        if self._writes:
-            self._hold()
-        self.set_progress(self.progress)
-
-    def set_progress(self, progress: float) -> None:
-        """Write the temperature at ``progress`` in [0, 1]; at the temperature as found nothing is written.
-
-        To be called before a forward, not between a forward and its backward.
-
-        Raises:
-            AttachError: It was detached, or the number cannot be written any more.
-        """
-        self._require_attached()
-        self.progress = progress
-        if self._writes:
-            self._place.write(self.stored(self.temperatures[0]))
 
     def require_kept(self, *, as_found: bool) -> None:
         """Refuse a model whose own code has changed the number since it was set.
@@ -190,19 +132,6 @@ class ValueAttachment:
             "training_step or on_train_batch_start, or a clamp that is narrower than the schedule."
         )
 
-    def set_temperatures(self, temperatures: Sequence[float]) -> None:
-        """Hold the number at a temperature, whatever the plan says, until :meth:`use`.
-
-        Raises:
-            AttachError: It was detached.
-            SpecError: It is not one number from 1e-6 to 1e6.
-        """
-        self._require_attached()
-        self._own = check_temperatures(temperatures, 1)
-        self._writes = True
-        self._hold()
-        self.set_progress(self.progress)
-
     def learn(self) -> None:
         """Have backward passes leave the gradient of the temperature from now on.
 
@@ -230,13 +159,6 @@ class ValueAttachment:
             return None
         return [float(gradient) * _SLOPES[self.transform](self.temperatures[0])]
 
-    def observed(self, observe: Observe) -> AbstractContextManager[None]:
-        """Return a context in which nothing is shown: there is no attention."""
-        return contextlib.nullcontext()
-
-    def set_loss_scale(self, loss_scale: float) -> None:
-        """Do nothing: there is no entropy term."""
-
     def self_test(self, loss: Callable[[], Any]) -> None:
         """Prove that training reads the number: the loss of a batch, or its gradient, moves with it.
 
@@ -257,22 +179,17 @@ class ValueAttachment:
         before = self._place.read()
         own = self.temperatures[0] if self._writes else self.found
         try:
-            plain = self._trained(loss)
-            if not plain:
-                raise AttachError("The loss returned no tensor. Have it return the training loss.")
-            if any(bool(each.isnan().any()) for each in plain):
+            plain, again = trained_twice(lambda: self._trained(loss))
+            if any(bool(each.isnan().any()) for each in plain.all):
                 raise AttachError(
                     f"The loss of one batch or its gradient is NaN at the temperature {own:.4g}, so it "
                     f'cannot be told whether "{self.path}" moves it. Give it weights and a batch that train.'
                 )
-            if not _equal(plain, self._trained(loss)):
-                raise AttachError(
-                    "The loss of one batch is not the same twice, so it cannot be told whether "
-                    f'"{self.path}" moves it. Give it one fixed batch.'
-                )
+            if not equal(plain, again):
+                raise not_the_same(self.called)
             for factor in _PERTURBED:
                 self._place.write(self.stored(own * factor))
-                if not close(plain, self._trained(loss)):
+                if not close(plain.all, self._trained(loss).all):
                     return
                 self._require(self.stored(own * factor))
         finally:
@@ -284,20 +201,11 @@ class ValueAttachment:
             f"{_table_beside(self._place)}. {_candidates(self._model, self.path)}"
         )
 
-    def _trained(self, loss: Callable[[], Any]) -> list[Tensor]:
+    def _trained(self, loss: Callable[[], Any]) -> Trained:
         """Return the loss of a batch and its gradients, without those of the number itself."""
         own = self._place.tensor
         learned = [each for each in self._model.parameters() if each.requires_grad and each is not own]
-        devices = {each.device for each in self._model.parameters()}
-        # statistics that a forward adds to, as the centre of DINO, are buffers
-        with _buffers_kept(self._model), same_randomness(devices), torch.enable_grad():
-            found = list(nested_tensors(loss()))
-            losses = [each.sum() for each in found if each.requires_grad]
-            gradients: Sequence[Tensor | None] = ()
-            if losses and learned:
-                whole = torch.stack([each.double() for each in losses]).sum()
-                gradients = torch.autograd.grad(whole, learned, allow_unused=True)
-            return [each.detach().clone() for each in (*found, *gradients) if each is not None]
+        return trained(self._model, loss, learned)
 
     def detach(self) -> None:
         """Take the schedule off: the number is again what was found, and is learned if it was."""
@@ -305,11 +213,8 @@ class ValueAttachment:
             self._restore()
             self._model.__dict__[_ATTACHED].remove(self)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.detach()
+    def _write(self, temperature: float) -> None:
+        self._place.write(self.stored(temperature))
 
     def _hold(self) -> None:
         tensor = self._place.tensor
@@ -329,10 +234,6 @@ class ValueAttachment:
         if tensor is not None and tensor.requires_grad != self._learned:
             tensor.requires_grad_(self._learned)
             tensor.grad = None
-
-    def _require_attached(self) -> None:
-        if not self.attached:
-            raise AttachError(f'"{self.path}" was detached, so no temperature can be set. Attach it again.')
 
 
 def attach_value(
@@ -407,22 +308,6 @@ def _found(place: Place, transform: Transform) -> float:
     return temperature
 
 
-def _plan(parameters: TemperatureParameters | Mapping[str, object], found: float) -> TemperaturePlan:
-    given = dataclasses.asdict(parameters) if isinstance(parameters, TemperatureParameters) else parameters
-    for name, value in given.items():
-        if name not in TEMPERATURE_PARAMETERS:
-            raise AttachError(unknown("temperature parameter", name, sorted(VALUE_PARAMETERS)))
-        if name not in VALUE_PARAMETERS and not is_own_number(name) and value != NEUTRAL[name]:
-            raise AttachError(
-                f"{name}={value!r} is about layers, lengths or attention, and a value has none of them. Give "
-                f"{', '.join(sorted(VALUE_PARAMETERS))}."
-            )
-    if is_own(schedule := given.get("schedule")):
-        load_schedule(str(schedule), where="schedule")
-    whole = {"temperature_init": found, "warmup_start": found, **given}
-    return TemperatureParameters.from_mapping(whole).plan(1)
-
-
 def _table_beside(place: Place) -> str:
     tables = ", ".join(tables_beside(place))
     return f", or training reads a table by step or epoch in its place ({tables})" if tables else ""
@@ -431,20 +316,3 @@ def _table_beside(place: Place) -> str:
 def _candidates(model: nn.Module, path: str) -> str:
     others = [each for each in likely_numbers(model) if each != path]
     return f"Other numbers of this model are {', '.join(others)}." if others else _NO_OTHER
-
-
-@contextlib.contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    # a forward may write into a buffer, or put another one in its place
-    kept = [(module, dict(module._buffers)) for module in model.modules()]
-    values = [(each, each.detach().clone()) for each in model.buffers()]
-    try:
-        yield
-    finally:
-        for module, buffers in kept:
-            module._buffers.update(buffers)
-        copy_back(values)
-
-
-def _equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return len(some) == len(others) and all(map(torch.equal, some, others))
