@@ -62,7 +62,9 @@ class LearnedTemperatureCallback(L.Callback):
     def names(self) -> list[str]:
         """The learned temperatures: the named ones by their names, attention's by the number of its layer."""
         return [
-            name or str(layer) for name, each in self._tempered.items() for layer in range(len(each.temperatures))
+            name or str(layer)
+            for name, each in self._tempered.items()
+            for layer in range(len(each.temperatures))
         ]
 
     @property
