@@ -317,6 +317,8 @@ def _measurements(
         arms, own = arms_of(row), row.parameters or {}
         if not set(arms).isdisjoint(OBSERVED):
             yield from _entropies(world, row)
+        if "learned" in arms:
+            yield from _learned(world, row)
         for each in evaluations("confirm", arms, spec, winner or {}, own):
             if row.value is None:
                 continue
@@ -351,3 +353,17 @@ def _entropies(world: World, row: TicketRow) -> Iterator[Measurement]:
                     name=f"entropy/{layer}/{head}",
                     value=min(1.0, max(0.0, value)),
                 )
+
+
+def _learned(world: World, row: TicketRow) -> Iterator[Measurement]:
+    """Yield temperatures that go from 1 towards one of their own in each layer, a little apart by run."""
+    luck = random.Random(row.seed).gauss(0, 0.05)
+    for layer in range(world.layers):
+        for place in range(24):
+            progress = place / 23
+            yield Measurement(
+                ticket_id=row.id,
+                step=round(progress * STEPS),
+                name=f"learned/{layer}",
+                value=math.exp((-0.5 + 0.4 * layer + luck) * progress),
+            )
