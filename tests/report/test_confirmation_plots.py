@@ -34,6 +34,7 @@ def test_the_differences_are_those_of_the_pairs(confirmed: StudyResult) -> None:
         "inference only",
         "winner over inference only",
         "initialisation only",
+        "learned temperatures",
         "without schedule",
         "without level",
     ]

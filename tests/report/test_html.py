@@ -24,8 +24,8 @@ from tests.report.made_study import World, make
 
 SCRIPT = "<script>alert(1)</script>"
 SECTIONS = (
-    *("verdict", "confirmation", "inference", "schedule", "use", "history", "schedules", "landscape"),
-    *("importance", "entropy", "pruning", "cost", "reproduce"),
+    *("verdict", "confirmation", "inference", "schedule", "learned", "use", "history", "schedules"),
+    *("landscape", "importance", "entropy", "pruning", "cost", "reproduce"),
 )
 
 

@@ -74,7 +74,7 @@ def test_studies_are_told_with_verdict_and_what_to_do(served: Dashboard) -> None
     assert study["answer"] == "Gain shown"
     assert study["verdict"].startswith("val_accuracy is higher by")
     assert "tempopt export pairs" in study["todo"]
-    assert study["in_short"] == "train at a constant temperature"
+    assert study["in_short"] == "change the temperature at inference only"
 
 
 def test_a_study_without_a_page_has_its_state_and_how_far_it_is(tmp_path: Path) -> None:
