@@ -63,7 +63,8 @@ def rehearse(
         StudyFailed: The worker died over it.
     """
     started, finished = _checked(spec, worker, task, told)
-    return spec.with_found(finished.found, finished.not_learned), started
+    found = spec.with_found(finished.found, not_learned=finished.not_learned, evaluated=finished.evaluated)
+    return found, started
 
 
 def class_faults(request: RunRequest) -> str | None:

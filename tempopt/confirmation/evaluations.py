@@ -3,17 +3,29 @@
 Trained weights may do better at another temperature than the one they were trained with. That costs no
 training, so the models of the winner, of the baseline and of the winner's twin are all measured under the
 same plans: constants over the searched range and beyond, with and without length scaling, and the winner's.
+A plan of constants changes one temperature of the model, and leaves all others as the model was trained.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tempopt.records.rows import SAMPLED, Kind
 from tempopt.spec.domains import Choices, Range
-from tempopt.temperature import CREDITED, GROUPS, NORMALISATION, effective, is_neutral, split_name
+from tempopt.temperature import (
+    CREDITED,
+    GROUPS,
+    NORMALISATION,
+    as_found,
+    effective,
+    is_neutral,
+    join_name,
+    schedule_of,
+    split_name,
+)
 from tempopt.workers.messages import TIME_RATIO, Evaluation
 
 if TYPE_CHECKING:
@@ -26,7 +38,9 @@ OBSERVED = ("search", "baseline")
 WINNER = "winner"
 """Name of the winner's final plan among those of inference."""
 
-_AT_ONE = "constant=1"
+_CONSTANT = "constant"
+_SCALED = ",length_scaling="
+_AT_ONE = f"{_CONSTANT}=1"
 _RANGE = (0.25, 4.0)
 _BEYOND = 4.0
 _PLANS = 16
@@ -34,6 +48,31 @@ _FINEST = 0.5
 _PLAIN_SCALINGS = ("log_n", "clipped_log_n")
 
 On = Literal["validate", "test"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantPlan:
+    """A plan of inference that holds one temperature of a model: ``constant=0.5``, ``gate.constant=0.5``.
+
+    Args:
+        temperature: Which: attention's, the empty text, or the name of another.
+        tau: The temperature.
+        length_scaling: Name of the length scaling beside it, or ``none``.
+    """
+
+    temperature: str
+    tau: float
+    length_scaling: str
+
+    @classmethod
+    def of(cls, plan: str) -> Self | None:
+        """Return it from the name of a plan; None: it is no constant."""
+        before, equals, rest = plan.partition("=")
+        temperature, _, kind = before.rpartition(".")
+        if not equals or kind != _CONSTANT:
+            return None
+        tau, _, scaling = rest.partition(_SCALED)
+        return cls(temperature=temperature, tau=float(tau), length_scaling=scaling or "none")
 
 
 def dataloader(kind: Kind, spec: StudySpec) -> On:
@@ -62,24 +101,29 @@ def value_of(kind: Kind, spec: StudySpec, measured: Mapping[str, float]) -> floa
     return measured[counted(kind, spec)]
 
 
-def inference_constants(spec: StudySpec) -> list[float]:
-    """Return the constant temperatures of inference, ascending; 1 is not among them.
+def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
+    """Return the constant temperatures of inference, ascending; that of the baseline is not among them.
 
-    Powers of √2 from a quarter of the lowest searched temperature to four times the highest, farther apart
-    where that would be more than sixteen.
+    Powers of √2 times the baseline's temperature, from a quarter of the lowest that is searched to four times
+    the highest, farther apart where that would be more than sixteen.
+
+    Args:
+        spec: The study's spec.
+        temperature: Which temperature: attention's, the empty text, or the name of another.
     """
-    low, high = _searched(spec)
+    found = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
+    low, high = (each / found for each in _searched(spec, temperature))
     first, last = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
     first, last = min(first, 0.0), max(last, 0.0)
     step = max(_FINEST, math.ceil((last - first) / _PLANS / _FINEST) * _FINEST)
     powers = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
-    return [2.0 ** (power * step) for power in powers if power]
+    return [found * 2.0 ** (power * step) for power in powers if power]
 
 
-def _searched(spec: StudySpec) -> tuple[float, float]:
+def _searched(spec: StudySpec, temperature: str) -> tuple[float, float]:
     found: list[float] = []
     for name in ("temperature_init", "temperature_final", "warmup_start"):
-        match spec.search.get(name):
+        match spec.search.get(join_name(temperature, name)):
             case Range(low=low, high=high):
                 found += [float(low), float(high)]
             case Choices(choices=choices):
@@ -94,6 +138,19 @@ def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dic
         spec: The study's spec.
         winner: The winner's parameters; what its length scaling and its final temperatures are.
     """
+    own: dict[str, Any] = {}
+    plans: dict[str, dict[str, Any]] = {}
+    if spec.attends:
+        own |= {n: value for n, value in winner.items() if n in CREDITED and not split_name(n)[0]}
+        plans |= _of_attention(spec, winner)
+    for name in filter(None, spec.evaluated):
+        own |= {join_name(name, bare): value for bare, value in _final(winner, name).items()}
+        for tau in inference_constants(spec, name):
+            plans[f"{name}.{_CONSTANT}={tau:.4g}"] = {join_name(name, "temperature_init"): tau}
+    return {WINNER: own, **plans}
+
+
+def _of_attention(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     plans: dict[str, dict[str, Any]] = {}
     for label, scaling in _scalings(spec, winner).items():
         constants = sorted([*inference_constants(spec), 1.0])
@@ -101,10 +158,13 @@ def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dic
             # every other one, 1 among them: evaluations are not free where trainings are short
             constants = constants[constants.index(1.0) % 2 :: 2]
         for tau in constants:
-            name = f"constant={tau:.4g}{label}"
-            plans[name] = {"temperature_init": tau, **scaling}
-    own = {n: value for n, value in winner.items() if n in CREDITED and not split_name(n)[0]}
-    return {WINNER: own, **plans}
+            plans[f"{_CONSTANT}={tau:.4g}{label}"] = {"temperature_init": tau, **scaling}
+    return plans
+
+
+def _final(winner: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the schedule of a named temperature of the winner, of which inference reads the end."""
+    return schedule_of(winner, name) or {"temperature_init": as_found(winner)[name]}
 
 
 def _scalings(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -113,10 +173,10 @@ def _scalings(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str,
     if winner.get("length_scaling", "none") != "none":
         names = GROUPS["length_scaling"]
         own = {name: value for name, value in winner.items() if name in names}
-        found[f",length_scaling={winner['length_scaling']}"] = own
+        found[f"{_SCALED}{winner['length_scaling']}"] = own
     elif isinstance(searched := spec.search.get("length_scaling"), Choices):
         plain = [each for each in _PLAIN_SCALINGS if each in searched.choices]
-        found |= {f",length_scaling={each}": {"length_scaling": each} for each in plain[:1]}
+        found |= {f"{_SCALED}{each}": {"length_scaling": each} for each in plain[:1]}
     return found
 
 
@@ -151,7 +211,7 @@ def evaluations(
     ]
     if (
         spec.compare is not None
-        or not spec.attends
+        or not spec.evaluated
         or kind != "confirm"
         or not set(arms) & set(INFERENCE_ARMS)
     ):
@@ -162,16 +222,20 @@ def evaluations(
     plans = inference_plans(spec, winner)
     if is_neutral(own):
         # as it was trained
-        plans.pop(_AT_ONE)
+        plans.pop(_AT_ONE, None)
     kept = {name: value for name, value in own.items() if name in NORMALISATION}
     return measured + [
         # under some normalisers there is no temperature to speak of
         Evaluation(
             name=f"{loader}:{name}",
             on=loader,
-            temperature=effective({**plan, **kept}),
+            temperature=effective({**plan, **kept} if _of_attentions(plan) else plan),
             guards=guards if loader == on and "baseline" in arms else [],
         )
         for loader in loaders
         for name, plan in plans.items()
     ]
+
+
+def _of_attentions(plan: Mapping[str, Any]) -> bool:
+    return any(not split_name(name)[0] for name in plan)

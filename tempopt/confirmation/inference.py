@@ -79,14 +79,14 @@ class InferenceOnly:
 def inference_only(
     evidence: Evidence, measurements: Iterable[Measurement], total: Answer
 ) -> InferenceOnly | None:
-    """Return the answers about inference; None if there are none, as where attention has no temperature.
+    """Return the answers about inference; None if there are none, as where no evaluation reads a temperature.
 
     Args:
         evidence: The pairs of the verdict's round.
         measurements: What the confirm runs measured at their end.
         total: The winner's gain over τ = 1.
     """
-    if not evidence.spec.attends:
+    if not evidence.spec.evaluated:
         # what is evaluated does not read a temperature of the loss
         return None
     measured: dict[int, dict[str, float]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import Tuned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
 from tempopt.confirmation.widening import Widening, at_ends
@@ -81,7 +82,7 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
             f"{size(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
         )
     text = f"train {how}: {temperature_text(found.parameters)}."
-    if result.spec.attends:
+    if result.spec.evaluated:
         text += f" Evaluate {where}."
     if found.parameters == verdict.params:
         simpler = _passed_over(found) or " Nothing simpler is shown to do as well."
@@ -222,9 +223,14 @@ def best_of(tuned: Tuned) -> str:
 
 def choice_text(tuned: Tuned, confirmed_on: str) -> str:
     """Return the grid that a temperature at inference was chosen from, and the seeds that chose it."""
-    constants = [plan.removeprefix("constant=") for plan in tuned.curve if plan.startswith("constant=")]
-    levels = [float(each.partition(",")[0]) for each in constants]
-    scaling = ", with and without length scaling" if any("," in each for each in constants) else ""
+    constants = [each for each in map(ConstantPlan.of, tuned.curve) if each is not None]
+    grids = []
+    for name in dict.fromkeys(each.temperature for each in constants):
+        of = f" of {name}" if name else ""
+        levels = [each.tau for each in constants if each.temperature == name]
+        grids.append(f"a log-spaced grid of constants{of} from {min(levels):.4g} to {max(levels):.4g}")
+    scaled = any(each.length_scaling != "none" for each in constants)
+    scaling = ", with and without length scaling" if scaled else ""
     seeds = (
         "of these models"
         if confirmed_on == "test"
@@ -232,9 +238,7 @@ def choice_text(tuned: Tuned, confirmed_on: str) -> str:
     )
     return (
         f"{plan_text(tuned.plan)} has the best mean of {len(tuned.curve)} on the validation data {seeds}: "
-        f"a "
-        f"log-spaced grid of constants from {min(levels):.4g} to {max(levels):.4g}{scaling}, the winner's "
-        "final temperature, and the temperature of the training."
+        f"{', '.join(grids)}{scaling}, the winner's final temperature, and the temperature of the training."
     )
 
 

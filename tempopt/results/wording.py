@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tempopt.confirmation.evaluations import WINNER
+from tempopt.confirmation.evaluations import WINNER, ConstantPlan
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
@@ -133,9 +133,13 @@ def plan_text(plan: str) -> str:
     """Return what a plan of inference is called in a sentence."""
     if plan == AS_TRAINED:
         return "the temperature of the training"
-    if plan == WINNER:
+    constant = ConstantPlan.of(plan)
+    if constant is None:
+        assert plan == WINNER
         return "the winner's final temperature"
-    return "τ = " + plan.removeprefix("constant=").replace(",length_scaling=", " with length scaling ")
+    text = f"{constant.temperature or 'τ'} = {constant.tau:.4g}"
+    scaling = constant.length_scaling
+    return text if scaling == "none" else f"{text} with length scaling {scaling}"
 
 
 def share_text(share: Ratio | None, test: PairedTest) -> str:

@@ -58,8 +58,8 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
         del data["study"][name]
     del data["study"]["not_learned"]
     for each in data["temperatures"].values():
-        # what the module has is looked up where a person does not write it
-        del each["as_found"]
+        # what the module has, and reads, is looked up where a person does not write it
+        del each["as_found"], each["evaluated"]
     return data
 
 

@@ -190,9 +190,14 @@ class StudySpec(Section):
         """Whether runs with learned temperatures are confirmed beside the winner."""
         return self.study.learned and not self.study.not_learned and self.confirms and self.compare is None
 
-    def with_found(self, found: Mapping[str, float], not_learned: str | None = None) -> StudySpec:
+    @property
+    def evaluated(self) -> list[str]:
+        """The temperatures that the evaluation of a trained model reads; attention's is the empty text."""
+        return named.evaluated(self)
+
+    def with_found(self, found: Mapping[str, float], **others: Any) -> StudySpec:
         """Return the spec with what a dry run has found; arguments as for ``temperatures.with_found``."""
-        return self._with(named.with_found(self, found, not_learned), self._amendments)
+        return self._with(named.with_found(self, found, **others), self._amendments)
 
     @property
     def other_names(self) -> list[str]:

@@ -36,6 +36,8 @@ class TemperatureSection(Section):
             ln(1/τ).
         as_found: The temperature that the module has, which the baseline trains at; None: it is looked up
             before the study begins.
+        evaluated: Whether the metric reads it when a trained model is evaluated; None: it is looked up before
+            the study begins.
     """
 
     value: Annotated[str, Field(min_length=1, description="a path, as in criterion.temperature")]
@@ -47,6 +49,7 @@ class TemperatureSection(Section):
         float | None,
         Field(ge=LOWEST, le=HIGHEST, description=f"a number from {LOWEST:g} to {HIGHEST:g}, or null"),
     ] = None
+    evaluated: Annotated[bool | None, Field(description="true, false or null")] = None
 
 
 def with_attention(given: object) -> object:
@@ -159,18 +162,35 @@ def fixed(spec: StudySpec) -> dict[str, Any]:
     return flat_numbers(given) | found
 
 
-def with_found(spec: StudySpec, found: Mapping[str, float], not_learned: str | None) -> StudySpec:
+def evaluated(spec: StudySpec) -> list[str]:
+    """Return the temperatures that the evaluation of a trained model reads; attention's is the empty text."""
+    named = [name for name, each in spec.temperatures.items() if each.evaluated]
+    return [*([""] if spec.attends else []), *named]
+
+
+def with_found(
+    spec: StudySpec,
+    found: Mapping[str, float],
+    *,
+    not_learned: str | None = None,
+    evaluated: Collection[str] | None = None,
+) -> StudySpec:
     """Return a spec with what a dry run has found of its module, where it does not say it.
 
     Args:
         spec: The spec.
         found: The named temperatures that the module has.
         not_learned: Why they cannot be learned; None: they can, or it was not tried.
+        evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
     """
-    sections = {
-        name: each if each.as_found is not None else each.model_copy(update={"as_found": found.get(name)})
-        for name, each in spec.temperatures.items()
-    }
+    sections = {}
+    for name, each in spec.temperatures.items():
+        looked_up = {
+            "as_found": found.get(name),
+            "evaluated": None if evaluated is None else name in evaluated,
+        }
+        lacking = {key: value for key, value in looked_up.items() if getattr(each, key) is None}
+        sections[name] = each.model_copy(update=lacking)
     study = spec.study.model_copy(update={"not_learned": spec.study.not_learned or not_learned})
     return spec.model_copy(update={"temperatures": sections, "study": study})
 
@@ -178,4 +198,5 @@ def with_found(spec: StudySpec, found: Mapping[str, float], not_learned: str | N
 def begun_as(spec: StudySpec, stored: StudySpec) -> StudySpec:
     """Return a spec with what the dry run had found when the study was begun."""
     found = {name: each.as_found for name, each in stored.temperatures.items() if each.as_found is not None}
-    return spec.with_found(found, stored.study.not_learned)
+    read = [name for name, each in stored.temperatures.items() if each.evaluated]
+    return spec.with_found(found, not_learned=stored.study.not_learned, evaluated=read)

@@ -173,7 +173,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
             "The validation never ran. Give the data module a val_dataloader and the module a "
             f'validation_step that logs "{request.program.metric}".'
         )
-    _self_test(run, attended, stages)
+    read = _self_test(run, attended, stages)
     with keys_counted() as evaluated:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
@@ -181,7 +181,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         stages.over("evaluated as a confirming run")
     refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
-    finished = dataclasses.replace(finished, found=found)
+    finished = dataclasses.replace(finished, found=found, evaluated=read)
     _let_go(run)
     if baked.bake is not None:
         # that a temperature can be attached is known by now
@@ -202,17 +202,19 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     return finished
 
 
-def _self_test(run: Run, attended: set[int], stages: _Stages) -> None:
-    """Prove that each temperature acts."""
+def _self_test(run: Run, attended: set[int], stages: _Stages) -> list[str]:
+    """Prove that each temperature acts, and return the named ones that the metric reads in evaluation."""
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended)
     elif isinstance(run.tempered, Attachment):
         run.tempered.self_test(_loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
-    if run.values.attachments:
-        _require_read(run)
-        _require_comparable(run)
-        stages.over(f"tested the temperatures at {', '.join(run.values.paths)}")
+    if not run.values.attachments:
+        return []
+    _require_read(run)
+    read = _read_by_metric(run)
+    stages.over(f"tested the temperatures at {', '.join(run.values.paths)}")
+    return read
 
 
 def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
@@ -331,18 +333,25 @@ def _require_read(run: Run) -> None:
             raise AttachError(f"temperatures.{name}.value: {error}{metric if elsewhere else ''}") from error
 
 
-def _require_comparable(run: Run) -> None:
-    """Refuse a metric that moves with a temperature alone: it would compare temperatures, not models."""
-    if run.request.program.metric_reads_temperature:
-        return
-    metric = run.request.program.metric
+def _read_by_metric(run: Run) -> list[str]:
+    """Return the named temperatures with which the metric moves alone.
+
+    Raises:
+        SpecError: There is one, and the study does not say that it may: the metric would compare
+            temperatures, not models.
+    """
+    metric, found = run.request.program.metric, dict[str, None]()
     for name, plain, moved in _metric_moves(run):
+        if run.request.program.metric_reads_temperature:
+            found[name] = None
+            continue
         raise SpecError(
             f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
             f"{plain:.6g} and {moved:.6g}. It cannot compare trainings at different temperatures. Give a "
             "metric that does not read the temperature, as the accuracy or the rank of the match, or, if "
             "the temperature is part of what is deployed, write study: {metric_reads_temperature: true}."
         )
+    return list(found)
 
 
 def _metric_moves(run: Run) -> Iterator[tuple[str, float, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
@@ -79,6 +80,22 @@ class NamedValues:
         """Have validation run at the ``final`` temperatures or at the ``current`` ones."""
         for each in self.callbacks:
             each.validate_at = temperature
+
+    @contextlib.contextmanager
+    def other_plans(self, parameters: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+        """Have some of the temperatures follow other plans.
+
+        Args:
+            parameters: The temperature parameters of each, under their bare names, by its name.
+        """
+        kept = {name: self.attachments[name].plan for name in parameters}
+        try:
+            for name, own in parameters.items():
+                self.attachments[name].use(own)
+            yield
+        finally:
+            for name, plan in kept.items():
+                self.attachments[name].keep(plan)
 
     def perturbed(self) -> Iterator[str]:
         """Hold one temperature after the other at others than its own, and yield its name at each."""

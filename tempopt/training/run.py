@@ -19,7 +19,7 @@ from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError
-from tempopt.temperature import TemperatureParameters, not_learning
+from tempopt.temperature import TemperatureParameters, groups_of, not_learning
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
 from tempopt.training.build import build, other_way
@@ -487,8 +487,13 @@ class Run:
 
     @contextlib.contextmanager
     def _other_plan(self, temperature: dict[str, Any]) -> Iterator[None]:
-        self.tempered.use(TemperatureParameters.from_mapping(temperature))
+        groups = groups_of(temperature)
+        attention = groups.pop("")
+        if attention:
+            self.tempered.use(TemperatureParameters.from_mapping(attention))
         try:
-            yield
+            with self.values.other_plans(groups):
+                yield
         finally:
-            self.tempered.use(self._plan)
+            if attention:
+                self.tempered.use(self._plan)

@@ -346,6 +346,8 @@ class Finished:
             is plain data.
         times: What its parts take; None unless that was the task.
         found: Of a check: the named temperatures that the module has.
+        evaluated: Of a rehearsal: the named temperatures that the metric reads in evaluation; None if that
+            was not tried.
         not_learned: Of a rehearsal: why its temperatures cannot be learned; None if they can.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
@@ -366,6 +368,7 @@ class Finished:
     defaults: dict[str, Any] = field(default_factory=dict)
     times: Times | None = None
     found: dict[str, float] = field(default_factory=dict)
+    evaluated: list[str] | None = None
     not_learned: str | None = None
     log_lost: str | None = None
 

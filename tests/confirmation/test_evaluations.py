@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from tempopt.confirmation.evaluations import (
     INFERENCE_ARMS,
+    ConstantPlan,
     counted,
     evaluations,
     inference_constants,
     inference_plans,
 )
 from tempopt.temperature import TemperatureParameters
+from tests.specs import make
 
 TAU = {"temperature_init": {"low": 0.25, "high": 4.0}}
 WINNER = {"temperature_init": 2.0, "lr": 0.1}
@@ -169,3 +171,71 @@ def test_under_every_normaliser_the_plans_of_inference_are_plans(make_spec: Any)
             assert {plan.normaliser for plan in plans} == {own["normaliser"]}
             assert json.dumps([e.temperature for e in measured])
     assert math.isclose(plans[-1].temperature_init, inference_constants(spec)[-1])
+
+
+def test_a_named_temperature_that_evaluation_reads_is_tried_about_what_was_found() -> None:
+    named = {"value": "gate.tau", "as_found": 0.5}
+    space = {"gate.temperature_init": {"low": 0.125, "high": 0.5}, "lr": {"low": 0.1, "high": 1.0}}
+    read = {"temperatures": {"gate": {**named, "evaluated": True}}, "search": space}
+    spec = make(**read)
+    assert spec.evaluated == ["gate"]
+    constants = inference_constants(spec, "gate")
+    # from a quarter of the lowest to four times the highest, as found left out
+    assert constants[0] == 2**-5 and constants[-1] == 2.0 and 0.5 not in constants
+    assert constants == pytest.approx([2 ** (power / 2) for power in range(-10, 3) if power != -2])
+    winner = {
+        "gate.as_found": 0.5,
+        "gate.schedule": "linear",
+        "gate.temperature_init": 0.2,
+        "gate.temperature_final": 0.3,
+        "lr": 0.2,
+    }
+    plans = inference_plans(spec, winner)
+    assert plans.pop("winner") == {n: v for n, v in winner.items() if n not in ("lr", "gate.as_found")}
+    assert plans == {f"gate.constant={tau:.4g}": {"gate.temperature_init": tau} for tau in constants}
+    at_found = {**winner, "gate.schedule": "constant", "gate.temperature_init": 0.5}
+    assert inference_plans(spec, at_found)["winner"] == {"gate.temperature_init": 0.5}
+    asked = {each.name for each in evaluations("confirm", ("baseline",), spec, winner, at_found)}
+    assert {f"test:{plan}" for plan in plans} < asked
+    unread = make(**{**read, "temperatures": {"gate": {**named, "evaluated": False}}})
+    assert unread.evaluated == []
+    asked = {each.name for each in evaluations("confirm", ("baseline",), unread, winner, at_found)}
+    assert asked == {"test", "test_current"}
+
+
+def test_plans_of_attention_leave_a_named_temperature_as_trained_and_the_other_way_round() -> None:
+    spec = make(
+        attach={"layers": "auto"},
+        temperatures={"gate": {"value": "gate.tau", "as_found": 1.0, "evaluated": True}},
+        search={
+            "gate.temperature_init": {"low": 0.5, "high": 2.0},
+            "temperature_init": {"low": 0.5, "high": 2},
+        },
+    )
+    winner = {"gate.as_found": 1.0, "gate.temperature_init": 0.7, "temperature_init": 1.5}
+    plans = inference_plans(spec, winner)
+    assert plans["winner"] == {"temperature_init": 1.5, "gate.temperature_init": 0.7}
+    assert plans["constant=0.5"] == {"temperature_init": 0.5}
+    assert plans["gate.constant=0.5"] == {"gate.temperature_init": 0.5}
+    asked = evaluations("confirm", ("search",), spec, winner, {**winner, "normaliser": "sparsemax"})
+    found = {each.name: each.temperature for each in asked}
+    assert found["test:constant=0.5"] == {"temperature_init": 0.5, "normaliser": "sparsemax"}
+    # the attention of the run is not touched, its normaliser neither
+    assert found["test:gate.constant=0.5"] == {"gate.temperature_init": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ("constant=0.5", ("", 0.5, "none")),
+        ("constant=2,length_scaling=log_n", ("", 2.0, "log_n")),
+        ("gate.constant=0.01414", ("gate", 0.01414, "none")),
+        ("constant.constant=3", ("constant", 3.0, "none")),
+        ("winner", None),
+        ("as trained", None),
+    ],
+)
+def test_a_plan_of_a_constant_is_read_from_its_name(plan: str, expected: Any) -> None:
+    found = ConstantPlan.of(plan)
+    read = None if found is None else (found.temperature, found.tau, found.length_scaling)
+    assert read == expected

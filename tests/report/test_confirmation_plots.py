@@ -149,24 +149,24 @@ def test_each_temperature_at_inference_has_its_mean(tuned: StudyResult) -> None:
     ):
         assert found is not None
         models, runs = data.arms[arm], runs_of(tuned, "confirm", arm)
-        for scaling, points in models.curves.items():
+        for (name, scaling), points in models.curves.items():
+            assert not name
             label = "" if scaling == "none" else f",length_scaling={scaling}"
             for tau, value in points:
                 if (arm, scaling, tau) == ("baseline", "none", 1.0):
                     assert value == models.as_trained
                     continue
-                name = f"validate:constant={tau:.4g}{label}"
-                assert value == pytest.approx(fmean(tuned.measured[run.id][name][0][1] for run in runs))
+                plan = f"validate:constant={tau:.4g}{label}"
+                assert value == pytest.approx(fmean(tuned.measured[run.id][plan][0][1] for run in runs))
         own = fmean(tuned.measured[run.id]["validate"][0][1] for run in runs)
         assert models.as_trained == pytest.approx(own)
-        best = max(
-            models.as_trained, models.winners or 0.0, *(v for p in models.curves.values() for _, v in p)
-        )
+        winners = 0.0 if models.winners is None else models.winners[1]
+        best = max(models.as_trained, winners, *(v for p in models.curves.values() for _, v in p))
         assert models.picked[2] == best == found.curve[found.plan]
     assert data.arms["search"].winners is None and data.arms["baseline"].winners is not None
-    taus = [tau for tau, _ in data.arms["baseline"].curves["none"]]
+    taus = [tau for tau, _ in data.arms["baseline"].curves["", "none"]]
     assert 1.0 in taus and taus == sorted(taus)
-    assert set(data.arms["baseline"].curves) == {"none", "log_n"}
+    assert set(data.arms["baseline"].curves) == {("", "none"), ("", "log_n")}
     assert "What that gains is counted on the test data." in data.caption()
     assert "Dotted lines have length scaling as well (log_n)." in data.caption()
 

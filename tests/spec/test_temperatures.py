@@ -42,7 +42,12 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     (each,) = spec.temperatures.values()
     assert (each.value, each.transform, each.as_found) == ("criterion.logit_scale", "log_inverse", 1.0)
     assert spec.program().values == {
-        "contrast": {"value": "criterion.logit_scale", "transform": "log_inverse", "as_found": 1.0}
+        "contrast": {
+            "value": "criterion.logit_scale",
+            "transform": "log_inverse",
+            "as_found": 1.0,
+            "evaluated": None,
+        }
     }
     assert make().temperatures == {} and make().program().values == {}
     plain = named().temperatures["contrast"]

@@ -143,6 +143,25 @@ def test_a_metric_that_reads_the_temperature_ends_a_study_before_it_begins() -> 
 
 
 @pytest.mark.usefixtures("toy_folder")
+def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = named_spec(metric="val_loss", direction="minimize", metric_reads_temperature=True, trials=4)
+    result = search(spec, storage=URL, workers=1)
+    assert result.verdict is not None and result.spec.evaluated == ["contrast"]
+    found = result.verdict.inference_only
+    assert found is not None and found.plan.startswith("contrast.constant=")
+    curve = {plan: value for plan, value in found.baseline.curve.items() if plan.startswith("contrast.")}
+    # powers of two times 0.5 within 0.0125 and 8
+    assert len(curve) == 9 and min(curve, key=curve.__getitem__) == found.plan
+    assert main(["show", "toy", "--storage", URL]) == 0
+    shown = capsys.readouterr().out
+    tau = found.plan.removeprefix("contrast.constant=")
+    assert f"evaluated at contrast = {float(tau):.4g}" in shown
+    assert "a log-spaced grid of constants of contrast from 0.01562 to 8" in shown
+
+
+@pytest.mark.usefixtures("toy_folder")
 @pytest.mark.long
 def test_attention_and_a_named_temperature_are_searched_together() -> None:
     attention = {"temperature_init": {"low": 0.25, "high": 4.0}}

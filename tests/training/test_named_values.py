@@ -344,8 +344,34 @@ def test_a_metric_that_reads_the_temperature_is_refused_unless_that_is_meant(
     assert message.startswith('study.metric: "val_loss" changes with the temperature contrast alone')
     assert "metric_reads_temperature: true" in message
     meant = named(metric="val_loss", reads_temperature=True, task="rehearse", evaluations=TEST)
-    assert rehearse(meant, listener()).state == "complete"
-    assert rehearse(named(task="rehearse", evaluations=TEST), listener()).state == "complete"
+    assert rehearse(meant, listener()).evaluated == ["contrast"]
+    assert rehearse(named(task="rehearse", evaluations=TEST), listener()).evaluated == []
+
+
+def test_a_trained_model_is_evaluated_at_another_temperature_and_is_afterwards_at_its_own(
+    named: Named, listener: Any
+) -> None:
+    values = {"gate": {"value": "gate.temperature"}, "contrast": {"value": "criterion.temperature"}}
+    own = {name: value for name, value in LINEAR.items() if name != "contrast.as_found"}
+    plans = {
+        "own": None,
+        "gate": {"gate.temperature_init": 0.3},
+        "winner": {**own, "contrast.temperature_final": 0.7, "gate.temperature_init": 0.4},
+    }
+    asked = [Evaluation(name=name, on="test", temperature=plan) for name, plan in plans.items()]
+    given = named(values, metric="val_loss", reads_temperature=True, parameters=LINEAR, evaluations=asked)
+    run = Run(given, listener())
+    seen_NN: list[torch.Tensor] = []
+    similarity = run.module.similarity
+    run.module.similarity = lambda batch: seen_NN.append(similarity(batch)) or seen_NN[-1]
+    measured = run.execute().measurements
+    at = [(0.1, 2.0), (0.1, 0.3), (0.7, 0.4)]
+    assert validated(run)[-3:] == [pytest.approx(each) for each in at]
+    for name, taus, each in zip(plans, at, seen_NN[-3:], strict=True):
+        label = torch.arange(len(each))
+        losses = [torch.nn.functional.cross_entropy(each / tau, label) for tau in taus]
+        assert measured[name] == pytest.approx(float(losses[0] + 0.1 * losses[1]))
+    assert run.evaluate(asked[0])["val_loss"] == measured["own"]
 
 
 def test_the_second_temperature_is_named_where_the_metric_reads_that(named: Named, listener: Any) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from tempopt.confirmation.evaluations import WINNER as WINNERS_PLAN
+from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import AS_TRAINED, Tuned
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Cell, Table
 from tempopt.report.plots.style import BASELINE, GROUND, WINNER, figure, number, plain, temperature_axis
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import plan_text
-from tempopt.temperature import TemperatureParameters
+from tempopt.temperature import TemperatureParameters, neutral, own_parameters
 
-_CONSTANT = "constant="
-_SCALED = ",length_scaling="
 _NAMED = {"search": "winner", "baseline": "τ = 1"}
 _COLOURS = {"search": WINNER, "baseline": BASELINE}
 _LINES = ("solid", "dot", "dashdot")
@@ -31,17 +30,19 @@ class ModelsShown:
     """The models of one arm, evaluated at other temperatures than they were trained with.
 
     Args:
-        curves: Length scaling (``none``, or its name) to constant temperature and mean value, by temperature.
+        curves: Temperature (attention's is the empty text) and length scaling (``none``, or its name) to
+            constant temperature and mean value, by temperature.
         as_trained: Mean value at their own temperature.
-        own: The temperature that they were trained with at last.
-        winners: Mean value under the winner's final plan, None where that is their own.
+        own: The temperature that they were trained with at last, the first one where there are several.
+        winners: The winner's last temperature, the first one where there are several, and the mean value
+            under its final plan; None where that is their own.
         picked: What the picked plan is called, its temperature and its mean value.
     """
 
-    curves: Mapping[str, Points]
+    curves: Mapping[tuple[str, str], Points]
     as_trained: float
     own: float
-    winners: float | None
+    winners: tuple[float, float] | None
     picked: tuple[str, float, float]
 
 
@@ -53,14 +54,12 @@ class InferenceShown:
         metric: Name of the metric.
         direction: Which values are better.
         arms: Arm (``baseline``, ``search``) to its models.
-        last: The winner's last temperature.
         tested: Whether gains are counted on other data than the best temperature is picked on.
     """
 
     metric: str
     direction: str
     arms: Mapping[str, ModelsShown]
-    last: float
     tested: bool
 
     def caption(self) -> str:
@@ -69,7 +68,8 @@ class InferenceShown:
             "Trained models, evaluated at constant temperatures that they were not trained with: the mean on "
             "the validation data. Dashed: the same models as they were trained. A star is what was picked."
         )
-        scalings = sorted({name for models in self.arms.values() for name in models.curves} - {"none"})
+        shown = {each for models in self.arms.values() for each in models.curves}
+        scalings = sorted({scaling for _, scaling in shown} - {"none"})
         if scalings:
             text += f" Dotted lines have length scaling as well ({', '.join(scalings)})."
         for arm, models in self.arms.items():
@@ -92,76 +92,98 @@ class InferenceShown:
         for arm, models in self.arms.items():
             rows.append((_NAMED[arm], "as trained", None, models.as_trained))
             if models.winners is not None:
-                rows.append((_NAMED[arm], "the winner's final plan", None, models.winners))
-            for scaling, points in models.curves.items():
-                rows += [(_NAMED[arm], scaling, tau, value) for tau, value in points]
-        return Table(columns=("models", "length scaling", "τ", self.metric), rows=tuple(rows))
+                rows.append((_NAMED[arm], "the winner's final plan", None, models.winners[1]))
+            for (name, scaling), points in models.curves.items():
+                rows += [(_NAMED[arm], name or scaling, tau, value) for tau, value in points]
+        named = any(name for models in self.arms.values() for name, _ in models.curves)
+        what = "temperature or length scaling" if named else "length scaling"
+        return Table(columns=("models", what, "τ", self.metric), rows=tuple(rows))
 
 
 def inference_data(result: StudyResult) -> InferenceShown:
     """Return what the models of baseline and winner are worth at each temperature.
 
     Raises:
-        NothingToPlot: Nothing is confirmed, or no model was evaluated at another temperature, as where only
-            named temperatures are searched.
+        NothingToPlot: Nothing is confirmed, or no model was evaluated at another temperature, as where no
+            evaluation reads those that are searched.
     """
     verdict = result.verdict
-    if not result.spec.attends:
+    if not result.spec.evaluated:
         raise NothingToPlot("Not applicable: no temperature that an evaluation is known to read is searched.")
     if verdict is None or verdict.inference_only is None:
         raise NothingToPlot("No confirmed model has been evaluated at other temperatures yet.")
-    last = _last(verdict.params)
-    found = {"baseline": _models(verdict.inference_only.baseline, 1.0, last)}
+    names = result.spec.evaluated
+    one = neutral(verdict.params)
+    found = {"baseline": _models(verdict.inference_only.baseline, _lasts(one, names), verdict.params)}
     if verdict.inference_only.winner is not None and not verdict.at_one:
-        found["search"] = _models(verdict.inference_only.winner, last, None)
+        found["search"] = _models(verdict.inference_only.winner, _lasts(verdict.params, names), None)
     return InferenceShown(
         metric=result.metric,
         direction=result.direction,
         arms=found,
-        last=last,
         tested=result.spec.study.confirm_on == "test",
     )
 
 
-def _last(parameters: Mapping[str, object]) -> float:
-    return TemperatureParameters.from_mapping(parameters).plan(1).schedule(1.0)
+def _lasts(parameters: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
+    """Return the last temperature of a training by name."""
+    plans = {name: TemperatureParameters.from_mapping(own_parameters(parameters, name)) for name in names}
+    return {name: plan.plan(1).schedule(1.0) for name, plan in plans.items()}
 
 
-def _models(tuned: Tuned, own: float, winners: float | None) -> ModelsShown:
-    curves: dict[str, list[tuple[float, float]]] = {}
-    where = {AS_TRAINED: own, WINNERS_PLAN: own if winners is None else winners}
-    for plan, value in tuned.curve.items():
-        if plan.startswith(_CONSTANT):
-            tau, _, scaling = plan.removeprefix(_CONSTANT).partition(_SCALED)
-            where[plan] = float(tau)
-            curves.setdefault(scaling or "none", []).append((float(tau), value))
+def _models(tuned: Tuned, own: Mapping[str, float], winner: Mapping[str, object] | None) -> ModelsShown:
+    """Return the models of one arm.
+
+    Args:
+        tuned: What they reach at each temperature.
+        own: The last temperatures of their training, by name.
+        winner: The winner's parameters, None for the winner's own models.
+    """
+    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
     as_trained = tuned.curve[AS_TRAINED]
-    if own == 1.0 and "none" in curves:
-        # the grid has all but this
-        curves["none"].append((own, as_trained))
+    for plan, value in tuned.curve.items():
+        constant = ConstantPlan.of(plan)
+        if constant is not None:
+            curve = curves.setdefault((constant.temperature, constant.length_scaling), [])
+            curve.append((constant.tau, value))
+    first = next(iter(own.values()))
+    winners = None
+    if winner is not None:
+        # the grid has all but what the baseline was trained at
+        for name in own:
+            if (name, "none") in curves:
+                curves[name, "none"].append((own[name], as_trained))
+        if WINNERS_PLAN in tuned.curve:
+            winners = (next(iter(_lasts(winner, list(own)).values())), tuned.curve[WINNERS_PLAN])
+    picked = ConstantPlan.of(tuned.plan)
+    where = first if picked is None else picked.tau
+    if tuned.plan == WINNERS_PLAN and winners is not None:
+        where = winners[0]
     return ModelsShown(
         curves={name: tuple(sorted(points)) for name, points in curves.items()},
         as_trained=as_trained,
-        own=own,
-        winners=None if winners is None else tuned.curve.get(WINNERS_PLAN),
-        picked=(tuned.plan, where[tuned.plan], tuned.curve[tuned.plan]),
+        own=first,
+        winners=winners,
+        picked=(tuned.plan, where, tuned.curve[tuned.plan]),
     )
 
 
 def plot_inference(data: InferenceShown) -> go.Figure:
     """Return a line of value over temperature for each arm, its own value as a dashed one."""
     taus = [tau for models in data.arms.values() for points in models.curves.values() for tau, _ in points]
-    shown = [*taus, data.last, 1.0]
+    for models in data.arms.values():
+        taus += [models.own, *(() if models.winners is None else models.winners[:1])]
+    shown = taus
     made = figure(x="τ at inference", y=data.metric, height=400)
     ends = [min(shown), max(shown)]
     for arm, models in data.arms.items():
         made.add_trace(_reference(arm, models, ends))
-        for place, (scaling, points) in enumerate(models.curves.items()):
-            made.add_trace(_line(arm, scaling, points, _LINES[place % len(_LINES)]))
+        for place, (curve, points) in enumerate(models.curves.items()):
+            made.add_trace(_line(arm, curve, points, _LINES[place % len(_LINES)]))
     for arm, models in data.arms.items():
         if models.winners is not None:
             said = plan_text(WINNERS_PLAN)
-            made.add_trace(_mark(arm, data.last, models.winners, said, "diamond-open", 10))
+            made.add_trace(_mark(arm, *models.winners, said, "diamond-open", 10))
         name, tau, value = models.picked
         made.add_trace(_mark(arm, tau, value, f"picked: {plan_text(name)}", "star", 15))
     made.update_xaxes(**temperature_axis(shown))
@@ -180,10 +202,11 @@ def _reference(arm: str, models: ModelsShown, ends: list[float]) -> go.Scatter:
     )
 
 
-def _line(arm: str, scaling: str, points: Points, dash: str) -> go.Scatter:
+def _line(arm: str, curve: tuple[str, str], points: Points, dash: str) -> go.Scatter:
+    temperature, scaling = curve
     name = f"{'winner' if arm == 'search' else 'trained at τ = 1'}"
-    if scaling != "none":
-        name += f", {plain(scaling)}"
+    if temperature or scaling != "none":
+        name += f", {plain(temperature or scaling)}"
     return go.Scatter(
         x=[tau for tau, _ in points],
         y=[value if math.isfinite(value) else None for _, value in points],
@@ -191,7 +214,7 @@ def _line(arm: str, scaling: str, points: Points, dash: str) -> go.Scatter:
         line={"color": _COLOURS[arm], "width": 2, "dash": dash},
         marker={"color": _COLOURS[arm], "size": 5},
         name=name,
-        hovertemplate=f"{name}, evaluated at τ = %{{x:.4g}}: %{{y:.4g}}<extra></extra>",
+        hovertemplate=f"{name}, evaluated at {temperature or 'τ'} = %{{x:.4g}}: %{{y:.4g}}<extra></extra>",
     )
 
 
