@@ -29,6 +29,7 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     ParameterNames,
     effective,
+    groups_of,
     same_training,
     schedule_of,
     split_name,
@@ -110,10 +111,10 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
         notes.append("tempopt.ValueCallback sets a temperature of the module, so training needs tempopt.")
     if wanted.weights is not None:
         notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
-    if wanted.at_inference is not None and attaching is None:
+    if (own := _of_attention(wanted.at_inference)) is not None and attaching is None:
         notes += [
             "Once the model is trained, evaluate it at another temperature than it was trained with:",
-            f"  {parameters_text(wanted.at_inference)}",
+            f"  {parameters_text(own)}",
             "The Python script (--format python) does that, too.",
         ]
     text: str = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
@@ -154,9 +155,9 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     body.append(f"trainer.{'fit' if wanted.weights is None else 'validate'}({given})")
     if wanted.at_inference is not None:
         body.append("# evaluate, and serve, at another temperature than the model was trained with")
-        if attaching is None:
+        if attaching is None and (own := _of_attention(wanted.at_inference)) is not None:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
-            body.append(f"model.use({parameters}.from_mapping({wanted.at_inference!r}))")
+            body.append(f"model.use({parameters}.from_mapping({own!r}))")
         body.append(f"trainer.validate({given})")
     body += _saving(result, wanted, attaching, code)
     return _comment([*wanted.header, *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
@@ -167,11 +168,17 @@ def _attaching(
 ) -> dict[str, Any] | None:
     """Return the arguments of the callback that attaches, None if nothing is to be attached."""
     how = result.spec.attach
+    at_inference = _of_attention(at_inference)
     if how is None or not (plan or at_inference):
         return None
     given: dict[str, Any] = {"parameters": dict(plan), "layers": how.layers, "way": how.way}
     given["validate_at"] = result.spec.study.validate_at
-    return given if at_inference is None else {**given, "at_inference": dict(at_inference)}
+    return given if at_inference is None else {**given, "at_inference": at_inference}
+
+
+def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what of a plan of inference is attention's; None if nothing is."""
+    return groups_of(at_inference or {})[""] or None
 
 
 def _callbacks(
@@ -185,7 +192,8 @@ def _callbacks(
         found.append({"class_path": _CALLBACK, "init_args": dict(attaching)})
     for name, value in result.spec.temperatures.items():
         schedule = schedule_of(wanted.parameters, name)
-        if not schedule:
+        at_inference = groups_of(wanted.at_inference or {}).get(name)
+        if not schedule and at_inference is None:
             # what changes nothing need not be set
             continue
         arguments = {
@@ -194,6 +202,8 @@ def _callbacks(
             "transform": value.transform,
         }
         arguments["validate_at"] = result.spec.study.validate_at
+        if at_inference is not None:
+            arguments["at_inference"] = at_inference["temperature_init"]
         found.append({"class_path": _VALUE, "init_args": arguments})
     return found
 

@@ -42,6 +42,8 @@ class ValueCallback(FollowValue):
             ln(1/τ).
         validate_at: ``final``: validation, testing and prediction run at the plan's last temperature, and
             checkpoints hold it; ``current``: at that which training has reached.
+        at_inference: Another temperature for ``validate``, ``test`` and ``predict`` of the Trainer and for
+            its checkpoints; None for the same.
 
     Attributes:
         attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
@@ -58,12 +60,15 @@ class ValueCallback(FollowValue):
         parameters: dict[str, Any],
         transform: Transform = "identity",
         validate_at: str = "final",
+        at_inference: float | None = None,
     ) -> None:
         super().__init__(validate_at=validate_at)
         self.path = path
         self.parameters = dict(parameters)
         self.transform = transform
+        self.at_inference = at_inference
         self._module: L.LightningModule | None = None
+        self._trained: float | None = None
 
     @property
     def state_key(self) -> str:
@@ -74,12 +79,42 @@ class ValueCallback(FollowValue):
         """Attach the schedule to the number."""
         if self._module is not pl_module:
             self._attach(pl_module)
+        if self.at_inference is not None and self.attachment is not None and self.attachment.attached:
+            self.attachment.use(self.parameters if stage == "fit" else self._evaluated)
+            self._put_trained(stage)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave the number at the temperature of evaluation."""
         attachment = self.attachment
-        if attachment is not None and attachment.attached and self.validate_at == "final":
+        if attachment is None or not attachment.attached:
+            return
+        if self.at_inference is not None:
+            if stage == "fit":
+                self._trained = attachment.read()
+            attachment.use(self._evaluated)
+        if self.at_inference is not None or self.validate_at == "final":
             attachment.set_progress(1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the module holds in training, where its checkpoints hold another temperature."""
+        attachment = self.attachment
+        if self.at_inference is None or attachment is None or not attachment.attached:
+            return {}
+        return {"trained": attachment.read()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Have the module hold what it held in the training that is resumed."""
+        self._trained = state_dict.get("trained")
+        self._put_trained("fit")
+
+    def _put_trained(self, stage: str) -> None:
+        attachment = self.attachment
+        if stage == "fit" and self._trained is not None and attachment is not None:
+            attachment.put(self._trained)
+
+    @property
+    def _evaluated(self) -> dict[str, Any]:
+        return {"temperature_init": self.at_inference}
 
     def _attach(self, module: L.LightningModule) -> None:
         attachment = attach_value(module, self.path, self.parameters, transform=self.transform)
@@ -92,10 +127,16 @@ class ValueCallback(FollowValue):
         own(checkpoint)
         attachment, module = self.attachment, self._module
         assert attachment is not None and module is not None
-        if not attachment.attached or attachment.final is None:
+        if not attachment.attached:
             return
-        current = self.validate_at == "current"
-        number = attachment.stored(attachment.temperatures[0]) if current else attachment.final
+        if self.at_inference is not None:
+            number: float | None = attachment.stored(self.at_inference)
+        elif self.validate_at == "final" or attachment.final is None:
+            number = attachment.final
+        else:
+            number = attachment.stored(attachment.temperatures[0])
+        if number is None:
+            return
         names = _names_of(module, attachment)
         state = checkpoint["state_dict"]
         if names and all(name in state for name in names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -144,8 +145,9 @@ def test_a_metric_that_reads_the_temperature_ends_a_study_before_it_begins() -> 
 
 @pytest.mark.usefixtures("toy_folder")
 def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(str(TOYS))
     spec = named_spec(metric="val_loss", direction="minimize", metric_reads_temperature=True, trials=4)
     result = search(spec, storage=URL, workers=1)
     assert result.verdict is not None and result.spec.evaluated == ["contrast"]
@@ -159,6 +161,17 @@ def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     tau = found.plan.removeprefix("contrast.constant=")
     assert f"evaluated at contrast = {float(tau):.4g}" in shown
     assert "a log-spaced grid of constants of contrast from 0.01562 to 8" in shown
+    # a winner whose models are better at another temperature is exported so
+    advice = result.verdict.recommendation
+    assert advice is not None
+    both = dataclasses.replace(
+        advice, now="train_with_schedule", at_inference={"contrast.temperature_init": 0.25}
+    )
+    verdict = dataclasses.replace(result.verdict, recommendation=both)
+    Path("exported.py").write_text(to_python(dataclasses.replace(result, verdict=verdict)))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        ran = runpy.run_path("exported.py")
+    assert ran["model"].validated[-1] == (0.25, 2.0) and ran["model"].seen[0] != (0.25, 2.0)
 
 
 @pytest.mark.usefixtures("toy_folder")

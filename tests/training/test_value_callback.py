@@ -98,6 +98,13 @@ def assert_equal(one: Contrast, other: Contrast) -> None:
         assert torch.equal(a, b), name
 
 
+class Seeding(L.Callback):
+    """Makes the random numbers of a step depend on the step alone, as a resumed training needs."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        torch.manual_seed(trainer.global_step)
+
+
 def expected() -> list[float]:
     return [0.5 + (0.1 - 0.5) * progress(step, STEPS) for step in range(STEPS)]
 
@@ -156,12 +163,6 @@ def test_a_learned_number_under_a_schedule_trains_as_one_that_is_set_by_hand() -
 
 
 def test_a_training_that_is_resumed_in_mid_schedule_ends_with_the_same_bits(tmp_path: Path) -> None:
-    class Seeding(L.Callback):
-        def on_train_batch_start(
-            self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int
-        ) -> None:
-            torch.manual_seed(trainer.global_step)
-
     def callbacks() -> list[L.Callback]:
         return [
             Seeding(),
@@ -207,6 +208,40 @@ def test_a_checkpoint_holds_the_number_that_validation_was_at(tmp_path: Path, we
     assert load_checkpoint(loaded, path) is None
     assert loaded.criterion.temperature == 0.1
     assert loaded.criterion.tau.item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "transform"),
+    [
+        ("criterion.temperature", LINEAR, "identity"),
+        ("criterion.tau", {}, "identity"),
+        # it is learned meanwhile
+        ("criterion.logit_scale", {}, "log_inverse"),
+    ],
+)
+def test_a_temperature_of_inference_is_that_of_evaluations_and_checkpoints_and_of_no_training(
+    path: str, parameters: dict[str, Any], transform: Any, tmp_path: Path
+) -> None:
+    class Saving(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 6:
+                trainer.save_checkpoint(tmp_path / "mid.ckpt")
+
+    def callback() -> ValueCallback:
+        return ValueCallback(path, parameters, transform, at_inference=0.7)
+
+    plain, _ = fitted(Seeding(), ValueCallback(path, parameters, transform))
+    whole, made = fitted(Seeding(), callback(), Saving())
+    assert whole.seen == plain.seen
+    resumed, _ = fitted(Seeding(), callback(), ckpt_path=tmp_path / "mid.ckpt")
+    assert resumed.seen == whole.seen[6:]
+    assert_equal(whole, resumed)
+    made.validate(whole, verbose=False)
+    loaded = Contrast()
+    load_checkpoint(loaded, tmp_path / "mid.ckpt")
+    for model in (whole, resumed, loaded):
+        held = torch.as_tensor(getattr(model.criterion, path.removeprefix("criterion."))).detach()
+        assert float(held) == pytest.approx(math.log(1 / 0.7) if transform == "log_inverse" else 0.7)
 
 
 def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:

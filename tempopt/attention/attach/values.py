@@ -103,6 +103,14 @@ class ValueAttachment(NamedAttachment):
         """Return what the model holds at a temperature."""
         return _STORED[self.transform](temperature)
 
+    def read(self) -> float:
+        """Return what the model holds now."""
+        return float(self._place.read())
+
+    def put(self, stored: float) -> None:
+        """Have the model hold a number, until the plan writes the next one."""
+        self._place.write(stored)
+
     def require_kept(self, *, as_found: bool) -> None:
         """Refuse a model whose own code has changed the number since it was set.
 
