@@ -52,6 +52,7 @@ from tempopt.temperature.normalisers import (
     Normaliser,
     SoftmaxNormaliser,
     SparsemaxNormaliser,
+    ThresholdNormaliser,
     TopKNormaliser,
 )
 from tempopt.temperature.own_schedules import check_own_numbers, is_own, own_numbers, schedule_class
@@ -133,6 +134,7 @@ __all__ = [
     "Step",
     "TemperatureParameters",
     "TemperaturePlan",
+    "ThresholdNormaliser",
     "TopKNormaliser",
     "Triangular",
     "ULayers",

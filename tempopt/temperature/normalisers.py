@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from tempopt.temperature.ranges import Checked
 
@@ -13,9 +13,23 @@ class Normaliser(Checked):
     """A map from a row of logits to weights; subclasses are final, frozen dataclasses.
 
     ``tempopt.attention.functional.normalisers`` computes the one of the same name.
+
+    Attributes:
+        limit: Name of the number that says which weights are 0; empty: it has none.
     """
 
     name: ClassVar[str]
+    limit: ClassVar[str] = ""
+
+    @classmethod
+    def limited(cls, limit: Any) -> dict[str, Any]:
+        """Return a number under that name, as attention takes it; empty if the normaliser has none."""
+        return {cls.limit: limit} if cls.limit else {}
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Its number by name; empty if it has none."""
+        return self.limited(getattr(self, self.limit, None))
 
 
 @final
@@ -32,8 +46,20 @@ class TopKNormaliser(Normaliser):
     """Softmax over the ``top_k`` largest logits, 0 elsewhere; all visible keys where there are fewer."""
 
     name: ClassVar[str] = "top_k"
+    limit: ClassVar[str] = "top_k"
 
     top_k: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdNormaliser(Normaliser):
+    """Softmax whose weights below ``min_weight`` are 0 and the others renormalised; the largest stays."""
+
+    name: ClassVar[str] = "threshold"
+    limit: ClassVar[str] = "min_weight"
+
+    min_weight: float
 
 
 @final
@@ -65,6 +91,7 @@ NORMALISERS: dict[str, type[Normaliser]] = {
     for normaliser in (
         SoftmaxNormaliser,
         TopKNormaliser,
+        ThresholdNormaliser,
         SparsemaxNormaliser,
         Entmax15Normaliser,
         LinearNormaliser,

@@ -121,6 +121,7 @@ class TemperatureParameters:
         hold_fraction: Progress, between 0 and 1, until which ``hold_anneal`` is at ``temperature_init``.
         normaliser: Name in ``NORMALISERS``; ``linear`` has no temperature.
         top_k: Number of keys, at least 1, that ``top_k`` keeps.
+        min_weight: Attention weight, between 0 and 1, below which ``threshold`` makes weights 0.
         schedule_args: Numbers of a schedule outside tempopt by name; those left out have their default.
 
     Raises:
@@ -146,6 +147,7 @@ class TemperatureParameters:
     hold_fraction: float = 0.5
     normaliser: str = "softmax"
     top_k: int = 8
+    min_weight: float = 0.01
     schedule_args: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:

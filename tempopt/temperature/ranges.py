@@ -66,6 +66,7 @@ RANGES: dict[str, Range] = {
     "curvature": _SCALE,
     "num_steps": Range(allowed="a whole number of at least 2", accepts=lambda value: value >= 2, whole=True),
     "top_k": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
+    "min_weight": _FRACTION,
     "num_layers": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
     "entropy_lambda": FINITE,
     "entropy_lambda_final": FINITE,

@@ -24,7 +24,6 @@ from tempopt.temperature import (
     SoftmaxNormaliser,
     TemperatureParameters,
     TemperaturePlan,
-    TopKNormaliser,
     is_own,
 )
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
@@ -37,7 +36,7 @@ _HELD = (
     "_entropy_weight",
     "_entropy_target",
     "_length_constant",
-    "_top_k",
+    "_limit",
 )
 
 
@@ -83,14 +82,16 @@ class TemperedModule(L.LightningModule):
         normaliser: What makes weights of the logits, a name in :data:`tempopt.temperature.NORMALISERS`.
             ``linear`` takes no temperature but 1, and all but ``softmax`` no ``entropy_lambda``.
         top_k: Number of keys that the normaliser ``top_k`` keeps, >= 1.
+        min_weight: Weight below which the normaliser ``threshold`` makes weights 0, between 0 and 1.
         schedule_args: Numbers by name of a schedule that is a ``package.module:Class``.
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
-    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0``, ``top_k``,
-    weight and target of the entropy, of this module and of others of its class: what :meth:`attend` reads of
-    them lies in tensors, in float32 or better whatever the type of the weights. Compiled apart are the
-    entropy term (on or off, with a target or without), the kinds of length scaling and the normalisers.
+    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0``,
+    ``top_k``, ``min_weight``, weight and target of the entropy, of this module and of others of its
+    class: what :meth:`attend` reads of them lies in tensors, in float32 or better whatever the type of
+    the weights. Compiled apart are the entropy term (on or off, with a target or without), the kinds of
+    length scaling and the normalisers.
 
     Raises:
         SpecError: A name is not known, or a value is out of its range.
@@ -101,7 +102,7 @@ class TemperedModule(L.LightningModule):
     _entropy_weight: Tensor
     _entropy_target: Tensor
     _length_constant: Tensor
-    _top_k: Tensor
+    _limit: Tensor
 
     def __init__(
         self,
@@ -129,6 +130,7 @@ class TemperedModule(L.LightningModule):
         hold_fraction: float = 0.5,
         normaliser: str = "softmax",
         top_k: int = 8,
+        min_weight: float = 0.01,
         schedule_args: dict[str, Any] | None = None,
         validate_at: str = "final",
     ) -> None:
@@ -183,8 +185,8 @@ class TemperedModule(L.LightningModule):
             self._entropy_target.fill_(self.entropy.entropy_target)
         for index, constant in enumerate(self._plan.length_scaling.constant):
             self._length_constant[index] = constant
-        if isinstance(self._plan.normaliser, TopKNormaliser):
-            self._top_k.fill_(self._plan.normaliser.top_k)
+        for limit in self._plan.normaliser.limits.values():
+            self._limit.fill_(limit)
         self.set_progress(self.progress)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -317,17 +319,15 @@ class TemperedModule(L.LightningModule):
             k_BHKD,
             v_BHKD,
             normaliser=self._plan.normaliser.name,
-            top_k=self._kept_keys(),
+            **self._limits(),
             **tempering,
             **masking,
             **other,
         )
 
-    def _kept_keys(self) -> Tensor | int | None:
-        normaliser = self._plan.normaliser
-        if not isinstance(normaliser, TopKNormaliser):
-            return None
-        return self._top_k if torch.compiler.is_compiling() else normaliser.top_k
+    def _limits(self) -> dict[str, Any]:
+        limits = self._plan.normaliser.limits
+        return dict.fromkeys(limits, self._limit) if torch.compiler.is_compiling() else dict(limits)
 
     def configure_callbacks(self) -> list[L.Callback]:
         """Add the callbacks that move the temperature and weigh the entropy term."""

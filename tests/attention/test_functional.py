@@ -28,6 +28,7 @@ from tempopt.temperature import (
 )
 
 B, H, Q, K, D, E = 2, 3, 6, 6, 8, 5
+LIMITS: dict[str, Any] = {"top_k": 2, "threshold": 0.2}
 INF = float("inf")
 
 
@@ -222,7 +223,10 @@ def test_a_causal_mask_over_keys_is_counted_without_the_matrix() -> None:
 def test_heads_that_share_keys_attend_as_if_each_had_its_own(normaliser: str) -> None:
     q, k, v = qkv()
     q, k, v = q.repeat(1, 2, 1, 1)[:, :4], k[:, :2], v[:, :2]
-    how: dict[str, Any] = {"normaliser": normaliser, "top_k": 2 if normaliser == "top_k" else None}
+    how: dict[str, Any] = {
+        "normaliser": normaliser,
+        **NORMALISERS[normaliser].limited(LIMITS.get(normaliser)),
+    }
     shared = tempered_attention(q, k, v, inverse_temperature=1.0, **how)
     k, v = (each[:, [0, 0, 1, 1]] for each in (k, v))
     assert torch.equal(shared, tempered_attention(q, k, v, inverse_temperature=1.0, **how))
@@ -231,7 +235,7 @@ def test_heads_that_share_keys_attend_as_if_each_had_its_own(normaliser: str) ->
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 def test_heads_of_keys_that_do_not_divide_those_of_queries_are_refused(normaliser: str) -> None:
     q, k, v = qkv()
-    top_k = 2 if normaliser == "top_k" else None
+    limits = NORMALISERS[normaliser].limited(LIMITS.get(normaliser))
     with pytest.raises(UsageError, match="a number that divides theirs"):
         tempered_attention(
             q.repeat(1, 2, 1, 1)[:, :4],
@@ -239,7 +243,7 @@ def test_heads_of_keys_that_do_not_divide_those_of_queries_are_refused(normalise
             v[:, :3],
             inverse_temperature=1.0,
             normaliser=normaliser,
-            top_k=top_k,
+            **limits,
         )
 
 

@@ -25,11 +25,14 @@ from tempopt.temperature import NORMALISERS, LogNScaling, NoLengthScaling
 from tests.attention.test_functional import MASKS, B, D, E, H, K, Q, additive, allowed, qkv, random_mask
 
 TOP_K = 3
+# of 7 keys: some weights are below it, and in some rows none or all but one
+MIN_WEIGHT = 0.12
+LIMITS: dict[str, Any] = {"top_k": TOP_K, "threshold": MIN_WEIGHT}
 OTHERS = [name for name in NORMALISERS if name != "softmax"]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, normaliser: str, **options: Any) -> Tensor:
-    options = {**({"top_k": TOP_K} if normaliser == "top_k" else {}), **options}
+    options = {**NORMALISERS[normaliser].limited(LIMITS.get(normaliser)), **options}
     return normalised_attention(q, k, v, normaliser=normaliser, **options)
 
 
@@ -45,6 +48,12 @@ def top_k_of(logits: np.ndarray) -> np.ndarray:
     return weights
 
 
+def threshold_of(logits: np.ndarray) -> np.ndarray:
+    weights = softmax_of(logits)
+    kept = np.where(weights < min(MIN_WEIGHT, weights.max()), 0.0, weights)
+    return kept / kept.sum()
+
+
 def power_of(logits: np.ndarray, power: float) -> np.ndarray:
     """max(logits - threshold, 0)^power, with the threshold at which it sums to 1, found by bisection."""
 
@@ -58,6 +67,7 @@ def power_of(logits: np.ndarray, power: float) -> np.ndarray:
 WEIGHTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "softmax": softmax_of,
     "top_k": top_k_of,
+    "threshold": threshold_of,
     "sparsemax": lambda logits: power_of(logits, 1.0),
     "entmax15": lambda logits: power_of(logits / 2, 2.0),
     "linear": lambda logits: np.exp(logits) / np.exp(logits).sum(),
@@ -95,7 +105,11 @@ def by_definition(
 
 
 def test_each_named_normaliser_is_there_and_no_other() -> None:
-    assert list(ATTENTIONS) == list(NORMALISERS) == ["softmax", "top_k", "sparsemax", "entmax15", "linear"]
+    assert (
+        list(ATTENTIONS)
+        == list(NORMALISERS)
+        == [*("softmax", "top_k", "threshold", "sparsemax", "entmax15", "linear")]
+    )
     assert all(kind.name == name for name, kind in NORMALISERS.items())
 
 
@@ -122,6 +136,30 @@ def test_all_keys_are_the_largest_so_many(masking: dict[str, Any]) -> None:
     for top_k in (K, 1000, torch.tensor(float(K))):
         out = attend(q, k, v, "top_k", top_k=top_k, **masking)
         torch.testing.assert_close(out, attend(q, k, v, "softmax", **masking))
+
+
+@pytest.mark.parametrize("masking", [{}, {"is_causal": True}, {"attn_mask": random_mask()}])
+def test_below_every_weight_the_threshold_is_softmax_and_above_every_weight_the_largest_stays(
+    masking: dict[str, Any],
+) -> None:
+    q, k, v = qkv()
+    low = attend(q, k, v, "threshold", min_weight=1e-9, **masking)
+    torch.testing.assert_close(low, attend(q, k, v, "softmax", **masking))
+    high = attend(q, k, v, "threshold", min_weight=1 - 1e-9, **masking)
+    torch.testing.assert_close(high, attend(q, k, v, "top_k", top_k=1, **masking))
+
+
+def test_no_weight_that_is_left_is_below_the_threshold() -> None:
+    q, k, _ = qkv()
+    weights = attend(q, k, torch.eye(K).expand(B, H, K, K).to(q.dtype), "threshold")
+    plain = attend(q, k, torch.eye(K).expand(B, H, K, K).to(q.dtype), "softmax")
+    assert bool((weights[weights > 0] >= MIN_WEIGHT).all()) and bool((weights == 0).any())
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
+    # those that are left stand to one another as before
+    kept = (weights > 0) & (weights.amax(dim=-1, keepdim=True) > 0)
+    ratio = torch.where(kept, plain / weights.masked_fill(~kept, 1.0), torch.nan)
+    spread = ratio.nan_to_num(0.0).amax(dim=-1) - ratio.nan_to_num(torch.inf).amin(dim=-1)
+    torch.testing.assert_close(spread, torch.zeros_like(spread))
 
 
 @pytest.mark.parametrize("top_k", [1, 2, K, 100])
@@ -272,18 +310,18 @@ def test_dropout_keeps_the_mean_of_what_is_attended(normaliser: str) -> None:
 
 
 @pytest.mark.parametrize("normaliser", OTHERS)
-def test_one_graph_serves_every_temperature_and_every_top_k(normaliser: str) -> None:
+def test_one_graph_serves_every_temperature_and_every_limit(normaliser: str) -> None:
     q, k, v = (each.requires_grad_() for each in qkv(torch.float32))
     counter = CompileCounterWithBackend("aot_eager")
 
-    def attend_at(beta: Tensor, top_k: Tensor) -> Tensor:
+    def attend_at(beta: Tensor, limit: Tensor) -> Tensor:
         return tempered_attention(
             q,
             k,
             v,
             inverse_temperature=beta,
             normaliser=normaliser,
-            top_k=top_k if normaliser == "top_k" else None,
+            **NORMALISERS[normaliser].limited(limit),
             is_causal=True,
         )
 
@@ -292,7 +330,7 @@ def test_one_graph_serves_every_temperature_and_every_top_k(normaliser: str) -> 
         beta = torch.tensor(1.0 if normaliser == "linear" else 1 / number)
         results = []
         for function in (compiled, attend_at):
-            out = function(beta, torch.tensor(float(number)))
+            out = function(beta, torch.tensor(number / 10 if normaliser == "threshold" else float(number)))
             results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
         torch.testing.assert_close(*results)
     assert counter.frame_count == 1
@@ -317,11 +355,11 @@ def test_everything_is_made_on_the_device_of_the_queries(normaliser: str, maskin
 
 def test_a_temperature_reaches_every_normaliser_that_has_one() -> None:
     q, k, v = qkv()
-    for normaliser in ("softmax", "top_k", "sparsemax", "entmax15"):
-        top_k = TOP_K if normaliser == "top_k" else None
+    for normaliser in ("softmax", "top_k", "threshold", "sparsemax", "entmax15"):
+        limits = NORMALISERS[normaliser].limited(LIMITS.get(normaliser))
         scaling = LogNScaling(n0=math.sqrt(K))
         out = tempered_attention(
-            q, k, v, inverse_temperature=0.25, length_scaling=scaling, normaliser=normaliser, top_k=top_k
+            q, k, v, inverse_temperature=0.25, length_scaling=scaling, normaliser=normaliser, **limits
         )
         torch.testing.assert_close(out, attend(0.5 * q, k, v, normaliser))
 
@@ -330,6 +368,12 @@ def test_a_temperature_reaches_every_normaliser_that_has_one() -> None:
     ("options", "message"),
     [
         ({"normaliser": "sparsmax"}, 'Unknown normaliser "sparsmax". Did you mean "sparsemax"'),
+        ({"normaliser": "threshold"}, "no min_weight. Give the weight below which weights are 0"),
+        (
+            {"normaliser": "threshold", "min_weight": 1.5},
+            "min_weight=1.5 is out of range. Give a number",
+        ),
+        ({"min_weight": 0.1}, 'min_weight=0.1 was given with normaliser "softmax".*normaliser="threshold"'),
         ({"normaliser": "top_k"}, "no top_k. Give the number of keys to keep, as top_k=8"),
         ({"normaliser": "top_k", "top_k": 0}, "top_k=0 is out of range. Give a whole number of at least 1"),
         ({"normaliser": "top_k", "top_k": True}, "top_k=True is a bool. Give a whole number"),

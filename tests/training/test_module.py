@@ -254,6 +254,7 @@ def test_one_graph_serves_all_temperatures() -> None:
         ({"length_scaling": "yarn"}, [{"n0": 3.0}, {"n0": 2.0, "length_slope": 0.3}]),
         ({"length_scaling": "llama4"}, [{"n0": 3.0}, {"n0": 2.0, "length_slope": 0.3}]),
         ({"normaliser": "top_k"}, [{"top_k": 2}, {"top_k": 3}, {"top_k": 4}]),
+        ({"normaliser": "threshold"}, [{"min_weight": 0.1}, {"min_weight": 0.2}, {"min_weight": 0.3}]),
         ({"normaliser": "sparsemax"}, [{"temperature_init": 0.5}]),
     ],
 )
@@ -280,8 +281,8 @@ def test_one_graph_serves_all_of_a_kind(kind: dict[str, Any], others: list[dict[
 @pytest.mark.parametrize("normaliser", sorted(set(NORMALISERS) - {"softmax"}))
 def test_a_module_attends_and_trains_by_its_normaliser(normaliser: str, tmp_path: Path) -> None:
     temperature = {} if normaliser == "linear" else HOT
-    top_k = 2 if normaliser == "top_k" else None
-    module = Small(**temperature, normaliser=normaliser, top_k=2)
+    limits = NORMALISERS[normaliser].limited({"top_k": 2, "threshold": 0.3}.get(normaliser))
+    module = Small(**temperature, normaliser=normaliser, **limits)
     fitting = trainer(max_steps=4)
     before = module.q_proj[0].weight.clone()
     fitting.fit(module, loader(), loader(4))
@@ -294,7 +295,7 @@ def test_a_module_attends_and_trains_by_its_normaliser(normaliser: str, tmp_path
         v,
         inverse_temperature=module.inverse_temperature[1],
         normaliser=normaliser,
-        top_k=top_k,
+        **limits,
         is_causal=True,
     )
     assert torch.equal(out, expected)
@@ -418,7 +419,7 @@ def test_the_type_of_the_weights_does_not_round_what_attention_is_weighed_with(d
     assert float(module._entropy_weight) == pytest.approx(0.15, rel=exact)
     assert float(module._length_constant[0]) == pytest.approx(math.log(7.0), rel=exact)
     kept = Small(normaliser="top_k", top_k=1001).to(dtype)
-    assert int(kept._top_k) == 1001
+    assert int(kept._limit) == 1001
 
 
 def test_every_temperature_parameter_but_that_of_the_loss_is_an_argument() -> None:

@@ -29,7 +29,10 @@ VALUES = "tempopt_values"
 """Key of a checkpoint under which it holds numbers of the model by path that are not among its weights."""
 
 # What a plan says beside temperatures, without a schedule: a file must not say which code is imported.
-_BESIDE_TEMPERATURES = ("length_scaling", "n0", "length_power", "length_slope", "normaliser", "top_k")
+_BESIDE_TEMPERATURES = (
+    *("length_scaling", "n0", "length_power", "length_slope"),
+    *("normaliser", "top_k", "min_weight"),
+)
 
 
 def put_in_weights(checkpoint: dict[str, Any], model: nn.Module, changes: Sequence[Scaling]) -> bool:

@@ -39,12 +39,12 @@ from tempopt.attention.functional.attention import temper_query, tempered_attent
 from tempopt.attention.functional.entropy import add_to_gradient, entropy_term, regularised_attention
 from tempopt.errors import AttachError
 from tempopt.temperature import (
+    NORMALISERS,
     EntropyParameters,
     LengthScaling,
     NoLengthScaling,
     SoftmaxNormaliser,
     TemperaturePlan,
-    TopKNormaliser,
 )
 
 BINDING = "_tempopt_interface"
@@ -68,7 +68,7 @@ class _Numbers:
     entropy_weight: Tensor
     entropy_target: Tensor
     length_constant: Tensor
-    top_k: Tensor
+    limit: Tensor
 
     def to(self, device: torch.device) -> _Numbers:
         """Return them on the device of a query whose module keeps its parameters elsewhere."""
@@ -77,7 +77,7 @@ class _Numbers:
             self.entropy_weight.to(device),
             self.entropy_target.to(device),
             self.length_constant.to(device),
-            self.top_k.to(device),
+            self.limit.to(device),
         )
 
 
@@ -119,7 +119,7 @@ class Interface:
         self.observers = Observers()
         self.loss_scale = 1.0
         self._entropy_weight = 0.0
-        self._top_k = 1
+        self._limit = 0.0
         self._modules = [layer.module for layer in layers]
         self._build()
         self._bind(model, layers)
@@ -140,7 +140,7 @@ class Interface:
         self.length_scaling = plan.length_scaling
         self.normaliser = plan.normaliser.name
         self.entropy = entropy
-        self._top_k = plan.normaliser.top_k if isinstance(plan.normaliser, TopKNormaliser) else 1
+        self._limit = sum(plan.normaliser.limits.values())
         self._write()
 
     def set_values(self, values: Sequence[float], entropy_weight: float | None = None) -> None:
@@ -244,7 +244,7 @@ class Interface:
                     entropy_weight=flat[count],
                     entropy_target=flat[count + 1],
                     length_constant=flat[count + 2 : count + 4],
-                    top_k=flat[count + 4],
+                    limit=flat[count + 4],
                 )
                 for index, flat in enumerate(self._flat[place] for place in self._places)
             ]
@@ -256,7 +256,7 @@ class Interface:
             self._build()
         weight = self.loss_scale * self._entropy_weight / len(self.values)
         target = self.entropy.entropy_target or 0.0
-        every = (*self.values, weight, target, *self.length_scaling.constant, self._top_k)
+        every = (*self.values, weight, target, *self.length_scaling.constant, self._limit)
         with torch.no_grad():
             numbers = torch.tensor(every, dtype=torch.float64)
             for flat in self._flat.values():
@@ -439,7 +439,7 @@ def _normalised(
         k_BGKD,
         v_BGKD,
         normaliser=normaliser,
-        top_k=numbers.top_k if normaliser == TopKNormaliser.name else None,
+        **NORMALISERS[normaliser].limited(numbers.limit),
         dropout_p=more.get("dropout", 0.0),
         scale=more.get("scaling"),
         **seen,

@@ -44,6 +44,7 @@ def tempered_attention(
     length_constant: Tensor | None = None,
     normaliser: str = "softmax",
     top_k: Tensor | int | None = None,
+    min_weight: Tensor | float | None = None,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
@@ -64,6 +65,7 @@ def tempered_attention(
             too; None for the scaling's own.
         normaliser: Name in :data:`tempopt.temperature.NORMALISERS`, in place of softmax.
         top_k: Number of keys that ``top_k`` keeps; given for it alone.
+        min_weight: Weight below which ``threshold`` makes weights 0; given for it alone.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
@@ -74,8 +76,8 @@ def tempered_attention(
         (with ``softmax`` unless a floating mask hides them by a finite number).
 
     Raises:
-        UsageError: if the normaliser is not known, ``top_k`` or a temperature does not go with it, or the
-            heads of keys or values do not divide the queries'.
+        UsageError: if the normaliser is not known, ``top_k``, ``min_weight`` or a temperature does not go
+            with it, or the heads of keys or values do not divide the queries'.
     """
     if normaliser == "linear":
         check_linear(inverse_temperature, length_scaling)
@@ -94,6 +96,7 @@ def tempered_attention(
         v_BHKD,
         normaliser=normaliser,
         top_k=top_k,
+        min_weight=min_weight,
         attn_mask=attn_mask,
         is_causal=is_causal,
         dropout_p=dropout_p,

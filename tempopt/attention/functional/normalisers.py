@@ -8,7 +8,7 @@ and of weights, in float32, and sort its rows; ``linear`` is O(Q + K) in time an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from tempopt.attention.functional.masks import visible, with_causal
 from tempopt.attention.functional.precision import full_precision, wide_type
 from tempopt.errors import UsageError, unknown
 from tempopt.temperature.length import LengthScaling, NoLengthScaling
+from tempopt.temperature.normalisers import NORMALISERS
 from tempopt.temperature.ranges import check_number
 
 # Queries that causal linear attention takes at a time: their matrix is then no larger than the sums of
@@ -28,6 +29,10 @@ from tempopt.temperature.ranges import check_number
 _CHUNK = 64
 # Sparsemax and 1.5-entmax give nothing to a logit that lies 1, or 2, below the largest.
 _BEYOND_SUPPORT = 4.0
+_LIMITS = {
+    "top_k": "the number of keys to keep, as top_k=8",
+    "min_weight": "the weight below which weights are 0, as min_weight=0.01",
+}
 
 
 class Attention(Protocol):
@@ -39,7 +44,7 @@ class Attention(Protocol):
         k_BHKD: Tensor,
         v_BHKE: Tensor,
         *,
-        top_k: Tensor | int | None,
+        limit: Tensor | float | None,
         attn_mask: Tensor | None,
         is_causal: bool,
         dropout_p: float,
@@ -47,8 +52,8 @@ class Attention(Protocol):
     ) -> Tensor: ...
 
 
-# Logits, True where they are hidden (but never in a whole row), and top_k, to weights.
-_Weights = Callable[[Tensor, Tensor | None, Tensor | int | None], Tensor]
+# Logits, True where they are hidden (but never in a whole row), and top_k or min_weight, to weights.
+_Weights = Callable[[Tensor, Tensor | None, Tensor | float | None], Tensor]
 
 
 def normalised_attention(
@@ -58,6 +63,7 @@ def normalised_attention(
     *,
     normaliser: str = "softmax",
     top_k: Tensor | int | None = None,
+    min_weight: Tensor | float | None = None,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
@@ -66,7 +72,8 @@ def normalised_attention(
     """Return normaliser(Q K^T scale + mask) V, at temperature 1.
 
     Weights are computed in float32 or better whatever the type of the queries. Under ``torch.compile`` each
-    normaliser is a graph of its own, and one serves every ``top_k`` that is given as a tensor.
+    normaliser is a graph of its own, and one serves every ``top_k`` or ``min_weight`` that is given as a
+    tensor.
 
     Args:
         q_BHQD: Queries; tempered already, if they are to be.
@@ -78,6 +85,8 @@ def normalised_attention(
         top_k: Number of keys that ``top_k`` keeps, at least 1, for it alone; a query that sees fewer keeps
             them all, and keys that tie with the last are kept as well. Fastest as an int, outside of
             ``torch.compile``.
+        min_weight: Weight of softmax below which ``threshold`` makes weights 0, between 0 and 1, for it
+            alone; the largest weight of a query is kept in any case, and the weights sum to 1 again.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         dropout_p: Dropout probability of the weights in [0, 1); set it to 0 outside training.
@@ -87,18 +96,18 @@ def normalised_attention(
         Attended values, (B, H, Q, E), zero for a query that sees no key.
 
     Raises:
-        UsageError: if the normaliser is not known, ``top_k`` does not go with it, or the heads of keys or
-            values do not divide the queries'.
+        UsageError: if the normaliser is not known, ``top_k`` or ``min_weight`` does not go with it, or the
+            heads of keys or values do not divide the queries'.
     """
     if normaliser not in ATTENTIONS:
         raise UsageError(unknown("normaliser", normaliser, ATTENTIONS))
-    _check_top_k(normaliser, top_k)
+    limit = _limit(normaliser, {"top_k": top_k, "min_weight": min_weight})
     num_heads = q_BHQD.shape[1]
     return ATTENTIONS[normaliser](
         q_BHQD,
         for_each_head(k_BHKD, num_heads),
         for_each_head(v_BHKE, num_heads),
-        top_k=top_k,
+        limit=limit,
         attn_mask=attn_mask,
         is_causal=is_causal,
         dropout_p=dropout_p,
@@ -135,19 +144,28 @@ def check_linear(inverse_temperature: Tensor | float, length_scaling: LengthScal
         )
 
 
-def _check_top_k(normaliser: str, top_k: Tensor | int | None) -> None:
-    if normaliser != "top_k":
-        if top_k is not None:
+def _limit(normaliser: str, given: Mapping[str, Tensor | float | None]) -> Tensor | float | None:
+    """Return the number that says which weights of a normaliser are 0, None if it has none.
+
+    Raises:
+        UsageError: It is not given, is out of range, or that of another normaliser is given.
+    """
+    own = NORMALISERS[normaliser].limit
+    for name, value in given.items():
+        if name != own and value is not None:
+            other = next(each.name for each in NORMALISERS.values() if each.limit == name)
             raise UsageError(
-                f'top_k={top_k!r} was given with normaliser "{normaliser}", which keeps no number of keys. '
-                'Leave it out, or choose normaliser="top_k".'
+                f'{name}={value!r} was given with normaliser "{normaliser}", which has none. '
+                f'Leave it out, or choose normaliser="{other}".'
             )
-    elif top_k is None:
-        raise UsageError(
-            'normaliser "top_k" was given no top_k. Give the number of keys to keep, as top_k=8.'
-        )
-    elif not isinstance(top_k, Tensor):
-        check_number("top_k", top_k)
+    if not own:
+        return None
+    limit = given[own]
+    if limit is None:
+        raise UsageError(f'normaliser "{normaliser}" was given no {own}. Give {_LIMITS[own]}.')
+    if not isinstance(limit, Tensor):
+        check_number(own, limit)
+    return limit
 
 
 def _fused_softmax(
@@ -155,7 +173,7 @@ def _fused_softmax(
     k_BHKD: Tensor,
     v_BHKE: Tensor,
     *,
-    top_k: Tensor | int | None,
+    limit: Tensor | float | None,
     attn_mask: Tensor | None,
     is_causal: bool,
     dropout_p: float,
@@ -177,7 +195,7 @@ def _dense(weights_of: _Weights) -> Attention:
         k_BHKD: Tensor,
         v_BHKE: Tensor,
         *,
-        top_k: Tensor | int | None,
+        limit: Tensor | float | None,
         attn_mask: Tensor | None,
         is_causal: bool,
         dropout_p: float,
@@ -187,7 +205,7 @@ def _dense(weights_of: _Weights) -> Attention:
             logits_BHQK, hidden, empty = biased_logits(
                 q_BHQD, k_BHKD, scale=scale, attn_mask=attn_mask, is_causal=is_causal
             )
-            weights_BHQK = weights_of(logits_BHQK, hidden, top_k)
+            weights_BHQK = weights_of(logits_BHQK, hidden, limit)
             if empty is not None:
                 weights_BHQK = weights_BHQK.masked_fill(empty, 0.0)
             return (F.dropout(weights_BHQK, dropout_p) @ v_BHKE.to(weights_BHQK.dtype)).to(q_BHQD.dtype)
@@ -195,26 +213,37 @@ def _dense(weights_of: _Weights) -> Attention:
     return attend
 
 
-def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, top_k: Tensor | int | None) -> Tensor:
-    assert top_k is not None
+def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | float | None) -> Tensor:
+    assert limit is not None
     if hidden is not None:
         logits_BHQK = logits_BHQK.masked_fill(hidden, float("-inf"))
-    threshold_BHQ1 = _largest(logits_BHQK.detach(), top_k)
+    threshold_BHQ1 = _largest(logits_BHQK.detach(), limit)
     return logits_BHQK.masked_fill(logits_BHQK < threshold_BHQ1, float("-inf")).softmax(dim=-1)
 
 
-def _largest(logits_BHQK: Tensor, rank: Tensor | int) -> Tensor:
+def _threshold_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | float | None) -> Tensor:
+    assert limit is not None
+    if hidden is not None:
+        logits_BHQK = logits_BHQK.masked_fill(hidden, float("-inf"))
+    weights_BHQK = logits_BHQK.detach().softmax(dim=-1)
+    largest_BHQ1 = weights_BHQK.amax(dim=-1, keepdim=True)
+    small_BHQK = (weights_BHQK < limit) & (weights_BHQK < largest_BHQ1)
+    # a softmax of what is left is the weights over their sum
+    return logits_BHQK.masked_fill(small_BHQK, float("-inf")).softmax(dim=-1)
+
+
+def _largest(logits_BHQK: Tensor, rank: Tensor | float) -> Tensor:
     """Return the logit of that rank in each row, counted from 1; the smallest if there are not so many."""
     k_len = logits_BHQK.shape[-1]
     if not isinstance(rank, Tensor):
-        return logits_BHQK.topk(min(rank, k_len), dim=-1).values[..., -1:]
+        return logits_BHQK.topk(min(int(rank), k_len), dim=-1).values[..., -1:]
     # topk would have to know the number, and each would be compiled apart.
     ordered_BHQK = logits_BHQK.sort(dim=-1, descending=True).values
     return ordered_BHQK.index_select(-1, rank.to(logits_BHQK.device).long().clamp(1, k_len).reshape(1) - 1)
 
 
 def _sparse_weights(of: Callable[[Tensor], Tensor]) -> _Weights:
-    def weights_of(logits_BHQK: Tensor, hidden: Tensor | None, top_k: Tensor | int | None) -> Tensor:
+    def weights_of(logits_BHQK: Tensor, hidden: Tensor | None, limit: Tensor | float | None) -> Tensor:
         if hidden is not None:
             # Minus infinity, which is squared, would be NaN.
             seen_BHQK = logits_BHQK.detach().masked_fill(hidden, float("-inf"))
@@ -269,7 +298,7 @@ def _linear(
     k_BHKD: Tensor,
     v_BHKE: Tensor,
     *,
-    top_k: Tensor | int | None,
+    limit: Tensor | float | None,
     attn_mask: Tensor | None,
     is_causal: bool,
     dropout_p: float,
@@ -339,6 +368,7 @@ def _over_last(summed_BHQE: Tensor) -> Tensor:
 ATTENTIONS: dict[str, Attention] = {
     "softmax": _fused_softmax,
     "top_k": _dense(_top_k_weights),
+    "threshold": _dense(_threshold_weights),
     "sparsemax": _dense(_sparse_weights(_sparsemax)),
     "entmax15": _dense(_sparse_weights(_entmax15)),
     "linear": _linear,
