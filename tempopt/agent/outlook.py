@@ -12,6 +12,7 @@ from tempopt.forecast.power import detectable, known_of
 from tempopt.forecast.runs import Forecast
 from tempopt.forecast.words import begun_text, gain_text, lasting, on
 from tempopt.records.rows import TicketRow
+from tempopt.results.wording import baseline_name
 from tempopt.spec.study_spec import StudySpec
 
 
@@ -68,7 +69,7 @@ class Outlook:
         able, known = detectable(self._spec), known_of(rows, self._spec)
         if able is not None and known is not None:
             self._told = True
-            parts.append(gain_text(able, known, self._spec.study.metric))
+            parts.append(gain_text(able, known, self._spec.study.metric, baseline_name(self._spec)))
         workers = sum(not each.silent for each in snapshot.workers)
         whole = [row.seconds for row in rows if row.outcome == "complete" and row.forked_at is None]
         if with_time and workers and whole:

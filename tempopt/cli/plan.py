@@ -104,7 +104,7 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
             f"{after} the gain is known in units of {found.metric}."
         )
     else:
-        yield f"Power: {gain_text(able, found.known, found.metric)} of {found.known_from}."
+        yield f"Power: {gain_text(able, found.known, found.metric, found.baseline)} of {found.known_from}."
     if able.comparisons > 1:
         yield (
             "It has to be shown against the baseline and against the winner's twin: its other parameters at "

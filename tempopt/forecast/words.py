@@ -6,7 +6,7 @@ from tempopt.forecast.power import CONFIDENCE, Detectable, Known
 from tempopt.forecast.runs import Span
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-_SOURCES = {"baseline": "runs at τ = 1", "choose": "runs on common seeds", "confirm": "confirming runs"}
+_SOURCES = {"choose": "runs on common seeds", "confirm": "confirming runs"}
 
 
 def lasting(seconds: float) -> str:
@@ -59,11 +59,18 @@ def effect_text(found: Detectable) -> str:
     )
 
 
-def gain_text(found: Detectable, known: Known, metric: str) -> str:
-    """Return the range of the smallest gain that can be shown."""
+def gain_text(found: Detectable, known: Known, metric: str, baseline: str) -> str:
+    """Return the range of the smallest gain that can be shown.
+
+    Args:
+        found: What can be shown.
+        known: The runs that tell of the noise.
+        metric: Name of the metric.
+        baseline: What the baseline is called, as in ``τ = 1``.
+    """
     low, high = found.range(known)
+    source = f"runs at {baseline}" if known.source == "baseline" else _SOURCES[known.source]
     return (
         f"the smallest gain in {metric} that {found.pairs} pairs show with {percent(found.power)} power is "
-        f"between {low:.2g} and {high:.2g} ({percent(CONFIDENCE)} confidence, from {known.runs} "
-        f"{_SOURCES[known.source]})"
+        f"between {low:.2g} and {high:.2g} ({percent(CONFIDENCE)} confidence, from {known.runs} {source})"
     )

@@ -6,7 +6,7 @@ from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import GAIN, NO_GAIN, verdict_lines
 from tempopt.results.verdict_text import answer as answer_of_verdict
-from tempopt.results.wording import for_study
+from tempopt.results.wording import baseline_name
 
 _IN_SHORT = {
     "train_with_schedule": "train with a schedule",
@@ -106,8 +106,8 @@ def terms(result: StudyResult) -> list[str]:
         )
     told.append(
         "Fresh seeds neither searched nor chose, so the luck of the search is not in the gain. Each makes a "
-        "pair: it is trained with the winner and at τ = 1, from the same initial weights, in the same order "
-        "of data. A gain with + is better, also where less of the metric is. p is how likely a difference "
-        "this large is if there is none."
+        f"pair: it is trained with the winner and at {baseline_name(result.spec)}, from the same initial "
+        "weights, in the same order of data. A gain with + is better, also where less of the metric is. p is "
+        "how likely a difference this large is if there is none."
     )
-    return [for_study(each, result.spec) for each in told]
+    return told

@@ -20,7 +20,7 @@ from tempopt.results.evaluation_text import export_lines
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, round_lines
-from tempopt.results.wording import parameters_text
+from tempopt.results.wording import baseline_name, parameters_text
 from tempopt.temperature import (
     CREDITED,
     ENTROPY_PARAMETERS,
@@ -293,7 +293,8 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
         )
     assert found.at_inference is not None
     others = {name: value for name, value in found.parameters.items() if name not in CREDITED}
-    header.append(f"{_TRAINED} stands for your checkpoint of a model that was trained at τ = 1.")
+    trained = f"a model that was trained at {baseline_name(result.spec)}"
+    header.append(f"{_TRAINED} stands for your checkpoint of {trained}.")
     return _Wanted(
         parameters=effective({**others, **found.at_inference}),
         at_inference=None,
@@ -322,7 +323,8 @@ def _winners_header(result: StudyResult) -> list[str]:
         lines += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result)}"]
     else:
         source = "Chosen on fresh seeds" if result.winner is not None else "The best trial of the search"
-        lines.append(f"{source}, but UNCONFIRMED: its gain over τ = 1 has not been estimated.")
+        gain = f"its gain over {baseline_name(result.spec)}"
+        lines.append(f"{source}, but UNCONFIRMED: {gain} has not been estimated.")
     return lines
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tempopt.confirmation.learned import Learned
 from tempopt.confirmation.verdict import Verdict
-from tempopt.results.wording import numbers, share_text, signed
+from tempopt.results.wording import baseline_name, numbers, share_text, signed
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -23,10 +23,11 @@ def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
     found = verdict.learned
     if found is None:
         return []
-    share = share_text(found.share, found.answer.paired).rstrip(".")
+    gain = found.answer.paired
+    share = share_text(found.share, gain).rstrip(".")
     lines = [
-        f"learned temperatures (from τ = 1, {rate_text(found)}), at the price of one training: "
-        f"{signed(found.answer.paired)} ({numbers(found.answer.paired)}){share}; {ends_text(found)}."
+        f"learned temperatures (from {baseline_name(spec)}, {rate_text(found)}), at the price of one "
+        f"training: {signed(gain)} ({numbers(gain)}){share}; {ends_text(found)}."
     ]
     if found.winner is not None:
         test = found.winner.paired

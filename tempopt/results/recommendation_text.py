@@ -11,9 +11,9 @@ from tempopt.confirmation.recommendation import PassedOver, Recommendation
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.results.guard_text import not_kept
 from tempopt.results.wording import (
+    baseline_name,
     confidence,
     duration,
-    for_study,
     numbers,
     numbers_of_size,
     parameters_text,
@@ -23,7 +23,7 @@ from tempopt.results.wording import (
     temperature_text,
     unsigned,
 )
-from tempopt.temperature import CREDITED
+from tempopt.temperature import CREDITED, active_groups
 
 if TYPE_CHECKING:
     from tempopt.confirmation.verdict import Verdict
@@ -54,26 +54,26 @@ def recommendation_text(result: StudyResult, storage: str = "") -> str:
     found = verdict.recommendation
     where = f"{shlex.quote(result.name)}{storage}"
     if found.action == "widen_range":
-        text = f"{_widen(found, where)} Until then: {_now(result, verdict, found, where)}"
-    elif found.action == "more_pairs":
-        text = _more_pairs(result, found, where)
-    else:
-        text = _now(result, verdict, found, where)
-    return for_study(text, result.spec)
+        return f"{_widen(found, where)} Until then: {_now(result, verdict, found, where)}"
+    if found.action == "more_pairs":
+        return _more_pairs(result, found, where)
+    return _now(result, verdict, found, where)
 
 
 def _now(result: StudyResult, verdict: Verdict, found: Recommendation, where: str) -> str:
     if found.now == "change_nothing":
         return _change_nothing(result, verdict, found)
-    text = (
-        _inference_only(verdict, found) if found.now == "inference_only" else _train(result, verdict, found)
-    )
+    told = _inference_only if found.now == "inference_only" else _train
+    text = told(result, verdict, found)
     return f"{text} As code: `tempopt export {where}`."
 
 
 def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
+    baseline = baseline_name(result.spec)
     constant = found.now == "train_at_constant"
-    how = "at a constant temperature" if constant else "with a schedule"
+    changed = {part.rpartition(".")[0] for part in active_groups(found.parameters)}
+    level = "at constant temperatures" if len(changed) > 1 else "at a constant temperature"
+    how = level if constant else "with a schedule"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
     where = "at the same temperature" if constant else "at its last temperature"
     if found.plan is not None and tuned is not None:
@@ -85,19 +85,21 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     if result.spec.evaluated:
         text += f" Evaluate {where}."
     if found.parameters == verdict.params:
-        simpler = _passed_over(found) or " Nothing simpler is shown to do as well."
+        simpler = _passed_over(found, baseline) or " Nothing simpler is shown to do as well."
         return f"{text} That is the winner of the search.{simpler}"
     test = None if found.gain is None else found.gain.paired
-    gain = "" if test is None else f" That gains {size(test)} over τ = 1 ({numbers_of_size(test)})."
+    gain = "" if test is None else f" That gains {size(test)} over {baseline} ({numbers_of_size(test)})."
     winner = _without_winner(verdict) or _no_better(verdict, found, "has more parts")
-    return f"{text}{gain}{winner}{_passed_over(found)}"
+    return f"{text}{gain}{winner}{_passed_over(found, baseline)}"
 
 
-def _inference_only(verdict: Verdict, found: Recommendation) -> str:
+def _inference_only(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     assert found.gain is not None and found.plan is not None
+    baseline = baseline_name(result.spec)
     others = _others(found)
-    # what was tuned for τ = 1 may not be what a person trains with so far
-    train = f"train at τ = 1{others} (tuned for τ = 1)" if others else "train as before, at τ = 1"
+    # what was tuned for the baseline may not be what a person trains with so far
+    tuned = f"train at {baseline}{others} (tuned for {baseline})"
+    train = tuned if others else f"train as before, at {baseline}"
     assert verdict.inference_only is not None
     gain = found.gain.paired
     text = (
@@ -107,30 +109,32 @@ def _inference_only(verdict: Verdict, found: Recommendation) -> str:
     if not verdict.total.significant:
         return (
             f"{text}, while the winner of the search, which is trained at another temperature, is not shown "
-            f"to gain anything.{_passed_over(found)}"
+            f"to gain anything.{_passed_over(found, baseline)}"
         )
     needs = "needs training at another temperature"
     winner = _without_winner(verdict) or _no_better(verdict, found, needs)
-    return f"{text}.{winner}{_passed_over(found)}"
+    return f"{text}.{winner}{_passed_over(found, baseline)}"
 
 
 def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
+    baseline = baseline_name(result.spec)
     others = _others(found).removeprefix(" with ")
     if verdict.untrained and not verdict.total.significant:
         return (
-            "change nothing yet: τ = 1 diverged on every seed, so there is nothing to compare with. Have it "
-            "train to its end (a smaller learning rate, clipped gradients), and search again."
+            f"change nothing yet: {baseline} diverged on every seed, so there is nothing to compare with. "
+            "Have it train to its end (a smaller learning rate, clipped gradients), and search again."
         )
-    tuned = f", with {others} (tuned for τ = 1)" if others else ""
-    text = f"change nothing: train and evaluate at τ = 1{tuned}."
+    tuned = f", with {others} (tuned for {baseline})" if others else ""
+    text = f"change nothing: train and evaluate at {baseline}{tuned}."
     if verdict.total.significant and not verdict.guards_kept:
-        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{_passed_over(found)}"
+        passed = _passed_over(found, baseline)
+        return f"{text} The gain is shown, but the winner {not_kept(verdict.guards)}.{passed}"
     if verdict.total.significant:
         return (
             f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
             f"{_in_units(result, found)}."
         )
-    text += _passed_over(found)
+    text += _passed_over(found, baseline)
     if verdict.at_one:
         return f"{text} The search found nothing better."
     if found.excluded is None:
@@ -160,7 +164,7 @@ def _more_pairs(result: StudyResult, found: Recommendation, where: str) -> str:
         f"it is not decided whether there is a gain of {gain} (study.min_gain)."
         f" If there is, {pairs.pairs} more pairs ({cost}; {_PAIRS}) show it with a chance of 80 %: "
         f"`tempopt resume {where} --pairs +{pairs.pairs}`. Until they are trained, change "
-        f"nothing.{_passed_over(found)}"
+        f"nothing.{_passed_over(found, baseline_name(result.spec))}"
     )
 
 
@@ -255,7 +259,7 @@ def ends_text(result: StudyResult, verdict: Verdict) -> str:
     if not verdict.total.significant:
         why = "no gain is shown there"
     elif found.now == "inference_only":
-        why = "training at τ = 1 is recommended"
+        why = f"training at {baseline_name(result.spec)} is recommended"
     elif found.now == "change_nothing":
         why = "the winner is not recommended"
     else:
@@ -263,14 +267,14 @@ def ends_text(result: StudyResult, verdict: Verdict) -> str:
     return f"; at the end of the searched range: {', '.join(ends)} (not to be widened, since {why})"
 
 
-def _passed_over(found: Recommendation) -> str:
+def _passed_over(found: Recommendation, baseline: str) -> str:
     """Return a sentence on each of what is not recommended because of a guard alone; empty without."""
-    return "".join(f" {_in_the_way(each)}." for each in found.passed_over)
+    return "".join(f" {_in_the_way(each, baseline)}." for each in found.passed_over)
 
 
-def _in_the_way(each: PassedOver) -> str:
+def _in_the_way(each: PassedOver, baseline: str) -> str:
     if each.plan is not None:
-        what = f"Training at τ = 1 and evaluating at {plan_text(each.plan)}"
+        what = f"Training at {baseline} and evaluating at {plan_text(each.plan)}"
     else:
         what = f"Training with {temperature_text(each.parameters)}"
     return f"{what} gains as well, but {not_kept(each.guards)}"

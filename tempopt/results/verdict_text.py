@@ -17,13 +17,15 @@ from tempopt.results.learned_text import learned_lines
 from tempopt.results.recommendation_text import choice_text, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
+    baseline_name,
+    baseline_values,
     confidence,
     duration,
-    for_study,
     numbers,
     numbers_of_size,
     parameters_text,
     plan_text,
+    set_text,
     share_text,
     signed,
     size,
@@ -36,6 +38,7 @@ from tempopt.temperature import CREDITED, mean_level, temperatures_of, training_
 if TYPE_CHECKING:
     from tempopt.records.rows import TicketRow
     from tempopt.results.study_result import StudyResult
+    from tempopt.spec.study_spec import StudySpec
 
 TESTS = {
     "t": "paired t-test",
@@ -51,6 +54,8 @@ PARTS = {
     "output_temperature": "the output temperature",
 }
 """Part of a plan to what people call it."""
+_OF_EACH = ("schedule", "level")
+"""Parts that each temperature has of its own."""
 DATA = {"test": "test", "validate": "validation"}
 GAIN, NO_GAIN = "Gain shown", "No gain shown"
 _NOT_READ = (
@@ -84,16 +89,17 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         if result.direction == "minimize" and not verdict.at_one:
             lines.append(f"  a gain or difference with + is better: a lower {result.metric}.")
         lines += [f"  {line}" for line in compared_lines(result)]
-        lines += _caveats(verdict)
+        baseline = baseline_name(result.spec)
+        lines += _caveats(verdict, baseline)
         lines += _constant_lines(verdict, result)
-        lines += _inference_lines(verdict) if result.spec.evaluated else [_NOT_READ]
-        lines += _init_lines(verdict)
+        lines += _inference_lines(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
+        lines += _init_lines(verdict, baseline)
         lines += [f"  {line}" for line in learned_lines(verdict, result.spec)]
-        lines += [f"  {line}" for line in part_lines(verdict, result.spec.study.keep_share)]
+        lines += [f"  {line}" for line in part_lines(verdict, result.spec)]
         lines += _failure_lines(verdict, result)
         lines += [f"  {line}" for line in guard_lines(verdict)]
     return [
-        *(for_study(line, result.spec) for line in lines),
+        *lines,
         *(f"  {line}" for line in ledger_lines(result)),
         *_missing_lines(result, storage),
         _cost(result),
@@ -115,43 +121,46 @@ def headline(result: StudyResult) -> str:
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
-    return for_study(f"{answer(verdict)}: {_told(result, verdict)}", result.spec)
+    return f"{answer(verdict)}: {_told(result, verdict)}"
 
 
 def _told(result: StudyResult, verdict: Verdict) -> str:
     test = verdict.total.paired
+    baseline = baseline_name(result.spec)
+    in_full = f"{baseline}{baseline_values(result.spec)}"
     where = f"{test.n_pairs} fresh seeds, measured on the {DATA[verdict.confirmed_on]} data, "
     where += TESTS[verdict.test]
     if verdict.total.significant:
-        change = f"{_better(result)} by {size(test)} with the winner of the search than with τ = 1"
+        change = f"{_better(result)} by {size(test)} with the winner of the search than with {in_full}"
         return f"{result.metric} is {change} ({numbers_of_size(test)}; {where})."
     if verdict.at_one:
-        return f"the best that the search has found in {result.metric} is τ = 1 itself ({where})."
+        return f"the best that the search has found in {result.metric} is {baseline} itself ({where})."
     if verdict.total.worse:
         # the more cautious is the smaller loss
         least = max((each.paired for each in verdict.total.each or (verdict.total,)), key=lambda t: t.gain)
-        change = f"the winner of the search is worse than τ = 1, by {size(least)}"
+        change = f"the winner of the search is worse than {in_full}, by {size(least)}"
         return f"in {result.metric} {change} ({numbers_of_size(least)}; {where})."
     if verdict.untrained:
         return (
-            f"τ = 1 diverged on every seed, so what the winner of the search gains over it in "
+            f"{baseline} diverged on every seed, so what the winner of the search gains over it in "
             f"{result.metric} cannot be told ({where})."
         )
-    gain = f"the gain of the winner of the search over τ = 1 in {result.metric} is {signed(test)}"
+    gain = f"the gain of the winner of the search over {in_full} in {result.metric} is {signed(test)}"
     return f"{gain} ({numbers(test)}; {where})."
 
 
 def _winner(verdict: Verdict, result: StudyResult) -> str:
-    return f"winner of the search: {parameters_text(verdict.params)}{ends_text(result, verdict)}"
+    return f"winner of the search: {set_text(verdict.params)}{ends_text(result, verdict)}"
 
 
 def compared_lines(result: StudyResult) -> list[str]:
-    """Return what τ = 1 was in the comparison, and what is excluded where no gain is shown."""
+    """Return what the baseline was in the comparison, and what is excluded where no gain is shown."""
     verdict = result.verdict
     if verdict is None or verdict.at_one:
         return []
     lines = []
-    total, baseline, twin = verdict.total, verdict.over_baseline, verdict.over_twin
+    total, tuned, twin = verdict.total, verdict.over_baseline, verdict.over_twin
+    baseline = baseline_name(result.spec)
     found = verdict.recommendation
     # where nothing is to be changed the recommendation says it
     if found is not None and found.excluded is not None and found.action != "change_nothing":
@@ -159,15 +168,15 @@ def compared_lines(result: StudyResult) -> list[str]:
         lines.append(f"a gain of the winner above {above} is excluded ({confidence(total.paired)}).")
     if total.lost:
         lines.append(
-            "all runs of one of the two that it has to beat at τ = 1 were lost, so nothing is shown."
+            f"all runs of one of the two that it has to beat at {baseline} were lost, so nothing is shown."
         )
-    if baseline is None or twin is None or not total.each:
+    if tuned is None or twin is None or not total.each:
         return lines
     others = {n: v for n, v in verdict.twin_params.items() if verdict.baseline_params.get(n) != v}
     lines += [
-        f"against the best at τ = 1, tuned again after choosing: {signed(baseline.paired)} "
-        f"({numbers(baseline.paired)}).",
-        f"against its own other parameters at τ = 1 ({parameters_text(others)}): {signed(twin.paired)} "
+        f"against the best at {baseline}, tuned again after choosing: {signed(tuned.paired)} "
+        f"({numbers(tuned.paired)}).",
+        f"against its own other parameters at {baseline} ({parameters_text(others)}): {signed(twin.paired)} "
         f"({numbers(twin.paired)}); the more cautious of the two counts, at each end.",
     ]
     if verdict.interacts:
@@ -185,9 +194,10 @@ def _open_lines(result: StudyResult) -> list[str]:
         return [f"No verdict: {result.name} is over, and no search trial is complete."]
     if best is None:
         return [f"No search trial of {result.name} is complete yet."]
-    found = f"best trial: {result.metric} {best.value:.4g} with {parameters_text(best.params)}"
+    found = f"best trial: {result.metric} {best.value:.4g} with {set_text(best.params)}"
     if result.state == "done" and not result.tickets["confirm"].requested:
-        return ["No verdict: no run with τ = 1 was begun, so there is nothing to compare with.", f"  {found}"]
+        missing = f"no run with {baseline_name(result.spec)} was begun"
+        return [f"No verdict: {missing}, so there is nothing to compare with.", f"  {found}"]
     if result.state == "done":
         return ["No verdict: no pair of runs could be compared in the confirmation.", f"  {found}"]
     return [
@@ -249,16 +259,15 @@ def _brief(text: str) -> str:
     return text.rstrip(".") if whole else f"{lines[0][:_LONGEST].rstrip('.')} ..."
 
 
-def _caveats(verdict: Verdict) -> list[str]:
+def _caveats(verdict: Verdict, baseline: str) -> list[str]:
     lines = []
     total = verdict.total
     if verdict.confirmed_on == "validate":
         lines.append("  confirmed on the validation data that the search has seen: only the seeds are fresh.")
     for answer in total.each or (total,):
         if answer.diverged or answer.reference_diverged:
-            counts = (
-                f"{answer.diverged} of {answer.paired.n_pairs} seeds, τ = 1 on {answer.reference_diverged}"
-            )
+            seeds = f"{answer.diverged} of {answer.paired.n_pairs} seeds"
+            counts = f"{seeds}, {baseline} on {answer.reference_diverged}"
             more = answer.diverged > answer.reference_diverged
             end = "; so the gain does not count" if more and answer.paired.significant else ""
             lines.append(f"  the winner diverged on {counts} (counted with the worst value reached){end}.")
@@ -279,7 +288,9 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     said = []
     if verdict.constant_params is not None and verdict.over_constant is not None:
         tried = constants.done + constants.failed
-        name = f"the best constant temperature of {tried} runs ({parameters_text(verdict.constant_params)})"
+        several = "s" if len(temperatures_of(verdict.constant_params)) > 1 else ""
+        constant = set_text(verdict.constant_params)
+        name = f"the best constant temperature{several} of {tried} runs ({constant})"
         if training_key(verdict.constant_params) == training_key(verdict.params):
             return [f"  {name} is the winner itself."]
         said.append(f"{name}: {_compared(verdict.over_constant)}")
@@ -312,11 +323,16 @@ def _levels(parameters: Mapping[str, Any]) -> str:
     return ", ".join(f"{name or 'τ'} = {mean_level(parameters, name):.4g}" for name in names)
 
 
-def part_text(part: str) -> str:
-    """Return what people call a part of the winner: ``the schedule``, ``the schedule of contrast``."""
+def part_text(part: str, spec: StudySpec) -> str:
+    """Return what people call a part of the winner: ``the schedule``, ``the schedule of contrast``.
+
+    Attention's own are told apart where there are named temperatures beside it: ``the level of attention``.
+    """
     temperature, _, group = part.rpartition(".")
     if group not in PARTS:
         return part
+    if not temperature and spec.temperatures and group in _OF_EACH:
+        temperature = "attention"
     return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
 
 
@@ -324,7 +340,7 @@ def _compared(answer: Answer) -> str:
     return f"{signed(answer.paired)} ({numbers(answer.paired)})"
 
 
-def _inference_lines(verdict: Verdict) -> list[str]:
+def _inference_lines(verdict: Verdict, baseline: str) -> list[str]:
     found = verdict.inference_only
     if found is None:
         return []
@@ -332,54 +348,52 @@ def _inference_lines(verdict: Verdict) -> list[str]:
     twin = found.twin or found.baseline
     apart = twin.answer != found.answer
     if found.plan == AS_TRAINED:
-        lines.append("  inference only: models trained at τ = 1 are evaluated best at τ = 1.")
+        lines.append(f"  inference only: models trained at {baseline} are evaluated best at {baseline}.")
     else:
         text = (
-            f"models trained at τ = 1 and evaluated at {plan_text(found.plan)}, against the same models "
-            "evaluated at τ = 1"
+            f"models trained at {baseline} and evaluated at {plan_text(found.plan)}, against the same models "
+            f"evaluated at {baseline}"
         )
         share = "." if apart else share_text(found.share, twin.answer.paired)
         lines.append(f"  inference only ({text}): {_compared(found.answer)}{share}")
         lines.append(f"    {choice_text(found.baseline, verdict.confirmed_on)}")
     if apart and found.share is not None:
-        text = (
-            f"the same of models trained at τ = 1 with the winner's other parameters, {plan_text(twin.plan)}"
-        )
+        models = f"models trained at {baseline} with the winner's other parameters"
+        text = f"the same of {models}, {plan_text(twin.plan)}"
         lines.append(f"  {text}: {_compared(twin.answer)}{share_text(found.share, twin.answer.paired)}")
-    lines += _difference_lines(verdict, found)
+    lines += _difference_lines(verdict, found, baseline)
     return lines
 
 
-def _difference_lines(verdict: Verdict, found: InferenceOnly) -> list[str]:
+def _difference_lines(verdict: Verdict, found: InferenceOnly, baseline: str) -> list[str]:
     if found.difference is None or verdict.at_one:
         return []
     winner = found.winner
     plans = [AS_TRAINED if each is None else each.plan for each in (winner, found.baseline)]
     own, ones = (f", evaluated at {plan_text(plan)}," if plan != AS_TRAINED else "" for plan in plans)
-    text = (
-        f"  the winner{own} against models trained at τ = 1{ones.rstrip(',')}: {_compared(found.difference)}"
-    )
+    against = f"models trained at {baseline}{ones.rstrip(',')}"
+    text = f"  the winner{own} against {against}: {_compared(found.difference)}"
     if found.difference.significant and verdict.total.significant:
         return [f"{text}: training at another temperature is worth that much more than inference alone."]
     if found.difference.worse:
-        better = "τ = 1" if found.plan == AS_TRAINED else "inference alone"
+        better = baseline if found.plan == AS_TRAINED else "inference alone"
         return [f"{text}: {better} is better."]
     if found.difference.significant:
-        return [f"{text}: this does not count, since the winner is not shown to gain over τ = 1."]
+        return [f"{text}: this does not count, since the winner is not shown to gain over {baseline}."]
     return [f"{text}: training at another temperature is not shown to be worth more than inference alone."]
 
 
-def _init_lines(verdict: Verdict) -> list[str]:
+def _init_lines(verdict: Verdict, baseline: str) -> list[str]:
     init = verdict.init_only
     if init is None:
         return []
     test = init.answer.paired
     how = "the winner's first temperature baked into the initial weights"
     share = share_text(init.share, test)
-    return [f"  initialisation only ({how}, trained at τ = 1): {signed(test)} ({numbers(test)}){share}"]
+    return [f"  initialisation only ({how}, trained at {baseline}): {signed(test)} ({numbers(test)}){share}"]
 
 
-def part_lines(verdict: Verdict, keep_share: float) -> list[str]:
+def part_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
     """Return what the winner loses without each of its parts, and the simpler plan that would do."""
     lines = []
     if verdict.parts:
@@ -387,21 +401,18 @@ def part_lines(verdict: Verdict, keep_share: float) -> list[str]:
     for part in verdict.parts:
         test = part.answer.paired
         shown = "" if part.answer.significant or part.answer.worse else ": no difference shown"
-        what = (
-            "the level (the schedule divided by its mean, so that it averages 1)"
-            if part.name == "level"
-            else part_text(part.name)
-        )
+        mean = " (the schedule divided by its mean, so that it averages 1)" if part.name == "level" else ""
+        what = f"{part_text(part.name, spec)}{mean}"
         lines.append(f"  {what}: {signed(test)} ({numbers(test)}){shown}")
     if verdict.simplest is not None:
         found = verdict.simplest
-        kept = " and ".join(part_text(part) for part in found.parts)
+        kept = " and ".join(part_text(part, spec) for part in found.parts)
         lost = found.lost.paired
         does = "shown" if found.holds else "not shown"
+        share = f"{100 * spec.study.keep_share:.3g} %"
         lines.append(
-            f"the winner with {kept} alone ({parameters_text(found.parameters)}) is {does} to keep "
-            f"{100 * keep_share:.3g} % of the gain or more; the winner against that: {signed(lost)} "
-            f"({numbers(lost)})."
+            f"the winner with {kept} alone ({set_text(found.parameters)}) is {does} to keep "
+            f"{share} of the gain or more; the winner against that: {signed(lost)} ({numbers(lost)})."
         )
     return lines
 
@@ -411,9 +422,10 @@ def _failure_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     if rates is None:
         return []
     limit, worse = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
+    at_baseline = f"at {baseline_name(result.spec)} {_rate(rates.reference)}"
     return [
         f"  failed runs ({result.metric} {worse} {limit:g}, or diverged): the winner {_rate(rates.arm)}, "
-        f"at τ = 1 {_rate(rates.reference)}; p = {rates.p_value:.2g} (exact McNemar test)."
+        f"{at_baseline}; p = {rates.p_value:.2g} (exact McNemar test)."
     ]
 
 

@@ -13,9 +13,11 @@ from tempopt.statistics.paired_tests import ALPHA, PairedTest
 from tempopt.temperature import (
     AS_FOUND,
     NEUTRAL,
+    as_found,
     join_name,
     neutral_values,
     own_parameters,
+    schedule_of,
     split_name,
     temperatures_of,
 )
@@ -23,6 +25,8 @@ from tempopt.temperature import (
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
+ATTENTIONS_BASELINE = "τ = 1"
+"""What a study of attention's temperature is measured against."""
 _TOLD = ("schedule", "temperature_init", "temperature_final")
 
 
@@ -33,20 +37,43 @@ def parameters_text(parameters: Mapping[str, Any]) -> str:
     return ", ".join(texts) or "nothing was searched"
 
 
-def baseline_text(spec: StudySpec) -> str:
-    """Return what a study is measured against: ``τ = 1``, or each named temperature as it was found."""
-    found = [
-        f"{name} as found" if each.as_found is None else f"{name} = {each.as_found:.4g} as found"
+def baseline_name(spec: StudySpec) -> str:
+    """Return what a study is measured against, as a sentence says it.
+
+    That is ``τ = 1``, ``contrast = 0.5 as found``, or of several ``the temperatures as found``.
+    """
+    if not spec.temperatures:
+        return ATTENTIONS_BASELINE
+    values = _found(spec)
+    return "the temperatures as found" if len(values) > 1 else f"{values[0]} as found"
+
+
+def baseline_values(spec: StudySpec) -> str:
+    """Return the temperatures that :func:`baseline_name` leaves out, `` (τ = 1, contrast = 0.5)``."""
+    values = _found(spec)
+    return f" ({', '.join(values)})" if len(values) > 1 else ""
+
+
+def baseline_label(spec: StudySpec) -> str:
+    """Return what a study is measured against in a word, for a plot: ``τ = 1`` or ``baseline``."""
+    return "baseline" if spec.temperatures else ATTENTIONS_BASELINE
+
+
+def _found(spec: StudySpec) -> list[str]:
+    """Return the temperature of the baseline for each that is searched."""
+    named = [
+        name if each.as_found is None else f"{name} = {each.as_found:.4g}"
         for name, each in spec.temperatures.items()
     ]
-    return " and ".join([*(["τ = 1"] if spec.attends else []), *found])
+    return [*([ATTENTIONS_BASELINE] if spec.attends else []), *named]
 
 
-def for_study(text: str, spec: StudySpec) -> str:
-    """Return a text that says τ = 1 of the baseline, in the words of a study with named temperatures."""
-    baseline = baseline_text(spec)
-    # a text may be part of another, and be told so already
-    return text if not spec.temperatures or baseline in text else text.replace("τ = 1", baseline)
+def set_text(parameters: Mapping[str, Any]) -> str:
+    """Return a parameter set as a verdict has it: each parameter, or each temperature if any has a name.
+
+    The parameters of named temperatures have long names, of which a line holds only a few.
+    """
+    return temperature_text(parameters) if as_found(parameters) else parameters_text(parameters)
 
 
 def numbers(test: PairedTest) -> str:
@@ -119,7 +146,9 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
     for name in temperatures_of(parameters):
         own = {**NEUTRAL, **own_parameters(parameters, name)}
         first, last = own["temperature_init"], own["temperature_final"] or own["temperature_init"]
-        if own["schedule"] == NEUTRAL["schedule"]:
+        if name and not schedule_of(parameters, name):
+            texts.append(f"{name} = {first:.4g} as found")
+        elif own["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")
         else:
             texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({own['schedule']})")

@@ -14,6 +14,7 @@ from tempopt.errors import StoreNotBegun, UsageError
 from tempopt.forecast.power import CONFIDENCE, Detectable, Known, detectable, known_of
 from tempopt.forecast.runs import Forecast, Span
 from tempopt.records.rows import Kind
+from tempopt.results.wording import baseline_name
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -32,6 +33,7 @@ class StudyForecast:
     Args:
         name: Name of the study.
         metric: Name of the validation metric.
+        baseline: What the gain is over, as in ``τ = 1``.
         runs: Number of runs to the first verdict.
         by_kind: The same of each kind that there may be.
         times: What the parts of a run take, as measured.
@@ -51,6 +53,7 @@ class StudyForecast:
 
     name: str
     metric: str
+    baseline: str
     runs: Span
     by_kind: dict[Kind, Span]
     times: Times
@@ -163,6 +166,7 @@ def forecast(
     return StudyForecast(
         name=spec.study.name,
         metric=spec.study.metric,
+        baseline=baseline_name(spec),
         runs=runs.runs(),
         by_kind=by_kind,
         times=times,

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
 from tempopt.records.rows import KINDS, Kind, TicketRow
-from tempopt.results.wording import parameters_text
+from tempopt.results.wording import set_text
 from tempopt.temperature import neutral_values, split_name
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
@@ -157,7 +157,7 @@ class Lines:
         self._validated |= ticket.kind not in _ON_TEST
         line = f"{called(ticket)}: {outcome(ticket)}"
         if ticket.parameters:
-            line += f"  {parameters_text(_telling(ticket.parameters))}"
+            line += f"  {set_text(_telling(ticket.parameters))}"
         if self._snapshot is not None:
             # A ticket is told of before the snapshot that counts it.
             done, asked = sum(self._snapshot.done.values()) + self._since, sum(self._snapshot.asked.values())
@@ -210,7 +210,7 @@ class Screen:
         if snapshot is None:
             return Group(Text("starting the workers ..."))
         since = time.monotonic() - self._received
-        best = parameters_text(snapshot.best_params)
+        best = set_text(snapshot.best_params)
         return Group(
             _title(snapshot, since),
             _stages(snapshot),

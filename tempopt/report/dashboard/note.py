@@ -18,7 +18,7 @@ from tempopt.report.headline import is_below
 from tempopt.results.export import to_python
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
-from tempopt.results.wording import for_study
+from tempopt.results.wording import baseline_name
 
 # A link that nothing refers to: Markdown shows nothing of it.
 _MARK = re.compile(r"\[tempopt\]: # \(([0-9a-f]{16})\)\n\n")
@@ -90,7 +90,7 @@ def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
         best = result.best.params if result.best else {}
         return ("The winner, not confirmed", result.winner) if result.winner else ("The best so far", best)
     at_inference = {f"{name} at inference": value for name, value in (found.at_inference or {}).items()}
-    at_baseline = for_study("The configuration at τ = 1", result.spec)
+    at_baseline = f"The configuration at {baseline_name(result.spec)}"
     title = at_baseline if found.now == "change_nothing" else "What is recommended"
     return title, {**found.parameters, **at_inference}
 

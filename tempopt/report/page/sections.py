@@ -22,7 +22,14 @@ from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
 from tempopt.results import export
 from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import duration, for_study, rounded, rounded_in, temperature_text
+from tempopt.results.wording import (
+    baseline_label,
+    baseline_name,
+    duration,
+    rounded,
+    rounded_in,
+    temperature_text,
+)
 from tempopt.statistics.paired_tests import ALPHA
 
 _MOST_TILES = 4
@@ -104,7 +111,8 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "confirmation",
         "Confirmation on fresh seeds",
-        "The winner of the search was trained again, side by side with τ = 1, on seeds that chose nothing.",
+        "The winner of the search was trained again, side by side with {baseline}, on seeds that chose "
+        "nothing.",
         ("differences",),
     ),
     ("inference", "Another temperature at inference", "", ("inference",)),
@@ -146,7 +154,7 @@ def sections(result: StudyResult, storage: str) -> tuple[Section, ...]:
             Section(
                 key=key,
                 title=titles.get(key, title),
-                lead=for_study(lead, result.spec) if there else "",
+                lead=lead.format(baseline=baseline_name(result.spec)) if there else "",
                 facts=facts.get(key, ()),
                 pictures=pictures,
                 codes=shown,
@@ -167,7 +175,7 @@ def _title_of_use(result: StudyResult) -> str:
     found = None if result.verdict is None else result.verdict.recommendation
     if found is None:
         return "The best so far, not confirmed"
-    at_baseline = for_study("The configuration at τ = 1", result.spec)
+    at_baseline = f"The configuration at {baseline_name(result.spec)}"
     return at_baseline if found.now == "change_nothing" else "How to use it"
 
 
@@ -187,8 +195,7 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         found.append(("best trial", number(result.best.value), "not the gain to expect"))
     if result.baseline is not None:
         spread = "" if result.baseline.sd is None else f"± {result.baseline.sd:.2g}"
-        at_baseline = "as found" if result.spec.temperatures else "τ = 1"
-        found.append((f"{at_baseline} in the search", number(result.baseline.mean), spread))
+        found.append((f"{baseline_label(result.spec)} in the search", number(result.baseline.mean), spread))
     if result.spec.compare is not None:
         return (*_of_variants(result), _training(result))
     over = sum(count for name, count in result.trials.items() if name != "running")
@@ -247,9 +254,8 @@ def _picture(result: StudyResult, key: str, *, alone: bool) -> Picture:
         data = plot.data(result)
     except NothingToPlot as reason:
         return Picture(key=key, title=title, absent=str(reason))
-    figure: str = plot.drawn(data, result.spec).to_json()
-    caption = for_study(data.caption(), result.spec)
-    return Picture(key=key, title=title, caption=caption, table=data.table(), figure=figure)
+    figure: str = plot.figure(data).to_json()
+    return Picture(key=key, title=title, caption=data.caption(), table=data.table(), figure=figure)
 
 
 def _use(result: StudyResult) -> Iterator[Code]:

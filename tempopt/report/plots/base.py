@@ -11,8 +11,6 @@ from tempopt.results.study_result import StudyResult
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from tempopt.spec.study_spec import StudySpec
-
 Cell = str | int | float | None
 
 
@@ -52,25 +50,4 @@ class Plot:
 
     def __call__(self, result: StudyResult) -> go.Figure:
         """Return the figure of a study; NothingToPlot if there is nothing to show."""
-        return self.drawn(self.data(result), result.spec)
-
-    def drawn(self, data: Any, spec: StudySpec) -> go.Figure:
-        """Return the figure of data, with the baseline in the words of the study."""
-        made = self.figure(data)
-        if not spec.temperatures:
-            return made
-        import plotly.graph_objects as go
-
-        baseline = "τ = 1, all as found" if spec.attends else "as found"
-        return go.Figure(_reworded(made.to_plotly_json(), "τ = 1", baseline))
-
-
-def _reworded(value: Any, old: str, new: str) -> Any:
-    """Return plain data with a word replaced in all of its texts."""
-    if isinstance(value, str):
-        return value.replace(old, new)
-    if isinstance(value, dict):
-        return {key: _reworded(each, old, new) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_reworded(each, old, new) for each in value]
-    return value
+        return self.figure(self.data(result))

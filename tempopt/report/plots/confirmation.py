@@ -1,10 +1,11 @@
-"""The proof as a forest plot: the winner against τ = 1 by fresh seed and in the mean, and why."""
+"""The proof as a forest plot: the winner against the baseline by fresh seed and in the mean, and why."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
@@ -27,8 +28,12 @@ from tempopt.report.plots.style import (
 )
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import part_text
+from tempopt.results.wording import baseline_label, baseline_name
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +61,24 @@ class Differences:
 
     Args:
         metric: Name of the metric.
+        baseline: What the winner is compared with, as a sentence says it.
+        label: The same in a word.
         pairs: Number of a fresh seed, from 0, and the winner's gain over the baseline on it; a run that
             diverged counts with the worst value that any run reached.
         twin: The same over the winner's twin; empty where that is the baseline itself.
         diverged: Seeds on which one of these runs diverged.
-        mean: The winner against τ = 1 over all pairs.
-        others: The comparisons beside it: each reference at τ = 1, constants, what inference alone,
+        mean: The winner against the baseline over all pairs.
+        others: The comparisons beside it: each reference at the baseline, constants, what inference alone,
             initialisation alone and learned temperatures gain, and what the winner loses without each of its
             parts.
         forbidden: Names of the comparisons whose gain does not count, whatever its interval: what is compared
             diverged on more seeds than what it is compared with.
-        at_one: Whether the search has chosen τ = 1 itself.
+        at_one: Whether the search has chosen the baseline itself.
     """
 
     metric: str
+    baseline: str
+    label: str
     pairs: tuple[tuple[int, float], ...]
     twin: tuple[tuple[int, float], ...]
     diverged: frozenset[int]
@@ -86,21 +95,21 @@ class Differences:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         if self.at_one:
-            return "The search has chosen τ = 1 itself, so winner and baseline are the same runs."
+            return f"The search has chosen {self.baseline} itself, so winner and baseline are the same runs."
         told = [self._of_seeds(), self._of_bars(), self._of_parts(), self._of_forbidden(), self._of_share()]
         return " ".join(each for each in told if each)
 
     def _of_seeds(self) -> str:
         better = sum(gain > 0 for _, gain in self.pairs)
         many = f"on {better} of {len(self.pairs)}"
-        text = "Each dot is a seed that neither searched nor chose: the winner minus τ = 1, "
+        text = f"Each dot is a seed that neither searched nor chose: the winner minus {self.baseline}, "
         if not self.twin:
             return f"{text}so right of zero the winner is better, as {many}."
         better = sum(gain > 0 for _, gain in self.twin)
         return (
-            f"{text}tuned again; each stroke the winner minus its twin, its own other parameters at τ = 1. "
-            f"Right of zero the winner is better, as {many} and on {better} of {len(self.twin)}. "
-            "A gain has to hold against both."
+            f"{text}tuned again; each stroke the winner minus its twin, its own other parameters at "
+            f"{self.baseline}. Right of zero the winner is better, as {many} and on {better} of "
+            f"{len(self.twin)}. A gain has to hold against both."
         )
 
     def _of_bars(self) -> str:
@@ -128,7 +137,7 @@ class Differences:
         if found is None or found.share is None or found.p_value >= ALPHA:
             return ""
         reached = _share(found.share)
-        return f"A temperature set after training at τ = 1 reaches {reached} of the total gain."
+        return f"A temperature set after training at {self.baseline} reaches {reached} of the total gain."
 
     def table(self) -> Table:
         """Return a row for each seed and each comparison."""
@@ -151,11 +160,7 @@ class Differences:
 
 _SEED_ROWS = 12
 """Rows of the plot for seeds; more of them lie closer together, and not each has its name."""
-MEAN = "mean, against τ = 1"
-BOTH = "against τ = 1, both"
-AGAINST_BASELINE = "against τ = 1, tuned again"
 _TWIN = "against its twin"
-TWIN = f"{_TWIN} at τ = 1"
 AGAINST_CONSTANT = "against constants"
 DIFFERENCE = "winner over inference only"
 INFERENCE = "inference only"
@@ -163,12 +168,22 @@ INITIALISATION = "initialisation only"
 LEARNED = "learned temperatures"
 WITHOUT = "without "
 SIMPLEST = "over the simplest plan"
-_COLOURS = {
-    **dict.fromkeys((MEAN, BOTH, AGAINST_BASELINE, TWIN), WINNER),
-    AGAINST_CONSTANT: CONSTANT,
-    INFERENCE: BASELINE,
-    DIFFERENCE: WINNER,
-}
+_COLOURS = {AGAINST_CONSTANT: CONSTANT, INFERENCE: BASELINE, DIFFERENCE: WINNER}
+
+
+def against(verdict: Verdict, label: str) -> str:
+    """Return what the winner's gain over the baseline is called: where there are two of them, over both."""
+    return f"against {label}, both" if verdict.total.each else f"mean, against {label}"
+
+
+def against_tuned(label: str) -> str:
+    """Return what the winner's gain over the baseline that was tuned again is called."""
+    return f"against {label}, tuned again"
+
+
+def against_twin(label: str) -> str:
+    """Return what the winner's gain over its twin is called."""
+    return f"{_TWIN} at {label}"
 
 
 def differences_data(result: StudyResult) -> Differences:
@@ -182,14 +197,17 @@ def differences_data(result: StudyResult) -> Differences:
         raise NothingToPlot("No confirmation on fresh seeds is over, so there is nothing to compare yet.")
     numbered = seeds(result)
     compared = [*confirming(result, "search"), *confirming(result, "baseline"), *confirming(result, "twin")]
+    label = baseline_label(result.spec)
     return Differences(
         metric=result.metric,
+        baseline=baseline_name(result.spec),
+        label=label,
         pairs=_gains(result, "baseline"),
         twin=_gains(result, "twin") if verdict.total.each else (),
         diverged=frozenset(numbered[run.id] for run in compared if run.outcome == "diverged"),
-        mean=_comparison(BOTH if verdict.total.each else MEAN, verdict.total),
-        others=_others(verdict),
-        forbidden=tuple(_forbidden(verdict)),
+        mean=_comparison(against(verdict, label), verdict.total),
+        others=_others(verdict, result.spec),
+        forbidden=tuple(_forbidden(verdict, result.spec)),
         at_one=verdict.at_one,
     )
 
@@ -202,17 +220,18 @@ def _gains(result: StudyResult, reference: str) -> tuple[tuple[int, float], ...]
     )
 
 
-def _forbidden(verdict: Verdict) -> Iterator[str]:
-    for name, answer in ((BOTH if verdict.total.each else MEAN, verdict.total), *_answers(verdict)):
+def _forbidden(verdict: Verdict, spec: StudySpec) -> Iterator[str]:
+    for name, answer in ((against(verdict, baseline_label(spec)), verdict.total), *_answers(verdict, spec)):
         if answer.paired.significant and not answer.significant:
             yield name
 
 
-def _answers(verdict: Verdict) -> Iterator[tuple[str, Answer]]:
+def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, Answer]]:
+    label = baseline_label(spec)
     if verdict.total.each and verdict.over_twin is not None:
         if verdict.over_baseline is not None:
-            yield AGAINST_BASELINE, verdict.over_baseline
-        yield TWIN, verdict.over_twin
+            yield against_tuned(label), verdict.over_baseline
+        yield against_twin(label), verdict.over_twin
     if verdict.against_constant is not None and not verdict.at_one:
         yield AGAINST_CONSTANT, verdict.against_constant
     inference, initialisation = verdict.inference_only, verdict.init_only
@@ -225,12 +244,12 @@ def _answers(verdict: Verdict) -> Iterator[tuple[str, Answer]]:
     if verdict.learned is not None:
         yield LEARNED, verdict.learned.answer
     for part in verdict.parts:
-        yield f"{WITHOUT}{part_text(part.name).removeprefix('the ')}", part.answer
+        yield f"{WITHOUT}{part_text(part.name, spec).removeprefix('the ')}", part.answer
     if verdict.simplest is not None:
         yield SIMPLEST, verdict.simplest.lost
 
 
-def _others(verdict: Verdict) -> tuple[Comparison, ...]:
+def _others(verdict: Verdict, spec: StudySpec) -> tuple[Comparison, ...]:
     shares: dict[str, Ratio | None] = {}
     if verdict.inference_only is not None:
         shares[INFERENCE] = verdict.inference_only.share
@@ -238,7 +257,7 @@ def _others(verdict: Verdict) -> tuple[Comparison, ...]:
         shares[INITIALISATION] = verdict.init_only.share
     if verdict.learned is not None:
         shares[LEARNED] = verdict.learned.share
-    return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict))
+    return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict, spec))
 
 
 def _comparison(name: str, answer: Answer, share: Ratio | None = None) -> Comparison:
@@ -285,8 +304,10 @@ def plot_differences(data: Differences) -> go.Figure:
     made.add_trace(_seeds(data, places))
     if data.twin:
         made.add_trace(_strokes(data, places))
+    colours = dict.fromkeys((data.mean.name, against_tuned(data.label), against_twin(data.label)), WINNER)
+    colours |= _COLOURS
     for row, each in enumerate(means):
-        made.add_trace(_bar(each, first + row, _COLOURS.get(each.name, OTHER)))
+        made.add_trace(_bar(each, first + row, colours.get(each.name, OTHER)))
     made.add_hline(y=first - 0.5, line={"color": FAINT, "width": 1})
     named = [data.seeds[place] for place in evenly(len(data.seeds), _SEED_ROWS)]
     made.update_yaxes(
@@ -309,7 +330,7 @@ def _seeds(data: Differences, places: Mapping[int, float]) -> go.Scatter:
         mode="markers",
         marker={"color": OTHER, "size": 9, "symbol": symbols},
         hovertemplate="%{text}<extra></extra>",
-        name="minus τ = 1, tuned again" if data.twin else "one seed",
+        name=f"minus {data.label}, tuned again" if data.twin else "one seed",
     )
 
 

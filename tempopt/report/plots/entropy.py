@@ -1,4 +1,4 @@
-"""How spread out attention was while it was trained: entropy by layer and head, winner beside τ = 1."""
+"""How spread out attention was while it was trained: entropy by layer and head, winner beside baseline."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tempopt.report.plots.style import (
     scale,
 )
 from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import baseline_label
 
 Head = tuple[int, int]
 _ARMS = ("search", "baseline")
-_NAMED = {"search": "winner", "baseline": "τ = 1"}
 _MOST_LAYERS = 8
 _MOST_HEADS = 64
 _ROWS = 60
@@ -41,12 +41,14 @@ class Entropies:
 
     Args:
         steps: Optimizer steps.
+        label: What the baseline is called in a word.
         heads: Arm (``search``, ``baseline``) to layer and head to the share at each step, NaN where it
             was not measured; what was never measured is not in it.
         runs: Arm to number of runs that were measured.
     """
 
     steps: tuple[int, ...]
+    label: str
     heads: Mapping[str, Mapping[Head, tuple[float, ...]]]
     runs: Mapping[str, int]
 
@@ -54,6 +56,10 @@ class Entropies:
     def layers(self) -> tuple[int, ...]:
         """The layers that were measured."""
         return tuple(sorted({layer for heads in self.heads.values() for layer, _ in heads}))
+
+    def name(self, arm: str) -> str:
+        """Return what an arm is called."""
+        return "winner" if arm == "search" else self.label
 
     def layer(self, arm: str, layer: int) -> tuple[float, ...]:
         """Return the mean over the heads of a layer at each step."""
@@ -63,11 +69,11 @@ class Entropies:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         text = "Mean over the heads of a layer and over the confirmation's runs; 100 % is attention spread "
-        text += "evenly over all keys, 0 % attention on one. Solid is the winner, dashed τ = 1;"
+        text += f"evenly over all keys, 0 % attention on one. Solid is the winner, dashed {self.label};"
         text += " the thicker a line, the deeper its layer."
         ends = {arm: self._end(arm) for arm in self.heads}
         if len(ends) == 2:
-            text += f" At the end the winner is at {100 * ends['search']:.0f} % and τ = 1 at "
+            text += f" At the end the winner is at {100 * ends['search']:.0f} % and {self.label} at "
             text += f"{100 * ends['baseline']:.0f} %."
         return text
 
@@ -77,7 +83,12 @@ class Entropies:
     def table(self) -> Table:
         """Return each layer at a few steps."""
         rows = tuple(
-            (_NAMED[arm], layer, self.steps[place], values[place] if values[place] == values[place] else None)
+            (
+                self.name(arm),
+                layer,
+                self.steps[place],
+                values[place] if values[place] == values[place] else None,
+            )
             for arm in self.heads
             for layer in self.layers
             if (values := self.layer(arm, layer))
@@ -99,7 +110,8 @@ class HeadEntropies:
         text += "the lighter), the more evenly it attends. "
         ends = {arm: self._most_even(arm) for arm in self.entropies.heads}
         told = [
-            f"{layer}.{head} of {_NAMED[arm]} at {100 * v:.0f} %" for arm, ((layer, head), v) in ends.items()
+            f"{layer}.{head} of {self.entropies.name(arm)} at {100 * v:.0f} %"
+            for arm, ((layer, head), v) in ends.items()
         ]
         text += f"Most even at the end: {', '.join(told)}."
         if heads > _MOST_HEADS:
@@ -118,7 +130,7 @@ class HeadEntropies:
         """Return each head's entropy at first and at last."""
         rows = tuple(
             (
-                _NAMED[arm],
+                self.entropies.name(arm),
                 f"{layer}.{head}",
                 *(value if value == value else None for value in (row[0], row[-1])),
             )
@@ -163,6 +175,7 @@ def entropy_data(result: StudyResult) -> Entropies:
     steps = sorted({step for arm in found.values() for head in arm.values() for step in head})
     return Entropies(
         steps=tuple(steps),
+        label=baseline_label(result.spec),
         heads={
             arm: {
                 head: tuple(_mean(points.get(step, [])) for step in steps)
@@ -202,9 +215,9 @@ def plot_entropy(data: Entropies) -> go.Figure:
                         "width": 1.2 + 2.3 * place / max(1, len(layers) - 1),
                     },
                     marker={"color": colour, "size": 3},
-                    name=_NAMED[arm],
+                    name=data.name(arm),
                     showlegend=layer == layers[-1],
-                    hovertemplate=f"{_NAMED[arm]}, layer {layer}, step %{{x}}: %{{y:.1%}}<extra></extra>",
+                    hovertemplate=f"{data.name(arm)}, layer {layer}, step %{{x}}: %{{y:.1%}}<extra></extra>",
                     connectgaps=True,
                 )
             )
@@ -217,20 +230,20 @@ def plot_heads(data: HeadEntropies) -> go.Figure:
     arms = list(data.entropies.heads)
     heads = sorted({head for arm in arms for head in data.entropies.heads[arm]})
     shown = [heads[place] for place in evenly(len(heads), _MOST_HEADS)]
-    titles = [_NAMED[arm] for arm in arms]
+    titles = [data.entropies.name(arm) for arm in arms]
     made = make_subplots(
         rows=len(arms), cols=1, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.12
     )
     empty = (math.nan,) * len(data.entropies.steps)
     for row, arm in enumerate(arms, start=1):
-        of = data.entropies.heads[arm]
+        of, name = data.entropies.heads[arm], data.entropies.name(arm)
         made.add_trace(
             go.Heatmap(
                 x=np.array(data.entropies.steps, dtype=np.int32),
                 y=[f"{layer}.{head}" for layer, head in shown],
                 z=np.array([of.get(head, empty) for head in shown], dtype=np.float32).round(4),
                 coloraxis="coloraxis",
-                hovertemplate=f"{_NAMED[arm]}, head %{{y}}, step %{{x}}: %{{z:.1%}}<extra></extra>",
+                hovertemplate=f"{name}, head %{{y}}, step %{{x}}: %{{z:.1%}}<extra></extra>",
             ),
             row=row,
             col=1,

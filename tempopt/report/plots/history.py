@@ -30,7 +30,7 @@ from tempopt.report.plots.style import (
     number,
 )
 from tempopt.results.study_result import Baseline, StudyResult
-from tempopt.results.wording import parameters_text
+from tempopt.results.wording import baseline_label, baseline_name, set_text
 
 _FEWEST = 8
 _LISTED = 30
@@ -61,7 +61,10 @@ class HistoryShown:
         direction: Which values are better.
         trials: Those shown, by number.
         best: Number and value of each trial that was better than all before it.
-        baseline: The runs at τ = 1 during the search, if any is complete.
+        baseline: The runs of the baseline during the search, if any is complete.
+        baseline_name: What it is called, as a sentence says it.
+        label: The same in a word.
+        constants: What the arm of constants is called.
         constant: Best value of a constant temperature, if any is complete.
         out_of: Number of trials that are over; more than are shown where that is many.
     """
@@ -71,6 +74,9 @@ class HistoryShown:
     trials: tuple[Trial, ...]
     best: tuple[tuple[int, float], ...]
     baseline: Baseline | None
+    baseline_name: str
+    label: str
+    constants: str
     constant: float | None
     out_of: int
 
@@ -79,7 +85,8 @@ class HistoryShown:
         text = "One mark a trial, the line follows the best so far"
         if self.baseline is not None:
             spread = "" if self.baseline.sd is None else " with the band one standard deviation of its seeds"
-            text += f"; the dashed line is τ = 1 on the search's seeds ({number(self.baseline.mean)}){spread}"
+            text += f"; the dashed line is {self.baseline_name} on the search's seeds "
+            text += f"({number(self.baseline.mean)}){spread}"
         text += ". "
         if self.best:
             text += f"The best, {number(self.best[-1][1])}, came with trial {self.best[-1][0]}; being picked "
@@ -95,7 +102,7 @@ class HistoryShown:
     def table(self) -> Table:
         """Return the trials, the best first."""
         rows = tuple(
-            (each.number, each.outcome, each.value, parameters_text(each.parameters))
+            (each.number, each.outcome, each.value, set_text(each.parameters))
             for each in self.ranked()[:_LISTED]
         )
         return Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
@@ -137,6 +144,9 @@ def history_data(result: StudyResult) -> HistoryShown:
         trials=tuple(_trial(over[place]) for place in sorted(places)),
         best=tuple(best),
         baseline=result.baseline,
+        baseline_name=baseline_name(result.spec),
+        label=baseline_label(result.spec),
+        constants="best constants" if result.spec.temperatures else "best constant τ",
         constant=pick(constants, default=None),
         out_of=len(over),
     )
@@ -171,9 +181,9 @@ def plot_history(data: HistoryShown) -> go.Figure:
         made.add_trace(_lost(lost, worst))
     # over the marks, which may be many
     if data.baseline is not None:
-        _draw_baseline(made, data.baseline, ends)
+        _draw_baseline(made, data.baseline, data.label, ends)
     if data.constant is not None:
-        made.add_trace(_level(ends, data.constant, "best constant τ", CONSTANT, "dot"))
+        made.add_trace(_level(ends, data.constant, data.constants, CONSTANT, "dot"))
     if data.best:
         last = max(ends[1], data.best[-1][0])
         made.add_trace(
@@ -218,11 +228,11 @@ def _levels(data: HistoryShown) -> list[float]:
     return found
 
 
-def _draw_baseline(made: go.Figure, baseline: Baseline, ends: Sequence[int]) -> None:
+def _draw_baseline(made: go.Figure, baseline: Baseline, label: str, ends: Sequence[int]) -> None:
     if baseline.sd is not None:
         low, high = baseline.mean - baseline.sd, baseline.mean + baseline.sd
         made.add_hrect(y0=low, y1=high, fillcolor=BASELINE_BAND, line={"width": 0}, layer="below")
-    made.add_trace(_level(ends, baseline.mean, "τ = 1", BASELINE, "dash"))
+    made.add_trace(_level(ends, baseline.mean, label, BASELINE, "dash"))
 
 
 def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str) -> go.Scatter:

@@ -15,10 +15,9 @@ from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Cell, Table
 from tempopt.report.plots.style import BASELINE, GROUND, WINNER, figure, number, plain, temperature_axis
 from tempopt.results.study_result import StudyResult
-from tempopt.results.wording import plan_text
+from tempopt.results.wording import baseline_label, baseline_name, plan_text
 from tempopt.temperature import TemperatureParameters, neutral, own_parameters
 
-_NAMED = {"search": "winner", "baseline": "τ = 1"}
 _COLOURS = {"search": WINNER, "baseline": BASELINE}
 _LINES = ("solid", "dot", "dashdot")
 
@@ -53,12 +52,16 @@ class InferenceShown:
     Args:
         metric: Name of the metric.
         direction: Which values are better.
+        baseline: What the baseline is called, as a sentence says it.
+        label: The same in a word.
         arms: Arm (``baseline``, ``search``) to its models.
         tested: Whether gains are counted on other data than the best temperature is picked on.
     """
 
     metric: str
     direction: str
+    baseline: str
+    label: str
     arms: Mapping[str, ModelsShown]
     tested: bool
 
@@ -73,7 +76,7 @@ class InferenceShown:
         if scalings:
             text += f" Dotted lines have length scaling as well ({', '.join(scalings)})."
         for arm, models in self.arms.items():
-            name = "The winner's models" if arm == "search" else "Models trained at τ = 1"
+            name = "The winner's models" if arm == "search" else f"Models trained at {self.baseline}"
             plan, _, value = models.picked
             if plan == AS_TRAINED:
                 text += f" {name} do best at the temperature of their training."
@@ -86,18 +89,31 @@ class InferenceShown:
             text += " What that gains is counted on the test data."
         return text
 
+    def name(self, arm: str) -> str:
+        """Return what the models of an arm are called."""
+        return "winner" if arm == "search" else self.label
+
     def table(self) -> Table:
         """Return each temperature's mean value for each arm."""
         rows: list[tuple[Cell, ...]] = []
         for arm, models in self.arms.items():
-            rows.append((_NAMED[arm], "as trained", None, models.as_trained))
+            rows.append((self.name(arm), "as trained", None, models.as_trained))
             if models.winners is not None:
-                rows.append((_NAMED[arm], "the winner's final plan", None, models.winners[1]))
+                rows.append((self.name(arm), "the winner's final plan", None, models.winners[1]))
             for (name, scaling), points in models.curves.items():
-                rows += [(_NAMED[arm], name or scaling, tau, value) for tau, value in points]
-        named = any(name for models in self.arms.values() for name, _ in models.curves)
-        what = "temperature or length scaling" if named else "length scaling"
-        return Table(columns=("models", what, "τ", self.metric), rows=tuple(rows))
+                rows += [(self.name(arm), name or scaling, tau, value) for tau, value in points]
+        what = "temperature or length scaling" if self.named else "length scaling"
+        return Table(columns=("models", what, self.axis, self.metric), rows=tuple(rows))
+
+    @property
+    def named(self) -> bool:
+        """Whether a temperature that is not attention's was changed."""
+        return any(name for models in self.arms.values() for name, _ in models.curves)
+
+    @property
+    def axis(self) -> str:
+        """What the axis of the temperature is called."""
+        return "temperature" if self.named else "τ"
 
 
 def inference_data(result: StudyResult) -> InferenceShown:
@@ -120,6 +136,8 @@ def inference_data(result: StudyResult) -> InferenceShown:
     return InferenceShown(
         metric=result.metric,
         direction=result.direction,
+        baseline=baseline_name(result.spec),
+        label=baseline_label(result.spec),
         arms=found,
         tested=result.spec.study.confirm_on == "test",
     )
@@ -174,37 +192,37 @@ def plot_inference(data: InferenceShown) -> go.Figure:
     for models in data.arms.values():
         taus += [models.own, *(() if models.winners is None else models.winners[:1])]
     shown = taus
-    made = figure(x="τ at inference", y=data.metric, height=400)
+    made = figure(x=f"{data.axis} at inference", y=data.metric, height=400)
     ends = [min(shown), max(shown)]
     for arm, models in data.arms.items():
-        made.add_trace(_reference(arm, models, ends))
+        made.add_trace(_reference(arm, models, ends, data.name(arm)))
         for place, (curve, points) in enumerate(models.curves.items()):
-            made.add_trace(_line(arm, curve, points, _LINES[place % len(_LINES)]))
+            made.add_trace(_line(arm, data, curve, points, _LINES[place % len(_LINES)]))
     for arm, models in data.arms.items():
         if models.winners is not None:
             said = plan_text(WINNERS_PLAN)
-            made.add_trace(_mark(arm, *models.winners, said, "diamond-open", 10))
+            made.add_trace(_mark(arm, data, *models.winners, said, "diamond-open", 10))
         name, tau, value = models.picked
-        made.add_trace(_mark(arm, tau, value, f"picked: {plan_text(name)}", "star", 15))
+        made.add_trace(_mark(arm, data, tau, value, f"picked: {plan_text(name)}", "star", 15))
     made.update_xaxes(**temperature_axis(shown))
     return made
 
 
-def _reference(arm: str, models: ModelsShown, ends: list[float]) -> go.Scatter:
+def _reference(arm: str, models: ModelsShown, ends: list[float], name: str) -> go.Scatter:
     return go.Scatter(
         x=ends,
         y=[models.as_trained] * 2,
         mode="lines",
         line={"color": _COLOURS[arm], "width": 1.5, "dash": "dash"},
         showlegend=False,
-        name=f"{_NAMED[arm]}, as trained",
-        hovertemplate=f"{_NAMED[arm]}, as trained: %{{y:.4g}}<extra></extra>",
+        name=f"{name}, as trained",
+        hovertemplate=f"{name}, as trained: %{{y:.4g}}<extra></extra>",
     )
 
 
-def _line(arm: str, curve: tuple[str, str], points: Points, dash: str) -> go.Scatter:
+def _line(arm: str, data: InferenceShown, curve: tuple[str, str], points: Points, dash: str) -> go.Scatter:
     temperature, scaling = curve
-    name = f"{'winner' if arm == 'search' else 'trained at τ = 1'}"
+    name = "winner" if arm == "search" else f"trained at {data.label}"
     if temperature or scaling != "none":
         name += f", {plain(temperature or scaling)}"
     return go.Scatter(
@@ -218,7 +236,9 @@ def _line(arm: str, curve: tuple[str, str], points: Points, dash: str) -> go.Sca
     )
 
 
-def _mark(arm: str, tau: float, value: float, said: str, symbol: str, size: int) -> go.Scatter:
+def _mark(
+    arm: str, data: InferenceShown, tau: float, value: float, said: str, symbol: str, size: int
+) -> go.Scatter:
     # what is filled lies on lines of its own colour
     line = {"width": 2} if symbol.endswith("-open") else {"width": 1.5, "color": GROUND}
     return go.Scatter(
@@ -228,5 +248,5 @@ def _mark(arm: str, tau: float, value: float, said: str, symbol: str, size: int)
         marker={"color": _COLOURS[arm], "size": size, "symbol": symbol, "line": line},
         showlegend=False,
         name=plain(said),
-        hovertemplate=f"{_NAMED[arm]}: %{{y:.4g}}<br>{plain(said)}<extra></extra>",
+        hovertemplate=f"{data.name(arm)}: %{{y:.4g}}<br>{plain(said)}<extra></extra>",
     )
