@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from tempopt.records.rows import Measurement, TicketRow
-from tempopt.temperature import TemperatureParameters
+from tempopt.temperature import TemperatureParameters, own_parameters, temperatures_of
 
 ENTROPY = "entropy/"
 """Measurements of the attention entropy begin so; the layer and the head follow."""
@@ -21,8 +21,9 @@ def trial_attributes(
 ) -> dict[str, int | float]:
     """Return the numbers of a trial that has ended; what cannot be said of it is left out.
 
-    ``tau_init``, ``tau_final``: temperature at progress 0 and 1, in the geometric mean over the layers.
-    ``gain``: value of a complete run less the mean of the runs at τ = 1, > 0 being better; of a trial that
+    ``tau_init``, ``tau_final``: attention's temperature at progress 0 and 1, in the geometric mean over the
+    layers; ``contrast_init``, ``contrast_final``: that of a temperature named ``contrast``.
+    ``gain``: value of a complete run less the mean of the baseline's runs, > 0 being better; of a trial that
     ended before all of these had there is none.
     ``entropy_final``: attention entropy at the end, a share of ln n in [0, 1], in the mean over all heads.
     ``seconds``: of training, all attempts. ``seed``: of the run.
@@ -35,8 +36,11 @@ def trial_attributes(
     """
     if ticket.trial_number is None:
         return {}
-    level = TemperatureParameters.from_mapping(ticket.parameters or {}).plan(1).schedule
-    found: dict[str, int | float] = {"tau_init": level(0.0), "tau_final": level(1.0)}
+    found: dict[str, int | float] = {}
+    parameters = ticket.parameters or {}
+    for name in temperatures_of(parameters):
+        level = TemperatureParameters.from_mapping(own_parameters(parameters, name)).plan(1).schedule
+        found |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
     if gain is not None:
         found["gain"] = gain
     entropy = _entropy_at_the_end(measured)

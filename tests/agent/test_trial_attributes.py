@@ -23,6 +23,13 @@ def begun(make_ticket: MakeTicket) -> MakeTicket:
     return make
 
 
+def test_a_named_temperature_has_numbers_of_its_own_and_attention_none(begun: MakeTicket) -> None:
+    named = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
+    found = trial_attributes(begun(**named), 1.5, None, [])
+    assert found["contrast_init"] == 0.5 and found["contrast_final"] == pytest.approx(0.1)
+    assert not any(name.startswith("tau") for name in found)
+
+
 def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed(begun: MakeTicket) -> None:
     ticket = begun(schedule="cosine", temperature_init=2.0, temperature_final=0.5, lr=0.1)
     found = trial_attributes(ticket, 1.5, 0.25, [])

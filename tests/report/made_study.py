@@ -46,6 +46,8 @@ class World:
         confirmed: Whether it was confirmed.
         study: Keys of the ``study:`` section.
         search: Names that are searched beside the temperatures; a learning rate ``lr`` is best at 0.01.
+        temperatures: The ``temperatures:`` section.
+        attends: Whether attention's temperature is searched.
         more_pairs: Pairs that were added to the verdict, in a round of their own.
         nan: Whether every second report is no number.
         cards: Whether runs were trained on cards.
@@ -60,12 +62,21 @@ class World:
     confirmed: bool = True
     study: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
+    temperatures: Mapping[str, Any] = field(default_factory=dict)
+    attends: bool = True
     more_pairs: int = 0
     nan: bool = False
     cards: bool = True
 
     def spec(self) -> StudySpec:
         """Return the study's spec."""
+        attention = {
+            "temperature_init": {"low": 0.25, "high": 4.0, "log": True},
+            "temperature_final": {"low": 0.25, "high": 4.0, "log": True},
+            "schedule": ["constant", "linear", "cosine", "exponential"],
+            "layer_pattern": ["uniform", "linear"],
+            "layer_ratio": {"low": 0.5, "high": 2.0},
+        }
         return StudySpec.parse(
             {
                 "study": {
@@ -79,14 +90,8 @@ class World:
                 "model": {"class_path": "package.module.Model", "init_args": {"d_model": 8}},
                 "data": {"class_path": "package.module.Data", "init_args": {"batch_size": 4}},
                 "trainer": {"max_steps": STEPS},
-                "search": {
-                    "temperature_init": {"low": 0.25, "high": 4.0, "log": True},
-                    "temperature_final": {"low": 0.25, "high": 4.0, "log": True},
-                    "schedule": ["constant", "linear", "cosine", "exponential"],
-                    "layer_pattern": ["uniform", "linear"],
-                    "layer_ratio": {"low": 0.5, "high": 2.0},
-                    **self.search,
-                },
+                "temperatures": dict(self.temperatures),
+                "search": {**(attention if self.attends else {}), **self.search},
             },
             source="the test",
         )
@@ -356,8 +361,16 @@ def _entropies(world: World, row: TicketRow) -> Iterator[Measurement]:
 
 
 def _learned(world: World, row: TicketRow) -> Iterator[Measurement]:
-    """Yield temperatures that go from 1 towards one of their own in each layer, a little apart by run."""
+    """Yield temperatures that go from 1 towards one of their own in each layer, a little apart by run.
+
+    Those that have a name go from where they were found to half of that.
+    """
     luck = random.Random(row.seed).gauss(0, 0.05)
+    for name, section in world.temperatures.items():
+        for place in range(24):
+            value = section["as_found"] * math.exp((luck - math.log(2.0)) * place / 23)
+            step = round(place / 23 * STEPS)
+            yield Measurement(ticket_id=row.id, step=step, name=f"learned/{name}", value=value)
     for layer in range(world.layers):
         for place in range(24):
             progress = place / 23

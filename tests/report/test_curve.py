@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from collections.abc import Iterator
@@ -63,11 +64,24 @@ def test_the_data_are_the_reports_and_the_plan_over_the_steps(store: Store) -> N
     curve = run_curve(run(store, reports={10: 0.25, 20: math.nan, 30: 0.5}, steps=30))
     assert (curve.name, curve.end, curve.steps, curve.total_steps) == ("search-7", "pruned", 30, 100)
     assert curve.values == ((10, 0.25), (30, 0.5))
-    steps, temperatures = zip(*curve.temperatures, strict=True)
+    steps, temperatures = zip(*curve.temperatures["τ"], strict=True)
     assert (steps[0], steps[-1], len(steps)) == (0, 100, 101)
     # the last step is at progress 1, and so is what would come after it
     expected = [2.0 - 1.5 * min(step / 99, 1.0) for step in steps]
     assert temperatures == pytest.approx(expected)
+
+
+def test_each_named_temperature_has_its_line_and_its_name_in_the_picture(store: Store) -> None:
+    parameters = {"contrast.as_found": 0.5, "contrast.temperature_init": 0.1, "head.as_found": 2.0}
+    found = run(store, reports={}, steps=30)
+    ticket = dataclasses.replace(found.ticket, parameters=parameters)
+    curve = run_curve(dataclasses.replace(found, ticket=ticket))
+    levels = {name: {level for _, level in points} for name, points in curve.temperatures.items()}
+    assert levels == {"contrast": {0.1}, "head": {2.0}}
+    assert ">contrast  </tspan>" in draw(curve) and ">head</tspan>" in draw(curve) and "τ" not in draw(curve)
+    del parameters["head.as_found"]
+    alone = run_curve(dataclasses.replace(found, ticket=dataclasses.replace(ticket, parameters=parameters)))
+    assert ">temperature contrast</text>" in draw(alone)
 
 
 def test_a_long_run_is_thinned_and_one_that_never_began_has_a_picture_all_the_same(store: Store) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tempopt.records.rows import RunRow
-from tempopt.temperature import TemperatureParameters, progress
+from tempopt.temperature import TemperatureParameters, own_parameters, progress, temperatures_of
 
 _POINTS = 200
 
@@ -26,8 +27,8 @@ class RunCurve:
         steps: Optimizer steps that it did.
         total_steps: Steps it would have done to the end, at least 1.
         values: Step and reported value, finite, by step.
-        temperatures: Step and temperature of the plan from the first step to the last that was planned, in
-            the geometric mean over the layers.
+        temperatures: By name, τ being attention's: step and temperature of the plan from the first step to
+            the last that was planned, in the geometric mean over the layers.
     """
 
     name: str
@@ -37,7 +38,7 @@ class RunCurve:
     steps: int
     total_steps: int
     values: Points
-    temperatures: Points
+    temperatures: Mapping[str, Points]
 
 
 def run_curve(run: RunRow) -> RunCurve:
@@ -45,9 +46,13 @@ def run_curve(run: RunRow) -> RunCurve:
     ticket, study = run.ticket, run.study.spec["study"]
     steps = max(ticket.steps or 0, *run.reports, 0)
     total = max(ticket.total_steps or steps, 1)
-    level = TemperatureParameters.from_mapping(ticket.parameters or {}).plan(1).schedule
+    parameters = ticket.parameters or {}
     points = min(total, _POINTS)
     at = [total * point // points for point in range(points + 1)]
+    temperatures = {}
+    for name in temperatures_of(parameters):
+        level = TemperatureParameters.from_mapping(own_parameters(parameters, name)).plan(1).schedule
+        temperatures[name or "τ"] = tuple((step, level(progress(step, total))) for step in at)
     return RunCurve(
         name=ticket.name,
         metric=study["metric"],
@@ -56,5 +61,5 @@ def run_curve(run: RunRow) -> RunCurve:
         steps=steps,
         total_steps=total,
         values=tuple((step, value) for step, value in run.reports.items() if math.isfinite(value)),
-        temperatures=tuple((step, level(progress(step, total))) for step in at),
+        temperatures=temperatures,
     )

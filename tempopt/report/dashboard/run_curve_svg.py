@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from tempopt.report.dashboard.run_curve import Points, RunCurve
 _WIDTH, _HEIGHT = 480, 360
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 68, 18, 52, 30, 44
 # Of the palette of Okabe and Ito, which is told apart by everybody.
-_VALUE, _TAU, _INK, _FAINT, _GRID = "#0072b2", "#d55e00", "#1b1f24", "#57606a", "#d8dee4"
+_VALUE, _INK, _FAINT, _GRID = "#0072b2", "#1b1f24", "#57606a", "#d8dee4"
+_TEMPERATURES = ("#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+# so many letters of the names of temperatures stand side by side
+_LETTERS = 54
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ def draw(curve: RunCurve) -> str:
     half = (_HEIGHT - _TOP - _GAP - _BOTTOM) / 2
     steps = (0.0, float(curve.total_steps))
     upper = _Panel(_TOP, half, steps, _range([y for _, y in curve.values]))
-    lower = _Panel(_TOP + half + _GAP, half, steps, _range([y for _, y in curve.temperatures]))
+    levels = [y for points in curve.temperatures.values() for _, y in points]
+    lower = _Panel(_TOP + half + _GAP, half, steps, _range(levels))
     when = f"after {curve.steps} of {curve.total_steps} steps" if curve.steps else "before its first step"
     told = f"{curve.name}: {curve.end} {when}"
     parts = [
@@ -47,13 +52,37 @@ def draw(curve: RunCurve) -> str:
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
         _text(_LEFT, 24, told, size=15, weight=600, fill=_INK),
         *_axes(upper, f"{_cut(curve.metric)} ({curve.direction})", has_values=bool(curve.values)),
-        *_axes(lower, "temperature τ", has_steps=True),
+        *_axes(lower, "" if len(curve.temperatures) > 1 else _titled(curve), has_steps=True),
+        *_key(lower, curve),
         *_values(upper, curve),
-        _line(lower, curve.temperatures, _TAU, 'stroke-dasharray="3 4" opacity="0.6"'),
-        _line(lower, [point for point in curve.temperatures if point[0] <= curve.steps], _TAU),
+        *_temperatures(lower, curve),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _titled(curve: RunCurve) -> str:
+    """Return what the only temperature is called."""
+    return f"temperature {_cut(''.join(curve.temperatures))}"
+
+
+def _key(panel: _Panel, curve: RunCurve) -> Iterator[str]:
+    """Yield the names of several temperatures, each in the colour of its line."""
+    if len(curve.temperatures) < 2:
+        return
+    shown = list(curve.temperatures)[: len(_TEMPERATURES)]
+    longest = _LETTERS // len(shown)
+    names = "".join(
+        f'<tspan fill="{colour}">{escape(_cut(name, longest))}{"" if name is shown[-1] else "  "}</tspan>'
+        for name, colour in zip(shown, _TEMPERATURES, strict=False)
+    )
+    yield f'<text xml:space="preserve" x="{_LEFT}" y="{panel.top - 7:g}" font-size="13">{names}</text>'
+
+
+def _temperatures(panel: _Panel, curve: RunCurve) -> Iterator[str]:
+    for points, colour in zip(curve.temperatures.values(), itertools.cycle(_TEMPERATURES), strict=False):
+        yield _line(panel, points, colour, 'stroke-dasharray="3 4" opacity="0.6"')
+        yield _line(panel, [point for point in points if point[0] <= curve.steps], colour)
 
 
 def _values(panel: _Panel, curve: RunCurve) -> Iterator[str]:
@@ -119,5 +148,5 @@ def _ticks(low: float, high: float, count: int) -> Iterator[float]:
         yield place * step
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 36 else f"{text[:35]}…"
+def _cut(text: str, longest: int = 36) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

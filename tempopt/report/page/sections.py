@@ -134,6 +134,9 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("reproduce", "Environment, and how to do it again", "", ()),
 )
 
+_OF_ATTENTION = ("inference", "depth", "entropy")
+"""Sections and plots that are about attention alone."""
+
 
 def sections(result: StudyResult, storage: str) -> tuple[Section, ...]:
     """Return the sections after the verdict, in their order.
@@ -166,7 +169,12 @@ def sections(result: StudyResult, storage: str) -> tuple[Section, ...]:
 def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
     if result.spec.compare is not None:
         return _OF_A_COMPARISON
-    return _SECTIONS if result.spec.confirms else _OF_AN_EVALUATION
+    if not result.spec.confirms:
+        return _OF_AN_EVALUATION
+    if result.spec.attends:
+        return _SECTIONS
+    kept = (each for each in _SECTIONS if each[0] not in _OF_ATTENTION)
+    return tuple((*each[:3], tuple(plot for plot in each[3] if plot not in _OF_ATTENTION)) for each in kept)
 
 
 def _title_of_use(result: StudyResult) -> str:

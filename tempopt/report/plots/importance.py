@@ -20,11 +20,12 @@ from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import WINNER, figure, label_bars, plain
 from tempopt.results.study_result import StudyResult
 from tempopt.sampling.history import View, frozen
-from tempopt.temperature import LinearNormaliser
+from tempopt.temperature import LinearNormaliser, split_name
 
 _FEWEST = 8
 _MOST_BARS = 20
 _FEWEST_BEST = 5
+_LINE = "<br>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +137,17 @@ def _reaching(
     return domains
 
 
+def _on_lines(name: str) -> str:
+    """Return a name for a narrow axis: that of a temperature stands above that of its parameter."""
+    return _LINE.join(plain(each, 22) for each in split_name(name) if each)
+
+
 def plot_importance(data: Importances) -> go.Figure:
     """Return a bar for each parameter."""
     shown = data.shares[:_MOST_BARS]
-    names = [plain(name, 22) for name, _ in shown]
-    made = figure(x="share", height=110 + 30 * len(shown), margin={"t": 12})
+    names = [_on_lines(name) for name, _ in shown]
+    each = 40 if any(_LINE in name for name in names) else 30
+    made = figure(x="share", height=110 + each * len(shown), margin={"t": 12})
     made.add_trace(
         go.Bar(
             # by place: names that were shortened may be the same

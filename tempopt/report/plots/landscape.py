@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,10 @@ from tempopt.report.plots.style import (
     SEQUENTIAL,
     bounds,
     evenly,
-    figure,
     label,
     mark_size,
     number,
+    panels,
     scale,
     temperature_axis,
 )
@@ -56,6 +56,7 @@ class Landscape:
             if they are fewer than five.
         out_of: Number of complete search trials; more than are drawn where that is many.
         shown: Which temperature this is.
+        others: The same of the other temperatures of the study that vary.
     """
 
     metric: str
@@ -66,25 +67,35 @@ class Landscape:
     best: tuple[int, int] | None
     out_of: int
     shown: Shown = ATTENTION
+    others: tuple[Landscape, ...] = ()
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
         text = "Each circle is a trial; on the diagonal the temperature does not change, below it it falls. "
         text += "Squares are constant temperatures."
-        if self.shown.name:
+        if self.others:
+            text = f"Each temperature has a panel of its own. {text}"
+        elif self.shown.name:
             text = f"The temperature {self.shown.name}. {text}"
-        if self.best is not None:
-            text += f" Of the best tenth of the trials {self.best[0]} of {self.best[1]} cool down."
+        for each in (self, *self.others):
+            if each.best is not None:
+                where = f" in {each.shown.name or 'τ'}" if self.others else ""
+                text += f" Of the best tenth of the trials {each.best[0]} of {each.best[1]} cool down{where}."
         if len(self.points) < self.out_of:
             text += f" {len(self.points)} of {self.out_of} trials are drawn."
         return text
 
     def table(self) -> Table:
         """Return the best trials."""
+        every = (self, *self.others)
+        ends = [{trial: (first, last) for trial, first, last, _, _ in each.points} for each in every]
         rows = tuple(
-            (trial, first, last, value) for trial, first, last, value, _ in reversed(self.points[-_LISTED:])
+            (trial, *(end for each in ends for end in each[trial]), value)
+            for trial, _, _, value, _ in reversed(self.points[-_LISTED:])
         )
-        return Table(columns=("trial", "τ at first", "τ at last", self.metric), rows=rows)
+        names = (each.shown.name or "τ" for each in every)
+        columns = (f"{name} {moment}" for name in names for moment in ("at first", "at last"))
+        return Table(columns=("trial", *columns, self.metric), rows=rows)
 
 
 def landscape_data(result: StudyResult) -> Landscape:
@@ -93,12 +104,23 @@ def landscape_data(result: StudyResult) -> Landscape:
     Raises:
         NothingToPlot: No trial is complete, or all have the same temperatures.
     """
-    shown = all_shown(result)[0]
-    points = _points(result, "search", shown)
-    if not points:
+    every = [(shown, _points(result, "search", shown)) for shown in all_shown(result)]
+    if not every[0][1]:
         raise NothingToPlot("No search trial is complete, so there is nothing to map.")
-    if len({(first, last) for _, first, last, _, _ in points}) == 1 and len(points) > 1:
+    varied = [
+        (shown, points)
+        for shown, points in every
+        if len({(first, last) for _, first, last, _, _ in points}) > 1 or len(points) == 1
+    ]
+    if not varied:
         raise NothingToPlot("All trials have the same first and last temperature: they are not searched.")
+    others = tuple(_landscape(result, shown, points) for shown, points in varied[1:])
+    return _landscape(result, *varied[0], others)
+
+
+def _landscape(
+    result: StudyResult, shown: Shown, points: list[Point], others: tuple[Landscape, ...] = ()
+) -> Landscape:
     best, rest = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
     winner = None if result.winner is None else _ends(shown.parameters(result.winner))
     return Landscape(
@@ -110,6 +132,7 @@ def landscape_data(result: StudyResult) -> Landscape:
         best=_best(points),
         out_of=len(points),
         shown=shown,
+        others=others,
     )
 
 
@@ -137,9 +160,19 @@ def _ends(values: TemperatureParameters) -> tuple[float, float]:
 
 
 def plot_landscape(data: Landscape) -> go.Figure:
-    """Return first against last temperature, coloured by value."""
-    name, neutral = data.shown.name or "τ", data.shown.neutral
-    made = figure(x=f"{name} at first", y=f"{name} at last", height=460)
+    """Return first against last temperature, coloured by value, a panel for each temperature."""
+    every = (data, *data.others)
+    names = [each.shown.name or "τ" for each in every]
+    several = len(every) > 1
+    made, places = panels(
+        [each.shown.title for each in every],
+        x="at first" if several else f"{names[0]} at first",
+        y=["at last"] * len(every) if several else [f"{names[0]} at last"],
+        height=460,
+        each=300,
+    )
+    # each has an axis of its own below it
+    made.update_xaxes(matches=None, showticklabels=True)
     worst, best = bounds([each[3] for each in data.points], data.direction)
     low, high = min(worst, best), max(worst, best)
     colours = {
@@ -147,30 +180,44 @@ def plot_landscape(data: Landscape) -> go.Figure:
         "cmax": high if high > low else low + 1,
         "colorscale": scale(SEQUENTIAL if best >= worst else SEQUENTIAL[::-1]),
     }
-    shown = [each for point in (*data.points, *data.constants) for each in point[1:3]]
-    ends = [min(*shown, neutral), max(*shown, neutral)]
-    made.add_trace(
-        go.Scatter(
-            x=ends, y=ends, mode="lines", line={"color": FAINT, "width": 1}, hoverinfo="skip", name="constant"
-        )
-    )
-    made.data[0].showlegend = False
-    for points, symbol, name in (
-        (data.constants, "square", "constant temperatures"),
-        (data.points, "circle", "trials"),
-    ):
-        if points:
-            bar = {"colorbar": colorbar(data.metric)} if name == "trials" else {}
-            made.add_trace(_placed(points, symbol, name, colours | bar))
-    for place, symbol, name, colour in (
-        ((neutral, neutral), "x-thin", data.shown.baseline, BASELINE),
-        (data.winner, "star-open", "winner", INK),
-    ):
-        if place is not None:
-            made.add_trace(_mark(place, symbol, name, colour))
-    made.update_xaxes(temperature_axis(ends, few=True))
-    made.update_yaxes(temperature_axis(ends))
+    for each, place in zip(every, places, strict=True):
+        first = each is data
+        bar = {"colorbar": colorbar(data.metric)} if first else {}
+        for trace in _marks(each, colours, bar, "baseline" if several else each.shown.baseline):
+            trace.showlegend = first and trace.showlegend is not False
+            made.add_trace(trace, **place)
+        ends = _span(each)
+        made.update_xaxes(temperature_axis(ends, few=True), **place)
+        made.update_yaxes(temperature_axis(ends, few=several), **place)
     return made
+
+
+def _span(data: Landscape) -> list[float]:
+    """Return the lowest and the highest temperature that is shown."""
+    shown = [each for point in (*data.points, *data.constants) for each in point[1:3]]
+    return [min(*shown, data.shown.neutral), max(*shown, data.shown.neutral)]
+
+
+def _marks(
+    data: Landscape, colours: dict[str, Any], bar: dict[str, Any], baseline: str
+) -> Iterator[go.Scatter]:
+    """Yield the diagonal, the runs, the baseline and the winner."""
+    ends = _span(data)
+    yield go.Scatter(
+        x=ends,
+        y=ends,
+        mode="lines",
+        line={"color": FAINT, "width": 1},
+        hoverinfo="skip",
+        name="constant",
+        showlegend=False,
+    )
+    if data.constants:
+        yield _placed(data.constants, "square", "constant temperatures", colours)
+    yield _placed(data.points, "circle", "trials", colours | bar)
+    yield _mark((data.shown.neutral, data.shown.neutral), "x-thin", baseline, BASELINE)
+    if data.winner is not None:
+        yield _mark(data.winner, "star-open", "winner", INK)
 
 
 def _placed(points: Sequence[Point], symbol: str, name: str, colours: dict[str, object]) -> go.Scatter:

@@ -21,8 +21,8 @@ from tempopt.report.plots.style import (
     WINNER,
     WINNER_BAND,
     evenly,
-    figure,
     number,
+    panels,
     plain,
     temperature_axis,
 )
@@ -30,7 +30,7 @@ from tempopt.report.plots.temperatures import Shown, all_shown
 from tempopt.results.study_result import StudyResult
 from tempopt.workers.messages import LEARNED_CURVE
 
-_COLOURS = (WINNER, BASELINE, CONSTANT, OTHER, INK)
+_COLOURS = (WINNER, BASELINE, CONSTANT, OTHER)
 _BANDS = {WINNER: WINNER_BAND, BASELINE: BASELINE_BAND}
 _MOST_LAYERS = 6
 _ROWS = 200
@@ -41,6 +41,7 @@ class Path:
     """One learned temperature over training.
 
     Args:
+        of: The temperature that it is of; the empty text for attention's.
         name: What it is called: its name, or the layer of attention.
         mean: Geometric mean over the runs at each step.
         low: Lowest of the runs at each step.
@@ -48,6 +49,7 @@ class Path:
         winner: The winner's schedule at each step; empty where the winner leaves it as found.
     """
 
+    of: str
     name: str
     mean: tuple[float, ...]
     low: tuple[float, ...]
@@ -68,6 +70,11 @@ class LearnedShown:
     steps: tuple[int, ...]
     paths: tuple[Path, ...]
     runs: int
+
+    @property
+    def temperatures(self) -> tuple[str, ...]:
+        """The temperatures that were learned, by name, attention's first."""
+        return tuple(sorted(dict.fromkeys(path.of for path in self.paths), key=bool))
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
@@ -139,6 +146,7 @@ def _path(
     if shown is not None and result.winner is not None:
         levels = shown.levels(result.winner, tuple(step / last for step in steps))
     return Path(
+        of="" if name.isdecimal() else name,
         name=f"τ of layer {name}" if name.isdecimal() else name,
         mean=tuple(math.exp(fmean(map(math.log, each))) for each in values),
         low=tuple(map(min, values)),
@@ -148,24 +156,37 @@ def _path(
 
 
 def plot_learned(data: LearnedShown) -> go.Figure:
-    """Return a line with its band for each learned temperature, and the winner's schedule dashed."""
-    paths = [data.paths[place] for place in evenly(len(data.paths), _MOST_LAYERS)]
-    made = figure(x="training step", y="temperature", height=380)
-    for place, path in enumerate(paths):
-        colour = _COLOURS[place % len(_COLOURS)]
-        if colour in _BANDS:
-            made.add_trace(_band(data.steps, path, _BANDS[colour]))
-        made.add_trace(_line(data.steps, path.mean, colour, plain(path.name), "solid"))
-    dashed: set[tuple[float, ...]] = set()
-    for place, path in enumerate(paths):
+    """Return a line with its band for each learned temperature, and the winner's schedule dashed.
+
+    Temperatures have a panel each; the layers of attention share one.
+    """
+    groups = [[path for path in data.paths if path.of == of] for of in data.temperatures]
+    several = len(groups) > 1
+    made, places = panels(
+        [of or "attention, τ" for of in data.temperatures],
+        x="training step",
+        y=[""] * len(groups) if several else ["temperature"],
+        height=380,
+        each=150,
+    )
+    for of, group, place in zip(data.temperatures, groups, places, strict=True):
+        paths = [group[index] for index in evenly(len(group), _MOST_LAYERS)]
+        for index, path in enumerate(paths):
+            colour = _COLOURS[index % len(_COLOURS)]
+            if colour in _BANDS:
+                made.add_trace(_band(data.steps, path, _BANDS[colour]), **place)
+            # a panel of one line is named by its title
+            line = _line(data.steps, path.mean, colour, plain(path.name), "solid")
+            line.showlegend = not (several and of)
+            made.add_trace(line, **place)
         # layers share the schedule of attention
-        if path.winner and path.winner not in dashed:
-            dashed.add(path.winner)
-            colour = _COLOURS[place % len(_COLOURS)]
-            name = plain(path.name if not path.name.startswith("τ of layer") else "τ")
-            made.add_trace(_line(data.steps, path.winner, colour, f"{name}, the winner's", "dash"))
-    every = [value for path in paths for value in (*path.low, *path.high, *path.winner) if value == value]
-    made.update_yaxes(**temperature_axis(every))
+        if paths[0].winner:
+            line = _line(data.steps, paths[0].winner, INK, "the winner's schedule", "dash")
+            line.showlegend = place is places[0]
+            made.add_trace(line, **place)
+        shown = [value for path in paths for value in (*path.low, *path.high, *path.winner)]
+        axis = temperature_axis([value for value in shown if value == value], few=several)
+        made.update_yaxes(axis, **place)
     return made
 
 

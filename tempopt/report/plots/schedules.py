@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,10 +15,8 @@ from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.style import (
     BASELINE,
-    CONSTANT,
     DIVERGING,
     MOST_CURVES,
-    OTHER,
     SEQUENTIAL,
     WINNER,
     WINNER_BAND,
@@ -27,6 +24,7 @@ from tempopt.report.plots.style import (
     evenly,
     figure,
     number,
+    panels,
     plain,
     scale,
     temperature_axis,
@@ -83,11 +81,7 @@ class PlanShown:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        level = self.level
-        first, last = level[0], level[-1]
-        course = f"stays at {number(first)}" if min(level) == max(level) else f"goes from {number(first)} to"
-        if min(level) != max(level):
-            course += f" {number(last)}"
+        course = _course(self.level)
         if self.shown.name:
             text = f"The winner's temperature {self.shown.name} {course}; the dashed line is the temperature "
             text += f"as found, {number(self.shown.neutral)}."
@@ -95,8 +89,7 @@ class PlanShown:
             text = f"The winner's temperature {course}; the dashed line is τ = 1, where softmax is as usual. "
             text += "Above it attention is softer, below it sharper."
         for each, levels in self.others:
-            text += f" {each.name}, {number(each.neutral)} as found, goes from {number(levels[0])} to "
-            text += f"{number(levels[-1])}."
+            text += f" {each.name}, {number(each.neutral)} as found, {_course(levels)}."
         if len(self.temperatures) > 1 and self.varies:
             text += f' The band is the spread over the layers, whose pattern is "{self.pattern}".'
         if self.beside:
@@ -155,6 +148,7 @@ class Schedules:
         curves: Trial number, value and temperature at each progress, the worst trial first.
         out_of: Number of trials that have a schedule and a value; more than are shown where that is many.
         shown: Which temperature this is.
+        others: The same of the other temperatures of the study.
     """
 
     metric: str
@@ -163,24 +157,48 @@ class Schedules:
     curves: tuple[tuple[int, float, tuple[float, ...]], ...]
     out_of: int
     shown: Shown = ATTENTION
+    others: tuple[Schedules, ...] = ()
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
         number_, value, best = self.curves[-1]
+        courses = [_course(best)]
+        if self.others:
+            every = (self, *self.others)
+            courses = [f"{each.shown.name or 'τ'} {_course(each.curves[-1][2])}" for each in every]
         text = f"One line a complete trial, the darker the better its {self.metric} (on dark ground: the "
-        text += f"lighter). The best, trial {number_} with {number(value)}, goes from {number(best[0])} to "
-        text += f"{number(best[-1])}."
+        text += "lighter). "
+        if self.others:
+            text += "Each temperature has a panel of its own; dashed is the baseline. "
+            text += f"In the best, trial {number_} with {number(value)}, {', '.join(courses)}."
+        else:
+            text += f"The best, trial {number_} with {number(value)}, {courses[0]}."
         if len(self.curves) < self.out_of:
             text += f" {len(self.curves)} of {self.out_of} are drawn: the best, and others evenly by rank."
         return text
 
     def table(self) -> Table:
         """Return the ends of the best 30."""
+        every = (self, *self.others)
         rows = tuple(
-            (trial, value, levels[0], levels[len(levels) // 2], levels[-1])
-            for trial, value, levels in reversed(self.curves[-30:])
+            (trial, value, *(level for each in every for level in _moments(each.curves[-place][2])))
+            for place, (trial, value, _) in enumerate(reversed(self.curves[-30:]), start=1)
         )
-        return Table(columns=("trial", self.metric, "τ at first", "τ halfway", "τ at last"), rows=rows)
+        names = (each.shown.name or "τ" for each in every)
+        moments = (f"{name} {moment}" for name in names for moment in ("at first", "halfway", "at last"))
+        return Table(columns=("trial", self.metric, *moments), rows=rows)
+
+
+def _moments(levels: tuple[float, ...]) -> tuple[float, float, float]:
+    """Return a temperature at first, halfway and at last."""
+    return levels[0], levels[len(levels) // 2], levels[-1]
+
+
+def _course(levels: tuple[float, ...]) -> str:
+    """Return how a temperature goes, ``goes from 0.5 to 2`` or ``stays at 1``."""
+    if min(levels) == max(levels):
+        return f"stays at {number(levels[0])}"
+    return f"goes from {number(levels[0])} to {number(levels[-1])}"
 
 
 def num_layers(result: StudyResult) -> int | None:
@@ -257,7 +275,7 @@ def schedules_data(result: StudyResult) -> Schedules:
     Raises:
         NothingToPlot: No trial that has a temperature is complete.
     """
-    direction, temperature = result.direction, all_shown(result)[0]
+    direction, (first, *others) = result.direction, all_shown(result)
     found = [
         (run.number, run.value, run.parameters)
         for run in result.runs
@@ -272,72 +290,82 @@ def schedules_data(result: StudyResult) -> Schedules:
     best, rest = ranked[-MOST_CURVES // 2 :], ranked[: -MOST_CURVES // 2]
     shown = [rest[place] for place in evenly(len(rest), MOST_CURVES // 2)] + best
     progress = tuple(place / (_COARSE - 1) for place in range(_COARSE))
-    return Schedules(
-        metric=result.metric,
-        direction=direction,
-        progress=progress,
-        curves=tuple((trial, value, temperature.levels(each, progress)) for trial, value, each in shown),
-        out_of=len(ranked),
-        shown=temperature,
-    )
+
+    def of(temperature: Shown, others: tuple[Schedules, ...] = ()) -> Schedules:
+        return Schedules(
+            metric=result.metric,
+            direction=direction,
+            progress=progress,
+            curves=tuple((trial, value, temperature.levels(each, progress)) for trial, value, each in shown),
+            out_of=len(ranked),
+            shown=temperature,
+            others=others,
+        )
+
+    return of(first, tuple(map(of, others)))
 
 
 def plot_schedule(data: PlanShown) -> go.Figure:
-    """Return the winner's temperatures over progress beside the baseline."""
-    made = figure(x="training progress", y=data.shown.axis, height=340)
-    if data.varies:
-        edges = [(min(column), max(column)) for column in zip(*data.temperatures, strict=True)]
-        made.add_trace(
-            go.Scatter(
-                x=[*data.progress, *reversed(data.progress)],
-                y=[high for _, high in edges] + [low for low, _ in reversed(edges)],
-                fill="toself",
-                fillcolor=WINNER_BAND,
-                line={"width": 0, "color": WINNER},
-                hoverinfo="skip",
-                name="layers",
-            )
-        )
-    made.add_trace(
-        go.Scatter(
-            x=data.progress,
-            y=data.level,
-            mode="lines",
-            line={"color": WINNER, "width": 3},
-            name=f"winner, {data.shown.name or 'attention'}" if data.others else "winner",
-            hovertemplate="progress %{x:.2f}: τ = %{y:.4g}<extra>winner</extra>",
-        )
+    """Return the winner's temperatures over progress beside the baseline, a panel for each."""
+    shown = [(data.shown, data.level), *data.others]
+    made, places = panels(
+        [each.title for each, _ in shown],
+        x="training progress",
+        y=[each.axis for each, _ in shown] if len(shown) == 1 else [""] * len(shown),
+        height=340,
+        each=130,
     )
-    _baseline(made, data.shown, BASELINE)
-    for (each, levels), colour in zip(data.others, itertools.cycle((CONSTANT, OTHER))):
-        made.add_trace(
-            go.Scatter(
-                x=data.progress,
-                y=levels,
-                mode="lines",
-                line={"color": colour, "width": 3},
-                name=f"winner, {each.name}",
-                hovertemplate=f"progress %{{x:.2f}}: %{{y:.4g}}<extra>{each.name}</extra>",
-            )
-        )
-        _baseline(made, each, colour)
-    seen = [each for layer in data.temperatures for each in layer]
-    seen += [level for each, levels in data.others for level in (each.neutral, *levels)]
-    made.update_yaxes(temperature_axis([data.shown.neutral, *seen]))
+    if data.varies:
+        made.add_trace(_layers(data), **places[0])
+    for (each, levels), place in zip(shown, places, strict=True):
+        first, alone = each is data.shown, len(shown) == 1
+        made.add_trace(_winner(data.progress, levels, each, legend=first), **place)
+        made.add_trace(_baseline(each, each.baseline if alone else "baseline", legend=first), **place)
+        seen = [*levels, each.neutral]
+        if first:
+            seen += [value for layer in data.temperatures for value in layer]
+        made.update_yaxes(temperature_axis(seen, few=not alone), **place)
     made.update_xaxes(range=[0, 1], tickformat=".0%")
     return made
 
 
-def _baseline(made: go.Figure, shown: Shown, colour: str) -> None:
-    made.add_trace(
-        go.Scatter(
-            x=[0, 1],
-            y=[shown.neutral, shown.neutral],
-            mode="lines",
-            line={"color": colour, "width": 2, "dash": "dash"},
-            name=shown.baseline,
-            hovertemplate=f"{shown.baseline}<extra></extra>",
-        )
+def _layers(data: PlanShown) -> go.Scatter:
+    """Return the band between the lowest and the highest temperature of the layers."""
+    edges = [(min(column), max(column)) for column in zip(*data.temperatures, strict=True)]
+    return go.Scatter(
+        x=[*data.progress, *reversed(data.progress)],
+        y=[high for _, high in edges] + [low for low, _ in reversed(edges)],
+        fill="toself",
+        fillcolor=WINNER_BAND,
+        line={"width": 0, "color": WINNER},
+        hoverinfo="skip",
+        name="layers",
+    )
+
+
+def _winner(
+    progress: tuple[float, ...], levels: tuple[float, ...], shown: Shown, *, legend: bool
+) -> go.Scatter:
+    return go.Scatter(
+        x=progress,
+        y=levels,
+        mode="lines",
+        line={"color": WINNER, "width": 3},
+        name="winner",
+        showlegend=legend,
+        hovertemplate=f"progress %{{x:.2f}}: {shown.name or 'τ'} = %{{y:.4g}}<extra>winner</extra>",
+    )
+
+
+def _baseline(shown: Shown, name: str, *, legend: bool) -> go.Scatter:
+    return go.Scatter(
+        x=[0, 1],
+        y=[shown.neutral, shown.neutral],
+        mode="lines",
+        line={"color": BASELINE, "width": 2, "dash": "dash"},
+        name=name,
+        showlegend=legend,
+        hovertemplate=f"{shown.baseline}<extra></extra>",
     )
 
 
@@ -375,21 +403,30 @@ def plot_depth(data: DepthShown) -> go.Figure:
 
 
 def plot_schedules(data: Schedules) -> go.Figure:
-    """Return every schedule as a line coloured by its trial's value."""
-    axis = data.shown.axis
-    made = figure(x="training progress", y=axis, height=400, showlegend=False, margin={"t": 12})
+    """Return every schedule as a line coloured by its trial's value, a panel for each temperature."""
+    every = (data, *data.others)
+    made, places = panels(
+        [each.shown.title for each in every],
+        x="training progress",
+        y=[data.shown.axis] if len(every) == 1 else [""] * len(every),
+        height=400,
+        each=170,
+        showlegend=False,
+        margin={"t": 12 if len(every) == 1 else 36},
+    )
     worst, best = bounds([value for _, value, _ in data.curves], data.direction)
-    groups: list[list[tuple[int, float, tuple[float, ...]]]] = [[] for _ in SEQUENTIAL]
-    for curve in data.curves:
-        place = 0.0 if worst == best else (curve[1] - worst) / (best - worst)
-        groups[round(min(max(place, 0.0), 1.0) * (len(groups) - 1))].append(curve)
-    for colour, group in zip(SEQUENTIAL, groups, strict=True):
-        if group:
-            made.add_trace(_lines(group, data, colour))
-    made.add_trace(_key(worst, best, data.metric))
-    seen = [level for _, _, levels in data.curves for level in levels]
-    made.update_yaxes(temperature_axis([data.shown.neutral, *seen]))
-    made.add_hline(y=data.shown.neutral, line={"color": BASELINE, "width": 1.5, "dash": "dash"})
+    for each, place in zip(every, places, strict=True):
+        groups: list[list[tuple[int, float, tuple[float, ...]]]] = [[] for _ in SEQUENTIAL]
+        for curve in each.curves:
+            share = 0.0 if worst == best else (curve[1] - worst) / (best - worst)
+            groups[round(min(max(share, 0.0), 1.0) * (len(groups) - 1))].append(curve)
+        for colour, group in zip(SEQUENTIAL, groups, strict=True):
+            if group:
+                made.add_trace(_lines(group, each, colour), **place)
+        seen = [level for _, _, levels in each.curves for level in levels]
+        made.update_yaxes(temperature_axis([each.shown.neutral, *seen], few=len(every) > 1), **place)
+        made.add_hline(y=each.shown.neutral, line={"color": BASELINE, "width": 1.5, "dash": "dash"}, **place)
+    made.add_trace(_key(worst, best, data.metric), **places[0])
     made.update_xaxes(range=[0, 1], tickformat=".0%")
     return made
 
@@ -397,6 +434,7 @@ def plot_schedules(data: Schedules) -> go.Figure:
 def _lines(group: list[tuple[int, float, tuple[float, ...]]], data: Schedules, colour: str) -> go.Scatter:
     """Return many curves as one trace, a gap between each two: a trace each would be slow to draw."""
     gap = [math.nan]
+    told = f"<br>{data.shown.name or 'τ'} = %{{y:.4g}}<extra></extra>"
     said = np.array(
         [pair for trial, value, levels in group for pair in [(trial, value)] * (len(levels) + 1)],
         dtype=np.float32,
@@ -407,7 +445,7 @@ def _lines(group: list[tuple[int, float, tuple[float, ...]]], data: Schedules, c
         customdata=said,
         mode="lines",
         line={"color": colour, "width": 1.4},
-        hovertemplate="trial %{customdata[0]}: %{customdata[1]:.4g}<br>τ = %{y:.4g}<extra></extra>",
+        hovertemplate=f"trial %{{customdata[0]}}: %{{customdata[1]:.4g}}{told}",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 WINNER = "#0b62a4"
 BASELINE = "#c2500a"
@@ -111,6 +112,41 @@ def figure(*, x: str | None = None, y: str | None = None, height: int = 380, **l
     made = go.Figure(layout={"template": TEMPLATE, "height": height, **axes})
     made.update_layout(**layout)
     return made
+
+
+def panels(
+    titles: Sequence[str], *, x: str, y: Sequence[str], height: int, each: int, **layout: Any
+) -> tuple[go.Figure, list[dict[str, int]]]:
+    """Return an empty figure with a panel for each title, one above the other, and where each of them is.
+
+    A single panel is a plain :func:`figure` without a title.
+
+    Args:
+        titles: Titles of the panels, plain text.
+        x: Title of the axis below all of them.
+        y: Titles of the axes beside them.
+        height: Height of a single panel, in pixels.
+        each: Height of each of several.
+        layout: What else is set of the layout.
+    """
+    if len(titles) == 1:
+        return figure(x=x, y=y[0], height=height, **layout), [{}]
+    made = make_subplots(
+        rows=len(titles),
+        cols=1,
+        shared_xaxes="all",
+        subplot_titles=[plain(title) for title in titles],
+        vertical_spacing=0.24 / len(titles),
+    )
+    made.update_layout(template=TEMPLATE, height=110 + each * len(titles), **layout)
+    # above the title of the first panel
+    made.update_layout(legend={"y": 1 + 24 / (each * len(titles))})
+    made.update_annotations(font={"size": 13, "color": QUIET})
+    places = [{"row": row, "col": 1} for row in range(1, len(titles) + 1)]
+    for place, title in zip(places, y, strict=True):
+        made.update_yaxes(title={"text": plain(title)}, **place)
+    made.update_xaxes(title={"text": plain(x)}, **places[-1])
+    return made, places
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:

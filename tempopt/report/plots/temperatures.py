@@ -32,6 +32,11 @@ class Shown:
         """What the line or the mark of the baseline is called."""
         return f"{self.name} = {self.neutral:.4g}, as found" if self.name else "τ = 1"
 
+    @property
+    def title(self) -> str:
+        """What a panel that shows it is called."""
+        return self.name or "attention, τ"
+
     def parameters(self, parameters: Mapping[str, Any]) -> TemperatureParameters:
         """Return the parameters of this temperature in a parameter set."""
         return TemperatureParameters.from_mapping(own_parameters(parameters, self.name))

@@ -1,0 +1,122 @@
+"""What report and plots show of a study with named temperatures, alone and beside attention's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tempopt.report import plots
+from tempopt.report.page.sections import sections, tiles
+from tempopt.report.plots import PLOTS
+from tempopt.results.study_result import StudyResult
+from tests.report.made_study import World, make
+
+FOUND = {"contrast": 0.5, "head": 2.0}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["named", "beside attention"])
+def result(request: pytest.FixtureRequest) -> StudyResult:
+    """A study of two named temperatures that is over."""
+    search: dict[str, Any] = {}
+    for name, found in FOUND.items():
+        ends = {"low": found / 10, "high": found * 2}
+        search |= {f"{name}.temperature_init": ends, f"{name}.temperature_final": ends}
+        search[f"{name}.schedule"] = ["constant", "linear"]
+    temperatures = {name: {"value": f"{name}.tau", "as_found": found} for name, found in FOUND.items()}
+    layers = 3 if request.param else 0
+    world = World(search=search, temperatures=temperatures, attends=request.param, layers=layers)
+    return make(world).result()
+
+
+def titles(key: str, result: StudyResult) -> list[str]:
+    """Return the titles of the panels of a plot."""
+    return [each.text for each in PLOTS[key](result).layout.annotations]
+
+
+def named(result: StudyResult) -> list[str]:
+    """Return the names of the temperatures of a study, attention's first."""
+    return [*(["attention, τ"] if result.spec.attends else []), *FOUND]
+
+
+@pytest.mark.parametrize("key", ["schedule", "learned", "schedules", "landscape"])
+def test_each_temperature_has_a_panel_with_an_axis_of_its_own(key: str, result: StudyResult) -> None:
+    made = PLOTS[key](result)
+    assert titles(key, result) == named(result)
+    axes = [made.layout[f"yaxis{place or ''}"] for place in (0, *range(2, len(named(result)) + 1))]
+    ranges = [axis.range for axis in axes]
+    assert len(set(ranges)) == len(ranges) and all(axis.matches is None for axis in axes)
+
+
+def test_the_legend_names_each_kind_of_line_once(result: StudyResult) -> None:
+    for key in ("schedule", "landscape"):
+        names = [trace.name for trace in PLOTS[key](result).data if trace.showlegend is not False]
+        assert sorted(names) == sorted(set(names)) and "baseline" in names and "winner" in names
+
+
+def test_baselines_of_panels_are_the_temperatures_as_found(result: StudyResult) -> None:
+    lines = [trace for trace in PLOTS["schedule"](result).data if trace.name == "baseline"]
+    expected = [*([1.0] if result.spec.attends else []), *FOUND.values()]
+    assert [line.y for line in lines] == [(level, level) for level in expected]
+
+
+def test_tables_have_a_column_for_each_temperature(result: StudyResult) -> None:
+    first = "τ" if result.spec.attends else "contrast"
+    for data in (plots.schedules_data(result), plots.landscape_data(result)):
+        table = data.table()
+        for name in (first, *FOUND):
+            assert {f"{name} at first", f"{name} at last"} <= set(table.columns)
+        runs = {run.number: run.parameters or {} for run in result.runs if run.kind == "search"}
+        for row in table.rows:
+            told = dict(zip(table.columns, row, strict=True))
+            trial = told["trial"]
+            assert isinstance(trial, int)
+            for name, found in FOUND.items():
+                assert told[f"{name} at first"] == runs[trial].get(f"{name}.temperature_init", found)
+
+
+def test_learned_layers_share_the_panel_of_attention(result: StudyResult) -> None:
+    data = plots.learned_data(result)
+    of = {"": 3} if result.spec.attends else {}
+    assert data.temperatures == (*of, *FOUND)
+    for name in data.temperatures:
+        assert sum(path.of == name for path in data.paths) == of.get(name, 1)
+
+
+def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_searched(
+    result: StudyResult,
+) -> None:
+    found = sections(result, "")
+    keys = {section.key for section in found}
+    shown = {picture.key for section in found for picture in section.pictures}
+    of_attention = {"inference", "entropy"}
+    if result.spec.attends:
+        assert of_attention <= keys and "depth" in shown
+        return
+    assert not of_attention & keys and "depth" not in shown
+    told = [text for section in found for text in (section.title, section.lead)]
+    told += [
+        text
+        for section in found
+        for picture in section.pictures
+        for text in (picture.title, picture.caption, picture.absent, json.dumps(picture.figure))
+    ]
+    told += [text for tile in tiles(result) for text in tile]
+    told += [column for s in found for p in s.pictures if p.table for column in p.table.columns]
+    for text in told:
+        assert "τ" not in text and "\\u03c4" not in text and "ttention" not in text, text
+
+
+def test_the_baseline_is_called_so_in_plots(result: StudyResult) -> None:
+    history = {trace.name for trace in PLOTS["history"](result).data}
+    assert {"baseline", "best constants"} <= history
+    ticks = PLOTS["differences"](result).layout.yaxis.ticktext
+    assert "mean, against baseline" in ticks
+    caption = plots.differences_data(result).caption()
+    assert caption.startswith("Each dot is a seed that neither searched nor chose: the winner minus the temp")
+
+
+def test_names_of_parameters_stand_on_two_lines_and_are_whole(result: StudyResult) -> None:
+    ticks = PLOTS["importance"](result).layout.yaxis.ticktext
+    assert "contrast<br>temperature_init" in ticks and "head<br>schedule" in ticks
