@@ -25,6 +25,8 @@ MOST = 7
 """So many temperatures may have a name, beside attention's."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LEVELS = ("temperature_init", "temperature_final")
+_WIDTH = 8
+"""A range goes as far from the temperature as found, in ratio, if nothing else is known."""
 
 
 class TemperatureSection(Section):
@@ -93,15 +95,19 @@ def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
         if problem := _name_problem(name, spec.model["init_args"]):
             lines.append((path, problem))
         elif spec.compare is None and not any(join_name(name, level) in spec.search for level in _LEVELS):
-            example = f"{name}.temperature_init: {{low: 0.02, high: 1}}"
-            lines.append(
-                (path, f"its level is not searched. Search it, as in {example}, or take {name} out.")
-            )
+            message = f"its level is not searched. Search it, as in {_example(name, each.as_found)}, or take"
+            lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
         if each.value in paths:
             message = f'"{each.value}" is the temperature {paths[each.value]} already. Take one of them out.'
             lines.append((f"{path}.value", message))
         paths[each.value] = name
     return lines
+
+
+def _example(name: str, as_found: float | None) -> str:
+    """Return how a level is searched: about the temperature as found, else as that of a contrastive loss."""
+    low, high = (0.02, 1.0) if as_found is None else (as_found / _WIDTH, as_found * _WIDTH)
+    return f"{name}.temperature_init: {{low: {max(low, LOWEST):.3g}, high: {min(high, HIGHEST):.3g}}}"
 
 
 def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:

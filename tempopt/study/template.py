@@ -47,7 +47,13 @@ search:
   schedule: [constant, linear, cosine, exponential]
   # layer_pattern: [uniform, linear, u]  # temperature over depth
   # layer_ratio: {{low: 0.5, high: 2}}  # ... and how much of it
+  # contrast.temperature_init: {{low: 0.02, high: 1}}  # of a named temperature, see temperatures:
 {search}
+# temperatures:  # numbers of the module that are temperatures, each with a name to search it by
+#   contrast: {{value: criterion.temperature}}  # its path; with transform: inverse it is a scale
+#   # Usual ranges: 0.02 to 1 for a contrastive loss, 0.02 to 0.1 for the teacher of a self-distillation,
+#   # 1 to 20 for distillation, 0.1 to 2 for Gumbel-softmax, 0.01 to 1 for a classifier on cosines.
+
 model:
   class_path: {class_path}
   init_args:

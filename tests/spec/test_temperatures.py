@@ -112,6 +112,10 @@ PARTS: list[tuple[dict[str, Any], str]] = [
         "temperatures.contrast: its level is not searched. Search it, as in contrast.temperature_init: {low:",
     ),
     (
+        {"search": {"temperature_init": RANGE}, "temperatures": {"contrast": {**CONTRAST, "as_found": 4}}},
+        "in contrast.temperature_init: {low: 0.5, high: 32}, or take contrast out. Usual ranges are in docs/",
+    ),
+    (
         {"search": {**SEARCH, "contrast.as_found": RANGE}},
         "search.contrast.as_found: the temperature as found is not searched. It is written "
         "temperatures.contrast.as_found.",

@@ -155,6 +155,8 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
     for beginning, end in (("study:\n", "\n# A bare name"), ("search:\n", "model:\n")):
         section = text[text.index(beginning) : text.index(end)]
         text = text.replace(section, re.sub("(?m)^  # ", "  ", section))
+    named = text[text.index("# temperatures:") : text.index("\nmodel:")]
+    text = text.replace(named, re.sub("(?m)^# ", "", named))
     before, _, resources = text.partition("# resources:")
     spec = _load(before + "resources:" + re.sub("(?m)^#   ", "  ", resources))
     assert (spec.study.pruner.name, spec.study.limits.hours, spec.study.checkpoint_every) == (
@@ -168,6 +170,8 @@ def test_every_suggestion_in_a_comment_is_a_spec_too(info: Callable[..., ModuleI
     assert (given.workers, given.gpus, given.cpus, given.grace) == ("auto", 0.25, 1, 20)
     strategies = {"layer_pattern", "layer_ratio", "length_scaling", "normaliser", "top_k"}
     assert strategies | {"entropy_lambda", "lr"} <= set(spec.search)
+    assert spec.temperatures["contrast"].value == "criterion.temperature"
+    assert "contrast.temperature_init" in spec.search
 
 
 def test_a_module_that_is_not_ours_is_attached_to(info: Callable[..., ModuleInfo]) -> None:
