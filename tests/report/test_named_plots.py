@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,3 +121,12 @@ def test_the_baseline_is_called_so_in_plots(result: StudyResult) -> None:
 def test_names_of_parameters_stand_on_two_lines_and_are_whole(result: StudyResult) -> None:
     ticks = PLOTS["importance"](result).layout.yaxis.ticktext
     assert "contrast<br>temperature_init" in ticks and "head<br>schedule" in ticks
+
+
+def test_where_an_evaluation_reads_a_named_temperature_its_section_is_there(result: StudyResult) -> None:
+    found = {
+        name: each.model_copy(update={"evaluated": True}) for name, each in result.spec.temperatures.items()
+    }
+    spec = result.spec.model_copy(update={"temperatures": found})
+    keys = [section.key for section in sections(replace(result, spec=spec), "")]
+    assert "inference" in keys and ("entropy" in keys) == spec.attends

@@ -134,7 +134,7 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("reproduce", "Environment, and how to do it again", "", ()),
 )
 
-_OF_ATTENTION = ("inference", "depth", "entropy")
+_OF_ATTENTION = ("depth", "entropy")
 """Sections and plots that are about attention alone."""
 
 
@@ -171,10 +171,10 @@ def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]
         return _OF_A_COMPARISON
     if not result.spec.confirms:
         return _OF_AN_EVALUATION
-    if result.spec.attends:
-        return _SECTIONS
-    kept = (each for each in _SECTIONS if each[0] not in _OF_ATTENTION)
-    return tuple((*each[:3], tuple(plot for plot in each[3] if plot not in _OF_ATTENTION)) for each in kept)
+    unread = () if result.spec.evaluated else ("inference",)
+    left_out = (*unread, *(() if result.spec.attends else _OF_ATTENTION))
+    kept = (each for each in _SECTIONS if each[0] not in left_out)
+    return tuple((*each[:3], tuple(plot for plot in each[3] if plot not in left_out)) for each in kept)
 
 
 def _title_of_use(result: StudyResult) -> str:
