@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tempopt.training.entropy_control import EntropyControl as EntropyControl
     from tempopt.training.load_callback import LoadCallback as LoadCallback
     from tempopt.training.module import TemperedModule as TemperedModule
+    from tempopt.training.rows_callback import RowsCallback as RowsCallback
     from tempopt.training.value_callback import ValueCallback as ValueCallback
 
 _HOME = {
@@ -52,6 +53,7 @@ _HOME = {
     "EntropyControl": "tempopt.training.entropy_control",
     "LoadCallback": "tempopt.training.load_callback",
     "RowsAttachment": "tempopt.attention.attach.rows",
+    "RowsCallback": "tempopt.training.rows_callback",
     "SpecError": "tempopt.errors",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",

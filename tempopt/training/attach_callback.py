@@ -1,28 +1,26 @@
 """The callback with which any Trainer, LightningCLI's too, trains a plan that is attached from outside.
 
-It needs no study, service or database. What its checkpoints hold is decided in
-``tempopt.attention.attach.checkpoints``.
+It needs no study, service or database. How its checkpoints hold the temperature is ``weights_callback.py``'s.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
 
 from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.attention.attach.checkpoints import put_beside, put_in_weights, take_out
-from tempopt.attention.attach.scalings import Scaling, scalings
+from tempopt.attention.attach.checkpoints import put_beside
+from tempopt.attention.attach.scalings import scalings
 from tempopt.errors import AttachError, SpecError
-from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
+from tempopt.training.callbacks import LossScaleCallback
 from tempopt.training.module import TemperedModule
-from tempopt.training.untempered import Untempered
+from tempopt.training.weights_callback import WeightsCallback
 
 
-class AttachCallback(TemperatureCallback):
+class AttachCallback(WeightsCallback):
     """Attach a temperature plan to a LightningModule, and have it follow the steps of training.
 
     It is a callback for ``lightning.Trainer`` and, by its class path ``tempopt.AttachCallback``, for
@@ -56,6 +54,8 @@ class AttachCallback(TemperatureCallback):
         AttachError: The temperature cannot be attached to the module, or its weights are baked.
     """
 
+    attachment: Attachment | None
+
     def __init__(
         self,
         parameters: dict[str, Any],
@@ -65,34 +65,22 @@ class AttachCallback(TemperatureCallback):
         at_inference: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(validate_at=validate_at)
-        self.attachment: Attachment | None = None
         self.parameters = dict(parameters)
         self.layers = layers
         self.way = way
         self.at_inference = None if at_inference is None else dict(at_inference)
-        self._module: L.LightningModule | None = None
-        self._changes: list[Scaling] = []
         self._beside = ""
-        self._final: Sequence[float] = ()
+        self._last: Sequence[float] = ()
         self._loss_scale: LossScaleCallback | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Attach the plan, and see what it makes of the weights."""
-        if self._module is not pl_module:
-            self._attach(pl_module)
-        attachment = self.attachment
-        assert attachment is not None
-        if not attachment.attached:
-            if stage == "fit":
-                raise AttachError(
-                    "The temperature was taken off the model, or written into its weights, so training would "
-                    "go on without it. Train a new model, or load the checkpoint that is to be resumed."
-                )
-            # it is in the weights, or was taken off on purpose
-            self._tempered = Untempered()
+        super().setup(trainer, pl_module, stage)
+        assert self.attachment is not None
+        if not self.attachment.attached:
             return
         if self.at_inference is not None:
-            attachment.use(self.parameters if stage == "fit" else self.at_inference)
+            self.attachment.use(self.parameters if stage == "fit" else self.at_inference)
         if stage == "fit" and self._beside:
             rank_zero_warn(
                 "The checkpoints of this training hold its temperatures beside the weights. Load them with "
@@ -102,11 +90,10 @@ class AttachCallback(TemperatureCallback):
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave the model at the temperature of evaluation."""
         attachment = self.attachment
-        if attachment is not None and attachment.attached:
-            if self.at_inference is not None:
-                attachment.use(self.at_inference)
-            if self.at_inference is not None or self.validate_at == "final":
-                attachment.set_progress(1.0)
+        if attachment is not None and attachment.attached and self.at_inference is not None:
+            attachment.use(self.at_inference)
+            attachment.set_progress(1.0)
+        super().teardown(trainer, pl_module, stage)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -120,56 +107,34 @@ class AttachCallback(TemperatureCallback):
     def _at_evaluation(self) -> dict[str, Any]:
         return self.parameters if self.at_inference is None else self.at_inference
 
-    def _attach(self, module: L.LightningModule) -> None:
+    def _attach(self, module: L.LightningModule) -> Attachment:
         if isinstance(module, TemperedModule):
             raise SpecError(
                 f"{type(module).__name__} is a TemperedModule, which sets its own temperature by its init "
                 "arguments. Take AttachCallback out of the trainer's callbacks."
             )
         attachment = attach(module, self.parameters, layers=self.layers, way=self.way, example=None)
-        self._module, self.attachment, self._tempered = module, attachment, attachment
         self._loss_scale = LossScaleCallback(tempered=attachment) if attachment.entropy.has_term else None
         attachment.use(self._at_evaluation)
-        self._final = attachment.plan.temperatures(1.0)
+        self._last = attachment.plan.temperatures(1.0)
         try:
             self._changes, self._beside = scalings(module, at="final"), ""
         except AttachError as error:
             self._changes, self._beside = [], str(error)
         attachment.use(self.parameters)
-        # Callbacks are not asked of checkpoints with weights alone, nor before weights are loaded.
-        saving, loading = module.on_save_checkpoint, module.on_load_checkpoint
-        module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
-        module.on_load_checkpoint = functools.partial(self._load, loading)  # type: ignore[method-assign]
+        return attachment
 
-    def _save(self, own: Any, checkpoint: dict[str, Any]) -> None:
-        own(checkpoint)
-        attachment, module = self.attachment, self._module
-        assert attachment is not None and module is not None
-        # on ranks that save nothing, some strategies give no weights
-        if not attachment.attached or not checkpoint["state_dict"]:
-            return
-        temperatures = self._temperatures(attachment)
-        inverse = {name: 1.0 / each for name, each in zip(attachment.layers, temperatures, strict=True)}
-        changes = [each.at(inverse[each.layer]) for each in self._changes]
-        if not changes or not put_in_weights(checkpoint, module, changes):
-            put_beside(checkpoint, self._at_evaluation, temperatures, layers=self.layers, way=attachment.way)
-
-    def _temperatures(self, attachment: Attachment) -> Sequence[float]:
-        if self.at_inference is None and self.validate_at == "current":
-            return attachment.temperatures
-        return self._final
-
-    def _load(self, own: Any, checkpoint: dict[str, Any]) -> None:
-        own(checkpoint)
-        found = take_out(checkpoint)
-        if not found:
-            return
-        if {f"{each:.6g}" for each in found} != {f"{each:.6g}" for each in self._final} - {"1"}:
-            raise AttachError(
-                f"The checkpoint has the temperatures {sorted(found)} in its weights and no others beside "
-                f"it, and AttachCallback is to set {sorted(set(self._final))}. Take the callback out, or "
-                "give a checkpoint that can be resumed, or one of a model at temperature 1."
-            )
+    @property
+    def _evaluated(self) -> Sequence[float]:
         assert self.attachment is not None
-        self.attachment.detach()
-        self._tempered = Untempered()
+        current = self.at_inference is None and self.validate_at == "current"
+        return self.attachment.temperatures if current else self._last
+
+    @property
+    def _final(self) -> Sequence[float]:
+        return self._last
+
+    def _put_beside(self, checkpoint: dict[str, Any], temperatures: Mapping[str, float]) -> None:
+        assert self.attachment is not None
+        held = list(temperatures.values())
+        put_beside(checkpoint, self._at_evaluation, held, layers=self.layers, way=self.attachment.way)

@@ -23,7 +23,7 @@ from tempopt.errors import AttachError
 MARK = "tempopt_baked"
 """Name of the baked temperature, in metadata of state dicts and in configurations of transformers."""
 BESIDE = (
-    "tempopt: this model was trained with attention temperatures that are not in these weights; load them "
+    "tempopt: this model was trained with temperatures that are not in these weights; load them "
     "with tempopt.load_checkpoint(model, path)"
 )
 """Key in a state dict that must not be loaded without its temperatures: a plain model refuses it by name."""
@@ -94,9 +94,9 @@ def unmark_state(state_dict: Any) -> None:
         entry.pop(MARK, None)
 
 
-def marked_temperatures(state_dict: Any) -> set[float]:
-    """Return the temperatures that a state dict says are in weights of it."""
-    return {float(entry[MARK]) for entry in _metadata(state_dict).values() if MARK in entry}
+def marked_temperatures(state_dict: Any) -> dict[str, float]:
+    """Return the temperatures that a state dict says are in weights of it, by the name of each module."""
+    return {name: float(entry[MARK]) for name, entry in _metadata(state_dict).items() if MARK in entry}
 
 
 def refuse_baked(model: nn.Module) -> None:
@@ -137,11 +137,11 @@ def _noticing(load: Callable[..., Any]) -> Callable[..., Any]:
     def load_state_dict(self: nn.Module, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(state_dict, Mapping) and BESIDE in state_dict:
             raise AttachError(
-                "These weights were trained with attention temperatures that are not in them, so without "
-                "tempopt the model would be at temperature 1. Load them with tempopt.load_checkpoint(model, "
+                "These weights were trained with temperatures that are not in them, so without tempopt the "
+                "model would be at temperature 1. Load them with tempopt.load_checkpoint(model, "
                 "path), which attaches the temperatures."
             )
-        if marked_temperatures(state_dict) and is_attached(self):
+        if any(_is_tempered(self, name) for name in marked_temperatures(state_dict)):
             raise AttachError(
                 "These weights have a temperature in them already (tempopt.bake), and the model that they "
                 "are loaded into has one attached, which would come on top of it. Detach it first: "
@@ -152,6 +152,19 @@ def _noticing(load: Callable[..., Any]) -> Callable[..., Any]:
         return loaded
 
     return load_state_dict
+
+
+def _is_tempered(model: nn.Module, name: str) -> bool:
+    """Whether a temperature is attached to a module of that name, or to an attention that it is in."""
+    around = [model]
+    for part in name.split(".") if name else ():
+        module = around[-1]._modules.get(part)
+        if module is None:
+            return False
+        around.append(module)
+    bindings: list[Any] = [each.__dict__.get(BY_INTERFACE) for each in around]
+    attends = any(each is not None and each.index is not None for each in bindings)
+    return attends or isinstance(around[-1], TemperedProjection)
 
 
 def _take_over(model: nn.Module, metadata: Mapping[str, Mapping[str, Any]]) -> None:

@@ -110,7 +110,7 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto", named: bool
     """
     found = _by_rows(model, at, named=False)
     if named:
-        found += named_scalings(model, at=at)
+        found += _by_rows(model, at, named=True)
     for interface, layers in _interfaces(model):
         _refuse_behind(interface)
         _refuse_part(len(layers), len(interface.values))
@@ -126,13 +126,15 @@ def scalings(model: nn.Module, *, at: At, example: Example = "auto", named: bool
     return found
 
 
-def named_scalings(model: nn.Module, *, at: At) -> list[Scaling]:
-    """Return what the temperatures of :func:`tempopt.attach_rows` make of the weights of a model.
+def rows_scalings(model: nn.Module, layers: Sequence[str], *, at: At) -> list[Scaling]:
+    """Return what the temperatures of :func:`tempopt.attach_rows` make of the weights of some projections.
 
-    Raises:
-        AttachError: if it has only a part of what one of them is attached to.
+    Args:
+        model: The whole model that they are attached to.
+        layers: Names of the projections.
+        at: As for :func:`scalings`.
     """
-    return _by_rows(model, at, named=True)
+    return [each for each in _by_rows(model, at, named=True) if each.layer in layers]
 
 
 def of_rows(rows: QueryRows, inverse: float) -> list[Scaling]:
