@@ -94,7 +94,10 @@ def terms(result: StudyResult) -> list[str]:
         )
     for name, each in result.spec.temperatures.items():
         found = "" if each.as_found is None else f"; the module has {each.as_found:.4g}"
-        told.append(f"{name} is the temperature at {each.value}{found}.")
+        what = f"at {each.value}"
+        if each.rows is not None:
+            what = f"by which the outputs of {', '.join(each.rows)} are divided"
+        told.append(f"{name} is the temperature {what}{found}.")
     if result.verdict is None:
         return told
     advice = result.verdict.recommendation

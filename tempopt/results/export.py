@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -46,8 +46,12 @@ _STATE = "deployed.pt"
 _FOLDER = "deployed"
 _CALLBACK = "tempopt.AttachCallback"
 _VALUE = "tempopt.ValueCallback"
+_ROWS = "tempopt.RowsCallback"
 _LOADING = "tempopt.LoadCallback"
 _PRETRAINED = "tempopt.attention.attach.weights.pretrained_model"
+_IN_WEIGHTS = (
+    "Checkpoints have the temperature in their weights: they load in a process without tempopt, too."
+)
 # It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
 _ARGUMENTS = "tempopt.training.arguments.Arguments"
 
@@ -107,8 +111,11 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
             f"tempopt.AttachCallback sets the temperature, so {does} needs tempopt.",
             *_saved(attaching),
         ]
-    if any(each["class_path"] == _VALUE for each in callbacks):
+    if _has(callbacks, _VALUE):
         notes.append("tempopt.ValueCallback sets a temperature of the module, so training needs tempopt.")
+    if _has(callbacks, _ROWS):
+        notes.append("tempopt.RowsCallback divides outputs by a temperature, so training needs tempopt.")
+        notes += [] if attaching is not None else [_IN_WEIGHTS]
     if wanted.weights is not None:
         notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
     if (own := _of_attention(wanted.at_inference)) is not None and attaching is None:
@@ -143,7 +150,8 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     code = _Code()
     body = [f"model = {code.made('model', config['model'])}"]
     trainer = dict(config.get("trainer", {}))
-    listed = [*_listed(trainer.pop("callbacks", None)), *_callbacks(result, wanted, attaching)]
+    own = _callbacks(result, wanted, attaching)
+    listed = [*_listed(trainer.pop("callbacks", None)), *own]
     if listed:
         callbacks = [code.expression(callback) for callback in listed]
         trainer["callbacks"] = _Verbatim(f"[{', '.join(callbacks)}]")
@@ -159,7 +167,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
             body.append(f"model.use({parameters}.from_mapping({own!r}))")
         body.append(f"trainer.validate({given})")
-    body += _saving(result, wanted, attaching, code)
+    body += _saving(result, wanted, attaching, code, rows=_has(own, _ROWS))
     return _comment([*wanted.header, *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
 
 
@@ -196,16 +204,20 @@ def _callbacks(
         if not schedule and at_inference is None:
             # what changes nothing need not be set
             continue
-        arguments = {
-            "path": value.value,
-            "parameters": _nested_numbers(schedule),
-            "transform": value.transform,
-        }
+        arguments: dict[str, Any] = {"parameters": _nested_numbers(schedule)}
+        if value.rows is None:
+            arguments = {"path": value.value, **arguments, "transform": value.transform}
+        else:
+            arguments = {"rows": value.rows, **arguments}
         arguments["validate_at"] = result.spec.study.validate_at
         if at_inference is not None:
             arguments["at_inference"] = at_inference["temperature_init"]
-        found.append({"class_path": _VALUE, "init_args": arguments})
+        found.append({"class_path": _VALUE if value.rows is None else _ROWS, "init_args": arguments})
     return found
+
+
+def _has(callbacks: Sequence[Mapping[str, Any]], class_path: str) -> bool:
+    return any(each["class_path"] == class_path for each in callbacks)
 
 
 def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,10 +229,17 @@ def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saving(
-    result: StudyResult, wanted: _Wanted, attaching: Mapping[str, Any] | None, code: _Code
+    result: StudyResult,
+    wanted: _Wanted,
+    attaching: Mapping[str, Any] | None,
+    code: _Code,
+    *,
+    rows: bool,
 ) -> list[str]:
     """Return the lines that save what is to be served, as far as there is something new to save."""
     save = f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)"
+    if attaching is None and rows:
+        return [f"# {_IN_WEIGHTS}", save]
     if attaching is None:
         if result.spec.confirms or result.spec.attach is not None:
             return []
@@ -261,7 +280,7 @@ def _saved(attaching: Mapping[str, Any]) -> list[str]:
             f"Weights cannot hold {' and '.join(beside)}, so checkpoints have the temperature beside them:",
             "load them with tempopt.load_checkpoint(model, path).",
         ]
-    return ["Checkpoints have the temperature in their weights: they load in a process without tempopt, too."]
+    return [_IN_WEIGHTS]
 
 
 def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:

@@ -20,7 +20,7 @@ from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.search_space import parse_search
 from tempopt.spec.sections import AttachSection
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.temperatures import TemperatureSection
+from tempopt.spec.temperatures import ATTENTION, TemperatureSection
 from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.workers.messages import Evaluation, Program, RunRequest
@@ -157,7 +157,19 @@ def _without(given: Mapping[str, Any], found: _Lines) -> dict[str, Any]:
     data["model"] = {**_MODEL, **_mapping(data.get("model"))}
     if "compare" not in data:
         data["search"] = data.get("search") or _SEARCH
+    if isinstance(kept := data.get("temperatures"), dict):
+        _place_temperatures(kept, _mapping(given.get("temperatures")))
     return data
+
+
+def _place_temperatures(kept: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Have the entries of ``temperatures:`` that lost their place be somewhere, for others to name them."""
+    for name, each in given.items():
+        if name not in kept and not isinstance(each, Mapping):
+            kept[name] = {}
+        left = kept.get(name)
+        if name != ATTENTION and isinstance(left, dict) and not left.keys() & {"value", "rows"}:
+            left["value"] = f"place_of.{name}"
 
 
 def _drop(data: dict[str, Any], path: str) -> None:

@@ -234,8 +234,8 @@ class StudySection(Section):
         learned: Whether runs with learned temperatures are confirmed beside the winner, too.
         not_learned: Why the temperatures of the module cannot be learned, as its dry run has found; such a
             study has no runs of that kind.
-        metric_reads_temperature: Whether the metric may change with a named temperature alone, since the
-            temperature is part of what is deployed; else such a metric is refused.
+        metric_reads_temperature: Whether the metric may change with the number of a named temperature alone,
+            since that is part of what is deployed; else such a metric is refused.
         checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for
             later ones to begin from; None: they leave none.
         ablation: When the winner's parts are taken away one at a time on the confirming seeds, and a simpler

@@ -1,12 +1,16 @@
-"""The section ``temperatures:``: numbers of a module that are temperatures, each with a name of its own."""
+"""The section ``temperatures:``: temperatures of a module that are not attention's, each with a name.
+
+Where they are in the module is found by a worker.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from tempopt.errors import unknown
 from tempopt.spec.sections import Section
@@ -30,28 +34,75 @@ _WIDTH = 8
 
 
 class TemperatureSection(Section):
-    """One entry of ``temperatures:``: where a module keeps a temperature that is not attention's.
+    """One entry of ``temperatures:``: where a module has a temperature that is not attention's.
 
     Args:
-        value: Dotted path from the module to the number, as in ``criterion.temperature``.
+        value: Dotted path from the module to a number that is the temperature, as in
+            ``criterion.temperature``.
+        rows: Patterns of the projections whose outputs are divided by the temperature, as in
+            ``experts.*.gate``. Exactly one of ``value`` and ``rows`` is given.
         transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
-            ln(1/τ).
-        as_found: The temperature that the module has, which the baseline trains at; None: it is looked up
-            before the study begins.
+            ln(1/τ); None for rows.
+        as_found: The temperature that the module has, which the baseline trains at: 1 for rows. None: it is
+            looked up before the study begins.
         evaluated: Whether the metric reads it when a trained model is evaluated; None: it is looked up before
             the study begins.
     """
 
-    value: Annotated[str, Field(min_length=1, description="a path, as in criterion.temperature")]
+    value: Annotated[str | None, Field(min_length=1, description="a path, as in criterion.temperature")] = (
+        None
+    )
+    rows: list[str] | None = None
     transform: Annotated[
-        Literal["identity", "inverse", "log_inverse"],
+        Literal["identity", "inverse", "log_inverse"] | None,
         Field(description="identity, inverse or log_inverse"),
-    ] = "identity"
+    ] = None
     as_found: Annotated[
         float | None,
         Field(ge=LOWEST, le=HIGHEST, description=f"a number from {LOWEST:g} to {HIGHEST:g}, or null"),
     ] = None
     evaluated: Annotated[bool | None, Field(description="true, false or null")] = None
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _patterns(cls, given: object) -> object:
+        patterns = [given] if isinstance(given, str) else given
+        right = isinstance(patterns, list) and patterns and all(isinstance(p, str) and p for p in patterns)
+        if given is None or right:
+            return patterns
+        raise ValueError(
+            f"given {given!r}. Give a pattern of names of projections, or a list of them, as in "
+            "[experts.*.gate]."
+        )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.value is None and self.rows is None:
+            message = (
+                "is missing, and rows, too. Give one of them: the path of a number, as in value: "
+                "criterion.temperature, or patterns of projections, as in rows: [experts.*.gate]."
+            )
+            raise FaultsError([("value", message)])
+        if self.value is not None and self.rows is not None:
+            message = (
+                "given beside value, and a temperature is in one place. Take one of them out, or give each "
+                "a name."
+            )
+            raise FaultsError([("rows", message)])
+        if self.rows is None:
+            object.__setattr__(self, "transform", self.transform or "identity")
+            return self
+        lines = []
+        if self.transform is not None:
+            message = "given with rows, which store no temperature. It goes with value; take it out."
+            lines.append(("transform", message))
+        if self.as_found not in (None, 1.0):
+            message = f"given {self.as_found:g}, but the temperature of rows is 1 as found. Take it out."
+            lines.append(("as_found", message))
+        if lines:
+            raise FaultsError(lines)
+        object.__setattr__(self, "as_found", 1.0)
+        return self
 
 
 def with_attention(given: object) -> object:
@@ -89,7 +140,7 @@ def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
         message = f"given {len(temperatures)} temperatures. Give at most {MOST}."
         return [("temperatures", message)]
     lines = []
-    paths: dict[str, str] = {}
+    before: dict[str, TemperatureSection] = {}
     for name, each in temperatures.items():
         path = f"temperatures.{name}"
         if problem := _name_problem(name, spec.model["init_args"]):
@@ -97,11 +148,35 @@ def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
         elif spec.compare is None and not any(join_name(name, level) in spec.search for level in _LEVELS):
             message = f"its level is not searched. Search it, as in {_example(name, each.as_found)}, or take"
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
-        if each.value in paths:
-            message = f'"{each.value}" is the temperature {paths[each.value]} already. Take one of them out.'
-            lines.append((f"{path}.value", message))
-        paths[each.value] = name
+        lines += _taken(path, each, before)
+        before[name] = each
     return lines
+
+
+def _taken(
+    path: str, section: TemperatureSection, before: Mapping[str, TemperatureSection]
+) -> list[tuple[str, str]]:
+    """Return what an entry has in common with those before it, as far as the spec alone can tell."""
+    for name, other in before.items():
+        if section.value is not None and section.value == other.value:
+            message = f'"{section.value}" is the temperature {name} already. Take one of them out.'
+            return [(f"{path}.value", message)]
+        shared = _shared(section.rows or (), other.rows or ())
+        if shared is not None:
+            message = f'"{shared}" has the temperature {name} already. Give each projection to one of them.'
+            return [(f"{path}.rows", message)]
+    return []
+
+
+def _shared(patterns: Sequence[str], others: Sequence[str]) -> str | None:
+    """Return the first pattern all of whose projections another list matches too, or the other way round."""
+    for each in patterns:
+        for other in others:
+            if fnmatchcase(each, other):
+                return each
+            if fnmatchcase(other, each):
+                return other
+    return None
 
 
 def _example(name: str, as_found: float | None) -> str:

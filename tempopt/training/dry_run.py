@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
 
 from tempopt.attention.attach.attachment import Attachment
+from tempopt.attention.attach.values import ValueAttachment
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.temperature import (
@@ -29,7 +30,7 @@ from tempopt.training.callbacks import seed_generators
 from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_values import NamedValues
+from tempopt.training.named_values import NamedValues, section_of
 from tempopt.training.no_effect import refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
@@ -213,7 +214,7 @@ def _self_test(run: Run, attended: set[int], stages: _Stages) -> list[str]:
         return []
     _require_read(run)
     read = _read_by_metric(run)
-    stages.over(f"tested the temperatures at {', '.join(run.values.paths)}")
+    stages.over(f"tested the temperatures at {', '.join(run.values.places)}")
     return read
 
 
@@ -323,26 +324,32 @@ def _require_attention(module: TemperedModule, attended: set[int]) -> None:
 
 
 def _require_read(run: Run) -> None:
-    """Refuse a named temperature that training does not read."""
+    """Refuse named temperatures that training does not read, with a line for each."""
+    faults: list[str] = []
     for name, attachment in run.values.attachments.items():
         try:
             attachment.self_test(_loss_of_a_batch(run))
         except AttachError as error:
-            elsewhere = any(name == moves for moves, _, _ in _metric_moves(run))
+            elsewhere = next(_metric_moves(run, [name]), None) is not None
             metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
-            raise AttachError(f"temperatures.{name}.value: {error}{metric if elsewhere else ''}") from error
+            place = section_of(name, run.request.program.values[name])
+            faults.append(f"{place}: {error}{metric if elsewhere else ''}")
+    if faults:
+        raise AttachError("\n".join(faults))
 
 
 def _read_by_metric(run: Run) -> list[str]:
     """Return the named temperatures with which the metric moves alone.
 
     Raises:
-        SpecError: There is one, and the study does not say that it may: the metric would compare
-            temperatures, not models.
+        SpecError: A number is among them, and the study does not say that it may: the metric would compare
+            temperatures, not models. Outputs that are divided are those of the model that is deployed, as
+            attention's weights are, and a model is validated at the last temperature of its schedule.
     """
     metric, found = run.request.program.metric, dict[str, None]()
-    for name, plain, moved in _metric_moves(run):
-        if run.request.program.metric_reads_temperature:
+    for name, plain, moved in _metric_moves(run, list(run.values.attachments)):
+        number = isinstance(run.values.attachments[name], ValueAttachment)
+        if run.request.program.metric_reads_temperature or not number:
             found[name] = None
             continue
         raise SpecError(
@@ -354,11 +361,11 @@ def _read_by_metric(run: Run) -> list[str]:
     return list(found)
 
 
-def _metric_moves(run: Run) -> Iterator[tuple[str, float, float]]:
-    """Yield each named temperature with which the metric changes, and the metric without and with that."""
+def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+    """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
     metric = run.request.program.metric
-    plain = run.evaluate(_VALIDATE)[metric]
-    for name in run.values.perturbed():
+    plain = run.evaluate(_VALIDATE)[metric] if names else 0.0
+    for name in run.values.perturbed(names):
         moved = run.evaluate(_VALIDATE)[metric]
         if moved != plain:
             yield name, plain, moved

@@ -1,19 +1,20 @@
-"""The named temperatures of one run: numbers of its module that follow schedules of their own."""
+"""The named temperatures of one run: numbers of its module, and outputs of projections, with schedules."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import lightning as L
 
+from tempopt.attention.attach.rows import RowsAttachment, attach_rows
 from tempopt.attention.attach.values import ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import AS_FOUND, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.value_following import FollowValue
+from tempopt.training.value_following import FollowNamed, FollowValue
 from tempopt.workers.messages import RunRequest
 
 # As large as those of the self-test, in ratio to the temperature as found.
@@ -24,7 +25,7 @@ class NamedValues:
     """Attaches the named temperatures of a program to a module, each at its own parameters.
 
     Args:
-        module: Whose numbers they are.
+        module: Whose numbers and projections they are.
         values: The section ``temperatures:`` as plain data, by name.
         parameters: All parameters of the run.
         validate_at: As for :class:`tempopt.training.callbacks.TemperatureCallback`.
@@ -34,7 +35,7 @@ class NamedValues:
         callbacks: What moves them over training.
 
     Raises:
-        AttachError: A number is not there or cannot be written.
+        AttachError: A number or a projection is not there, or cannot be tempered; there is a line for each.
         SpecError: The module has another temperature than the study takes it to have.
     """
 
@@ -46,19 +47,21 @@ class NamedValues:
         *,
         validate_at: str,
     ) -> None:
-        self.attachments: dict[str, ValueAttachment] = {}
+        self.attachments: dict[str, ValueAttachment | RowsAttachment] = {}
+        faults: list[AttachError | SpecError] = []
         for name, each in values.items():
-            # as found nothing is written: a module holds that as its precision rounds it
-            schedule = schedule_of(parameters, name)
             try:
-                attachment = attach_value(module, each["value"], schedule, transform=each["transform"])
+                attachment = _attached(module, each, schedule_of(parameters, name))
+                self.attachments[name] = attachment
+                _check_found(name, attachment, each[AS_FOUND])
             except AttachError as error:
-                raise AttachError(f"temperatures.{name}.value: {error}") from error
-            _check_found(name, attachment, each[AS_FOUND])
-            self.attachments[name] = attachment
-        self.callbacks = [
-            FollowValue(each, validate_at=validate_at, as_found=True) for each in self.attachments.values()
-        ]
+                faults.append(AttachError(f"{section_of(name, each)}: {error}"))
+            except SpecError as error:
+                faults.append(error)
+        if faults:
+            self.detach()
+            raise type(faults[0])("\n".join(map(str, faults))) from faults[0]
+        self.callbacks = [_following(each, validate_at) for each in self.attachments.values()]
 
     @classmethod
     def of_run(cls, module: L.LightningModule, request: RunRequest) -> Self:
@@ -67,9 +70,9 @@ class NamedValues:
         return cls(module, program.values, request.parameters, validate_at=program.validate_at)
 
     @property
-    def paths(self) -> list[str]:
-        """Where the numbers are."""
-        return [each.path for each in self.attachments.values()]
+    def places(self) -> list[str]:
+        """Where the temperatures are: paths of numbers, and names of projections."""
+        return [place for each in self.attachments.values() for place in each.layers]
 
     @property
     def found(self) -> dict[str, float]:
@@ -97,9 +100,10 @@ class NamedValues:
             for name, plan in kept.items():
                 self.attachments[name].keep(plan)
 
-    def perturbed(self) -> Iterator[str]:
-        """Hold one temperature after the other at others than its own, and yield its name at each."""
-        for name, each in self.attachments.items():
+    def perturbed(self, names: Sequence[str]) -> Iterator[str]:
+        """Hold each of some temperatures in turn at others than its own, and yield its name at each."""
+        for name in names:
+            each = self.attachments[name]
             plan = each.plan
             try:
                 for factor in _PERTURBED:
@@ -114,12 +118,32 @@ class NamedValues:
             each.detach()
 
 
-def _check_found(name: str, attachment: ValueAttachment, expected: float | None) -> None:
+def section_of(name: str, section: Mapping[str, Any]) -> str:
+    """Return the key of the spec that says where a named temperature is."""
+    return f"temperatures.{name}.{'value' if section['rows'] is None else 'rows'}"
+
+
+def _attached(
+    module: L.LightningModule, section: Mapping[str, Any], schedule: Mapping[str, Any]
+) -> ValueAttachment | RowsAttachment:
+    # as found nothing is written: a module holds that as its precision rounds it
+    if section["rows"] is not None:
+        return attach_rows(module, section["rows"], schedule)
+    return attach_value(module, section["value"], schedule, transform=section["transform"])
+
+
+def _following(attachment: ValueAttachment | RowsAttachment, validate_at: str) -> FollowNamed:
+    if isinstance(attachment, ValueAttachment):
+        return FollowValue(attachment, validate_at=validate_at, as_found=True)
+    return FollowNamed(validate_at=validate_at, tempered=attachment)
+
+
+def _check_found(name: str, attachment: ValueAttachment | RowsAttachment, expected: float | None) -> None:
     if expected is None or math.isclose(attachment.found, expected, rel_tol=1e-6):
         return
     raise SpecError(
         f"temperatures.{name}: the module has the temperature {attachment.found:g} at "
-        f'"{attachment.path}", and the study takes it to be {expected:g} as found. All runs of a study begin '
+        f"{attachment.called}, and the study takes it to be {expected:g} as found. All runs of a study begin "
         "from one: take out what is searched or set that changes it, or correct "
         f"temperatures.{name}.as_found."
     )

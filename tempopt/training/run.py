@@ -401,7 +401,7 @@ class Run:
                 total_steps=total_steps,
                 device=gpu_memory.named(self._device, self._ranks.size),
                 precision=str(trainer.precision),
-                layers=[*self.tempered.layers, *self.values.paths],
+                layers=[*self.tempered.layers, *self.values.places],
                 code=self._code,
                 reports=list(self._callback.reports),
                 notes=self._notes,

@@ -1,4 +1,4 @@
-"""What moves one number of a module over training, and notices a module that moves it itself."""
+"""What moves a named temperature over training, and notices a module that moves its number itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from tempopt.training.callbacks import TemperatureCallback
 _READ_ON_GPU = 2
 
 
-class FollowValue(TemperatureCallback):
-    """Move one number of a module with the optimizer step, and end a training whose own code moves it, too.
+class FollowNamed(TemperatureCallback):
+    """Move a temperature that is not attention's with the optimizer step; arguments as for its base.
 
     A class of its own: Lightning would let a TemperatureCallback that a module brings stand for those of a
     Trainer.
+    """
+
+
+class FollowValue(FollowNamed):
+    """Move one number of a module with the optimizer step, and end a training whose own code moves it, too.
 
     Args:
         attachment: The schedule on the number; None until there is one.

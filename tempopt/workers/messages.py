@@ -29,7 +29,8 @@ class Program:
         trainer: Keyword arguments of ``lightning.Trainer``.
         attach: ``{"layers": [patterns] | "auto", "way": ...}`` for a module that is not a TemperedModule,
             else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
-        values: Named temperatures: ``{"value": path, "transform": ..., "as_found": ...}`` by name.
+        values: Named temperatures by name, each with the keys ``value``, ``rows``, ``transform`` and
+            ``as_found`` of the spec, of which those are None that it does not have.
         metric_reads_temperature: Whether the metric may change with a named temperature alone.
         metric: Name of the logged validation metric.
         validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.

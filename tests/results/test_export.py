@@ -393,3 +393,63 @@ def test_the_export_of_an_evaluation_loads_the_weights_and_validates(
     name = "attention.in_proj_weight"
     assert torch.equal(space["model"].state_dict()[name], weights[name])
     assert "val_loss" in space["trainer"].callback_metrics
+
+
+ROUTED = {
+    "gate.as_found": 1.0,
+    "gate.schedule": "linear",
+    "gate.temperature_init": 2.0,
+    "gate.temperature_final": 0.5,
+    "head.as_found": 1.0,
+    "head.schedule": "constant",
+    "head.temperature_init": 1.0,
+}
+
+
+def routed(best_of: Any, found: dict[str, Any] = ROUTED, **sections: Any) -> Any:
+    """Return a study of the temperatures of a router's gates and of a head."""
+    levels = {f"{name}.temperature_init": {"low": 0.25, "high": 4.0} for name in ("gate", "head")}
+    temperatures = {"gate": {"rows": ["experts.*.gate"]}, "head": {"rows": "head"}}
+    return best_of({"search": levels, "temperatures": temperatures, **sections}, found)
+
+
+def test_outputs_that_are_divided_get_a_callback_each_where_something_changes(best_of: Any) -> None:
+    text = to_yaml(routed(best_of))
+    arguments = {"schedule": "linear", "temperature_init": 2.0, "temperature_final": 0.5}
+    (given,) = yaml.safe_load(text)["trainer"]["callbacks"]
+    assert given["class_path"] == "tempopt.RowsCallback"
+    assert given["init_args"].pop("parameters").items() >= arguments.items()
+    assert given["init_args"] == {"rows": ["experts.*.gate"], "validate_at": "final"}
+    assert "# tempopt.RowsCallback divides outputs by a temperature, so training needs tempopt.\n" in text
+    assert "# Checkpoints have the temperature in their weights: they load in a process without" in text
+    both = to_yaml(routed(best_of, ROUTED | {"head.temperature_init": 3.0}))
+    assert [each["init_args"]["rows"] for each in yaml.safe_load(both)["trainer"]["callbacks"]] == [
+        ["experts.*.gate"],
+        ["head"],
+    ]
+    as_found = {**ROUTED, "gate.temperature_init": 1.0, "gate.temperature_final": 1.0}
+    assert "RowsCallback" not in to_yaml(routed(best_of, as_found)) + to_python(routed(best_of, as_found))
+
+
+def test_the_python_of_divided_outputs_saves_the_model_that_is_deployed(best_of: Any) -> None:
+    text = to_python(routed(best_of))
+    compile(text, "winner.py", "exec")
+    assert "from tempopt import RowsCallback" in text and "rows=['experts.*.gate']" in text
+    assert text.count("trainer.save_checkpoint('deployed.ckpt', weights_only=True)") == 1
+    assert text.count("Checkpoints have the temperature in their weights") == 1
+    # attention's callback says so already
+    search = {
+        "temperature_init": {"low": 0.25, "high": 4.0},
+        "gate.temperature_init": {"low": 0.25, "high": 4.0},
+    }
+    beside = routed(
+        best_of,
+        {**{name: each for name, each in ROUTED.items() if "gate" in name}, "temperature_init": 2.0},
+        attach={"layers": "auto"},
+        search=search,
+        temperatures={"gate": {"rows": ["experts.*.gate"]}},
+    )
+    for each in (to_python(beside), to_yaml(beside)):
+        assert each.count("Checkpoints have the temperature in their weights") == 1
+        assert "AttachCallback" in each and "RowsCallback" in each
+    assert to_python(beside).count("save_checkpoint") == 1

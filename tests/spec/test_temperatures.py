@@ -44,6 +44,7 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     assert spec.program().values == {
         "contrast": {
             "value": "criterion.logit_scale",
+            "rows": None,
             "transform": "log_inverse",
             "as_found": 1.0,
             "evaluated": None,
@@ -54,7 +55,23 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
     assert (plain.transform, plain.as_found) == ("identity", None)
 
 
-@pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}])
+def test_rows_are_patterns_and_their_temperature_is_one_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    for given, patterns in (("experts.*.gate", ["experts.*.gate"]), (["gate", "head"], ["gate", "head"])):
+        spec = named(temperatures={"contrast": {"rows": given}})
+        assert spec.program().values == {
+            "contrast": {"value": None, "rows": patterns, "transform": None, "as_found": 1.0}
+        }
+        assert spec.fixed_temperatures == {"contrast.as_found": 1.0}
+        written = {"rows": given, "as_found": 1, "transform": None}
+        assert named(temperatures={"contrast": written}) == spec
+        assert named(temperatures={"contrast": {"rows": "other"}}).identity() != spec.identity()
+
+
+ROWS = {"contrast": {"rows": ["gate", "experts.*"]}}
+
+
+@pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, ROWS])
 def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
     spec = named(temperatures=temperatures)
     again = StudySpec.from_json(spec.to_json())
@@ -106,6 +123,20 @@ PARTS: list[tuple[dict[str, Any], str]] = [
             "search": {**SEARCH, "gate.temperature_init": RANGE},
         },
         'temperatures.gate.value: "criterion.temperature" is the temperature contrast already. Take one of',
+    ),
+    *(
+        (
+            {
+                "temperatures": {"contrast": {"rows": one}, "gate": {"rows": other}},
+                "search": {**SEARCH, "gate.temperature_init": RANGE},
+            },
+            f'temperatures.gate.rows: "{said}" has the temperature contrast already. Give each projection to',
+        )
+        for one, other, said in (
+            ("head", "head", "head"),
+            (["router", "experts.*"], ["head", "experts.1.gate"], "experts.1.gate"),
+            ("experts.1.gate", "experts.*.gate", "experts.1.gate"),
+        )
     ),
     (
         {"search": {"temperature_init": RANGE}},
@@ -161,7 +192,30 @@ PARTS: list[tuple[dict[str, Any], str]] = [
 
 SECTION: list[tuple[object, str]] = [
     ({"contrast": {"value": ""}}, '.contrast.value: given the text "". Give a path, as in criterion.temp'),
-    ({"contrast": {}}, ".contrast.value: is missing. Give a path, as in criterion.temperature."),
+    (
+        {"contrast": {}},
+        ".contrast.value: is missing, and rows, too. Give one of them: the path of a number, as in value: "
+        "criterion.temperature, or patterns of projections, as in rows: [experts.*.gate].",
+    ),
+    (
+        {"contrast": {**CONTRAST, "rows": "head"}},
+        ".contrast.rows: given beside value, and a temperature is in one place. Take one of them out",
+    ),
+    (
+        {"contrast": {"rows": "head", "transform": "identity"}},
+        ".contrast.transform: given with rows, which store no temperature. It goes with value; take it out.",
+    ),
+    (
+        {"contrast": {"rows": "head", "as_found": 2}},
+        ".contrast.as_found: given 2, but the temperature of rows is 1 as found. Take it out.",
+    ),
+    *(
+        (
+            {"contrast": {"rows": rows}},
+            f".contrast.rows: given {rows!r}. Give a pattern of names of projections, or a list of them, as ",
+        )
+        for rows in ([], "", ["head", ""], ["head", 3], 3, {"head": 1})
+    ),
     ({"contrast": {"value": 3}}, ".contrast.value: given 3. Give a path, as in criterion.temperature."),
     (
         {"contrast": {**CONTRAST, "transform": "log"}},

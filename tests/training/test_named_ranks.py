@@ -57,7 +57,7 @@ def two(request_for: Any, tmp_path: Path) -> Any:
             compared=not named,
             **given,
         )
-        value = {"value": f"criterion.{reads}", "transform": transform, "as_found": None}
+        value = {"value": f"criterion.{reads}", "transform": transform, "rows": None, "as_found": None}
         model = {"class_path": "contrast_modules.AllUsed", "init_args": {"reads": reads}}
         values = {"contrast": value} if named else {}
         program = dataclasses.replace(request.program, model=model, values=values)
