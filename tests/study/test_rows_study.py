@@ -83,12 +83,12 @@ def test_a_search_ends_in_a_verdict_on_both_temperatures(there: Any) -> None:
     assert any(not is_neutral(t.parameters or {}) for t in rows)
 
 
-def validated(module: Any, data: L.LightningDataModule) -> float:
-    """Return the accuracy of a module by a plain Trainer."""
+def validated(module: Any, data: L.LightningDataModule, metric: str = "val_accuracy") -> float:
+    """Return the metric of a module by a plain Trainer."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = L.Trainer(accelerator="cpu", enable_checkpointing=False, **quiet)
     (logged,) = trainer.validate(module, datamodule=data, verbose=False)
-    return float(logged["val_accuracy"])
+    return float(logged[metric])
 
 
 WITHOUT_TEMPOPT = """
@@ -181,3 +181,47 @@ def test_sets_of_such_a_temperature_are_compared() -> None:
     assert result.comparison.reference_params == {"gate.as_found": 1.0, "head.as_found": 1.0}
     (variant,) = result.comparison.variants
     assert variant.params["gate.temperature_init"] == 0.1
+
+
+def mixtral_spec() -> dict[str, Any]:
+    """Return the spec of a small study of a Mixtral: the temperatures of its attention and of its routers."""
+    levels = {
+        f"{name}{end}": {"low": 0.25, "high": 4.0}
+        for name in ("", "gate.")
+        for end in ("temperature_init", "temperature_final")
+    }
+    space = levels | {"schedule": ["linear"], "gate.schedule": ["linear"]}
+    trainer = {"log_every_n_steps": 1, "max_steps": 12, "val_check_interval": 4}
+    spec = toy_spec(space=space, trainer=trainer, metric="val_loss", direction="minimize", **SMALL)
+    spec["model"] = {"class_path": "mixtral_modules.Mixtral"}
+    spec["data"] = {"class_path": "mixtral_modules.Texts"}
+    spec["temperatures"] = {
+        "attention": {"layers": "auto"},
+        "gate": {"rows": "model.model.layers.*.mlp.gate"},
+    }
+    return spec
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("toy_folder")
+def test_a_mixtral_is_searched_with_attention_and_its_checkpoint_has_both_in_its_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("transformers", reason="NOT TESTED: models of transformers.")
+    monkeypatch.syspath_prepend(str(TOYS))
+    result = search(mixtral_spec(), storage=URL, workers=1)
+    assert result.state == "done" and result.verdict is not None
+    text = to_python(result, winner=True)
+    assert "AttachCallback" in text and "RowsCallback" in text
+    Path("exported.py").write_text(text)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        ran = runpy.run_path("exported.py")
+    loaded = type(ran["model"]).load_from_checkpoint("deployed.ckpt", weights_only=True)
+    assert validated(loaded, ran["data"], "val_loss") == float(ran["trainer"].callback_metrics["val_loss"])
+    last = plan(result.verdict.params, "gate").temperatures(1.0)[0]
+    kept, plain = loaded.state_dict(), ran["model"].state_dict()
+    changed = {name for name, value in plain.items() if not torch.equal(value, kept[name])}
+    tempered = ("mlp.gate", "self_attn.q_proj")
+    assert changed == {f"model.model.layers.{layer}.{name}.weight" for layer in (0, 1) for name in tempered}
+    gate = "model.model.layers.0.mlp.gate.weight"
+    torch.testing.assert_close(kept[gate] * last, plain[gate])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -200,26 +197,3 @@ class Digits(L.LightningDataModule):
 
     def test_dataloader(self) -> Any:
         return DataLoader(self.parts[2], batch_size=897)
-
-
-class RankRecorder(L.Callback):
-    """Writes down what each rank has after each batch, one line each.
-
-    Args:
-        folder: Where; a file for each rank.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        digest = hashlib.blake2b(digest_size=8)
-        state: dict[str, Tensor] = pl_module.state_dict()
-        for value in state.values():
-            digest.update(value.numpy().tobytes())
-        found: Any = pl_module
-        line = {"step": trainer.global_step, "seen": found.seen[-1], "state": digest.hexdigest()}
-        with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")

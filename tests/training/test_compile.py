@@ -102,6 +102,22 @@ def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(train:
     assert graphs() == 2
 
 
+def test_one_set_of_graphs_serves_every_temperature_that_divides_outputs(
+    request_for: Any, listener: Any, traced: None
+) -> None:
+    rows = {"head": {"value": None, "rows": ["head"], "transform": None, "as_found": 1.0}}
+    schedules = [{}, HOT, {"temperature_init": 0.3}, {**HOT, "schedule": "cosine", "temperature_init": 2.0}]
+    losses = []
+    for schedule in schedules:
+        parameters = {f"head.{name}": value for name, value in schedule.items()}
+        request = request_for("Toy", compile="default", parameters=parameters)
+        program = dataclasses.replace(request.program, values=rows)
+        finished = Run(dataclasses.replace(request, program=program), listener()).execute()
+        losses.append(finished.reports[-1][1])
+    assert graphs() == 2
+    assert len(set(losses)) == len(schedules)
+
+
 def test_what_has_to_be_compiled_apart_is_compiled_once(train: Any, traced: None) -> None:
     settings = [
         {**entropy, **length}
