@@ -2,23 +2,30 @@
 
 Each training is any recorded one of the task, whatever its parameters, so that no configuration is better
 than another. Search, choosing, confirmation and verdict are tempopt's own (benchmarks/simulated/whole.py).
+Counted are gains of the winner over τ = 1 and over constants, gains of learned temperatures, and
+recommendations to change anything.
 
     python -m benchmarks.false_positives --studies 250          # of each task
+    python -m benchmarks.false_positives --studies 250 --named  # and two named temperatures
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 
 from scipy.stats import binomtest
 
 from benchmarks.recorded.tasks import TASKS
 from benchmarks.recorded.world import World
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from tempopt.spec.study_spec import StudySpec
 
 # the tests are two-sided at 5 %, and a gain is one side of them
 _ALLOWED = 0.025
+CLAIMS = ("gain over τ = 1", "and over constants", "learned temperatures gain", "a change is recommended")
+"""What a study may claim, each of which is false here."""
 
 
 def main() -> None:
@@ -29,32 +36,58 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--studies", type=int, default=250, help="of each task")
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--named", action="store_true", help="search two named temperatures, too")
+    parser.add_argument("--sampler", default="knowledge_gradient", help="or random, tpe, ...")
     given = parser.parse_args()
-    print("| task | studies | gain over τ = 1 shown | over the best constant, too | CPU s a study |")
-    print("|---|---|---|---|---|", flush=True)
-    shown = both = studies = 0
+    print(f"| task | studies | {' | '.join(CLAIMS)} | CPU s a study |")
+    print("|---" * (3 + len(CLAIMS)) + "|", flush=True)
+    counts, studies = Counter[str](), 0
     for task in given.tasks:
         world = World(task, shuffled=True)
-        began = time.process_time()
-        found = [_one(world, seed, given.trials) for seed in range(given.studies)]
+        how = {"trials": given.trials} | sampled_by(given.sampler)
+        spec = with_study(with_named(world.spec) if given.named else world.spec, **how)
+        began, own = time.process_time(), Counter[str]()
+        for seed in range(given.studies):
+            own.update(claimed(world, with_study(spec, seed=seed)))
         seconds = (time.process_time() - began) / given.studies
-        own, too = sum(one for one, _ in found), sum(other for _, other in found)
-        print(f"| {task} | {given.studies} | {own} | {too} | {seconds:.1f} |", flush=True)
-        shown, both, studies = shown + own, both + too, studies + given.studies
-    for name, count in (("over τ = 1", shown), ("over both", both)):
-        test = binomtest(count, studies, _ALLOWED, alternative="greater")
-        low, high = binomtest(count, studies).proportion_ci()
+        cells = " | ".join(str(own[each]) for each in CLAIMS)
+        print(f"| {task} | {given.studies} | {cells} | {seconds:.1f} |", flush=True)
+        counts, studies = counts + own, studies + given.studies
+    for name in CLAIMS:
+        test = binomtest(counts[name], studies, _ALLOWED, alternative="greater")
+        low, high = binomtest(counts[name], studies).proportion_ci()
         print(
-            f"\nfalse gains {name}: {count} of {studies}, {count / studies:.1%} "
+            f"\n{name}: {counts[name]} of {studies}, {counts[name] / studies:.1%} "
             f"(95 %: {low:.1%} to {high:.1%}); p of so many at {_ALLOWED:.1%}: {test.pvalue:.2g}"
         )
 
 
-def _one(world: World, seed: int, trials: int) -> tuple[bool, bool]:
-    """Return whether a study shows a gain over τ = 1, and one over the best constant as well."""
-    verdict = Whole(world, with_study(world.spec, seed=seed, trials=trials)).run()
-    assert verdict is not None and verdict.against_constant is not None
-    return verdict.total.significant, verdict.total.significant and verdict.against_constant.significant
+def with_named(spec: StudySpec) -> StudySpec:
+    """Return a spec that searches two named temperatures beside what it searches."""
+    data = spec.to_json()
+    for name, found in {"contrast": 0.5, "teacher": 4.0}.items():
+        data["temperatures"][name] = {"value": f"{name}.temperature", "as_found": found}
+        tau = {"low": found / 4.0, "high": found * 4.0}
+        data["search"] |= {
+            f"{name}.schedule": ["constant", "linear", "cosine"],
+            f"{name}.temperature_init": tau,
+            f"{name}.temperature_final": tau,
+        }
+    return StudySpec.from_json(data)
+
+
+def claimed(world: World, spec: StudySpec) -> list[str]:
+    """Return which of ``CLAIMS`` a study makes."""
+    verdict = Whole(world, spec).run()
+    assert verdict is not None and verdict.against_constant is not None and verdict.recommendation is not None
+    shown = verdict.total.significant
+    claims = {
+        "gain over τ = 1": shown,
+        "and over constants": shown and verdict.against_constant.significant,
+        "learned temperatures gain": verdict.learned is not None and verdict.learned.answer.significant,
+        "a change is recommended": verdict.recommendation.now != "change_nothing",
+    }
+    return [name for name in CLAIMS if claims[name]]
 
 
 if __name__ == "__main__":

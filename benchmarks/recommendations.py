@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import get_args
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from benchmarks.simulated.worlds import NAMES, world_of
 from tempopt.confirmation.recommendation import Action, Recommendation
 
@@ -65,9 +65,7 @@ def main() -> None:
 def advised(asked: Asked) -> Advised | None:
     """Return what a study recommends; None: it has no verdict."""
     world = world_of(asked.world)
-    how = {"seed": asked.seed, "trials": asked.trials, "min_gain": asked.min_gain}
-    if asked.sampler != "knowledge_gradient":
-        how |= {"sampler": asked.sampler, "pruner": "none"}
+    how = {"seed": asked.seed, "trials": asked.trials, "min_gain": asked.min_gain} | sampled_by(asked.sampler)
     (verdict,) = Whole(world, with_study(world.spec, **how), shares=False).rounds(1, 0)
     if verdict is None:
         return None

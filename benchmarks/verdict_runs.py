@@ -2,7 +2,7 @@
 
 Stages, choosing and verdict are tempopt's own; a training comes to noise, and in the second column to a gain
 of three standard deviations of a pair wherever τ is not 1 throughout, so that a gain is shown. The other
-parameters are sampled at random, since nothing here depends on them.
+parameters are sampled at random, since nothing here depends on them. Learned temperatures gain nothing.
 
     python -m benchmarks.verdict_runs
 """
@@ -20,12 +20,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recorded.world import Training
-from benchmarks.simulated.whole import Whole, with_study
-from tempopt.spec.study_spec import load_spec
+from benchmarks.simulated.whole import Whole, sampled_by, with_study
+from tempopt.records.rows import TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.spec.study_spec import StudySpec, load_spec
 from tempopt.temperature import is_neutral
 
 STUDIES = sorted(path.stem for path in Path("studies").glob("*.yaml"))
 _NOISE = 0.01
+GAIN = 3.0 * math.sqrt(2.0) * _NOISE
+"""A gain that every study shows."""
 
 
 class Noise:
@@ -52,21 +56,33 @@ class Noise:
 
 def main() -> None:
     """Print a table."""
-    print("| study | other parameters | without a gain | with a gain |")
-    print("|---|---|---|---|")
+    print("| study | other parameters | without a gain | with a gain | of these with learned temperatures |")
+    print("|---|---|---|---|---|")
     for name in STUDIES:
         spec = load_spec(name)
-        how = {"sampler": "random", "pruner": "none"}
-        if spec.study.limits.standard_errors is not None:
-            how["limits"] = {}
-        told = []
-        for gain in (0.0, 3.0 * math.sqrt(2.0) * _NOISE):
-            sign = 1 if spec.study.direction == "maximize" else -1
-            whole = Whole(Noise(gain, sign), with_study(spec, **how))
-            whole.run()
-            counts = Counter(row.kind for row in whole.rows)
-            told.append(f"{len(whole.rows)} ({', '.join(f'{n} {kind}' for kind, n in counts.items())})")
-        print(f"| {name} | {len(spec.other_names)} | {' | '.join(told)} |", flush=True)
+        told, learned = [], []
+        for rows in (runs(spec, 0.0), runs(spec, GAIN)):
+            counts = Counter(row.kind for row in rows)
+            told.append(f"{len(rows)} ({', '.join(f'{n} {kind}' for kind, n in counts.items())})")
+            learned.append(str(sum("learned" in arms_of(row) for row in rows)))
+        cells = (name, len(spec.other_names), *told, ", ".join(learned))
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def runs(spec: StudySpec, gain: float) -> list[TicketRow]:
+    """Return the runs of a study.
+
+    Args:
+        spec: The study's spec.
+        gain: What a temperature other than that of the baseline is worth.
+    """
+    how: dict[str, Any] = sampled_by("random")
+    if spec.study.limits.standard_errors is not None:
+        how["limits"] = {}
+    sign = 1 if spec.study.direction == "maximize" else -1
+    whole = Whole(Noise(gain, sign), with_study(spec, **how))
+    whole.run()
+    return whole.rows
 
 
 if __name__ == "__main__":

@@ -29,7 +29,14 @@ from benchmarks.recorded.make import known
 from benchmarks.recorded.tasks import TASKS, at
 from benchmarks.recorded.trees import OneByOne
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import NEUTRAL, TemperatureParameters, progress
+from tempopt.temperature import (
+    LEARNED,
+    NEUTRAL,
+    TemperatureParameters,
+    own_parameters,
+    progress,
+    split_name,
+)
 
 Array = NDArray[np.float64]
 _TREES = 100
@@ -58,7 +65,7 @@ class Training:
 
 def describe(parameters: Mapping[str, Any], spec: StudySpec) -> list[float]:
     """Return what the forest knows of a configuration: τ over progress, and every other searched value."""
-    plan = TemperatureParameters.from_mapping(parameters).plan(2)
+    plan = TemperatureParameters.from_mapping(own_parameters(parameters, "")).plan(2)
     along = [plan.temperatures(progress(place, _PLACES)) for place in range(_PLACES)]
     found = [float(np.log(np.mean(each))) for each in along]
     found.append(float(np.log(along[0][0] / along[0][1])))
@@ -71,6 +78,15 @@ def describe(parameters: Mapping[str, Any], spec: StudySpec) -> list[float]:
         elif name == "entropy_lambda":
             found.append(float(value))  # type: ignore[arg-type]
     return found
+
+
+def _beyond(parameters: Mapping[str, Any]) -> list[int]:
+    """Return numbers that are equal where named temperatures, and whether they are learned, are."""
+    more = {name: value for name, value in parameters.items() if split_name(name)[0] or name == LEARNED}
+    if not more:
+        return []
+    digest = hashlib.blake2b(json.dumps(more, sort_keys=True).encode(), digest_size=8).digest()
+    return [int.from_bytes(digest, "big")]
 
 
 class World:
@@ -209,7 +225,8 @@ class World:
             seed: What is common to trainings of one seed is common here too.
         """
         features = np.array(describe(parameters, self.spec))
-        rng = np.random.default_rng([seed, *np.round(1e4 * np.abs(features)).astype(int)])
+        known = np.round(1e4 * np.abs(features)).astype(int)
+        rng = np.random.default_rng([seed, *known, *_beyond(parameters)])
         if self._shuffled:
             return self._training(self._curves[rng.integers(len(self._curves))])
         mean = self._one_by_one(features)

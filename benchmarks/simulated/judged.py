@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from benchmarks.simulated.worlds import Made, world_of
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import inference_plans
@@ -41,9 +41,11 @@ _COMPARES = {
     "over_twin": ("search", ("twin",)),
     "against_constant": ("search", ("constant", "constant_twin")),
     "init_only": ("init_only", ("twin",)),
+    "learned": ("learned", ("baseline",)),
+    "over_learned": ("search", ("learned",)),
 }
 # what a verdict says as yes or no, and is no claim of a gain
-_NO_CLAIMS = ("at_one", "interacts", "guards_kept")
+_NO_CLAIMS = ("at_one", "interacts", "guards_kept", "untrained")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,9 +69,7 @@ class Cell:
     def study(self, seed: int) -> dict[str, Any]:
         """Run a study and return its record."""
         world, began = world_of(self.world), time.process_time()
-        ours = self.sampler == "knowledge_gradient"
-        how: dict[str, Any] = {} if ours else {"sampler": self.sampler, "pruner": "none"}
-        how |= {"seed": seed, "trials": self.trials, "ablation": self.ablation}
+        how = {"seed": seed, "trials": self.trials, "ablation": self.ablation} | sampled_by(self.sampler)
         whole = Whole(world, with_study(world.spec, **how), shares=False)
         verdicts = []
         for number, verdict in enumerate(whole.rounds(self.rounds, MORE)):
@@ -108,6 +108,8 @@ def _answers(verdict: Verdict, rows: list[TicketRow], world: Made) -> list[dict[
         claim = getattr(verdict, name) if isinstance(getattr(type(verdict), name), property) else None
         if isinstance(claim, bool) and name not in _NO_CLAIMS:
             found.append({"name": name, "shown": claim})
+    assert verdict.recommendation is not None, "a verdict that is made recommends something"
+    found.append({"name": "recommends", "shown": verdict.recommendation.now != "change_nothing"})
     return found
 
 
@@ -150,8 +152,13 @@ def _of_inference(
 
 
 def _shares(verdict: Verdict, arms: Mapping[str, Mapping[str, Any]], world: Made) -> list[dict[str, Any]]:
-    """Return what is said of initialisation's share, the simplest plan and rates of failure."""
+    """Return what is said of shares of the gain, the simplest plan and rates of failure."""
     found = []
+    whole = world.worth(arms["search"]) - world.worth(arms["baseline"])
+    if verdict.learned is not None and verdict.learned.share is not None and whole:
+        ratio = verdict.learned.share
+        truth = (world.worth(arms["learned"]) - world.worth(arms["baseline"])) / whole
+        found.append(_said("share:learned", False, truth, ratio.ratio, ratio.low, ratio.high))
     if verdict.init_only is not None and verdict.init_only.share is not None:
         ratio = verdict.init_only.share
         found.append(_said("share:init_only", False, 0.0, ratio.ratio, ratio.low, ratio.high))
@@ -185,6 +192,8 @@ def _all(verdict: Verdict) -> Iterator[tuple[str, Answer, Any]]:
                 yield name, item, None
             elif isinstance(getattr(item, "answer", None), Answer):
                 yield name, item.answer, item
+    if verdict.learned is not None and verdict.learned.winner is not None:
+        yield "over_learned", verdict.learned.winner, None
 
 
 def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: Made) -> float | None:

@@ -20,6 +20,7 @@ from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.records.rows import SAMPLED, Measurement, NewTicket, PriorRuns, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.sampling.arms import Arms, by_guard
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import end_alike, steps_alike
 from tempopt.workers.messages import Evaluation, guard_name
@@ -246,6 +247,11 @@ class Whole:
         if self._spec.study.validate_at == "final" and not end_alike(theirs, parameters):
             return 0
         return steps_alike(theirs, parameters, at_most=last, total_steps=self._world.total_steps)
+
+
+def sampled_by(name: str) -> dict[str, Any]:
+    """Return settings of ``study:`` for a sampler: tempopt's own with its pruner, or Optuna's without any."""
+    return {} if name == KNOWLEDGE_GRADIENT else {"sampler": name, "pruner": "none"}
 
 
 def with_study(spec: StudySpec, **study: Any) -> StudySpec:

@@ -7,81 +7,44 @@ trained and no class is imported.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recorded.world import Training
+from benchmarks.simulated.courses import Course, course, together
+from benchmarks.simulated.luck import OWN, PAIR, RUNGS, SHARED, Luck, Shape, luck, of_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
+    LEARNED,
+    LR_RATIOS,
     NEUTRAL,
-    PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
-    TemperatureParameters,
     effective,
-    progress,
+    join_name,
+    neutral_values,
 )
 from tempopt.workers.messages import Evaluation
 
 Array = NDArray[np.float64]
 Parameters = Mapping[str, Any]
 
-SHARED = 0.01
-"""Standard deviation of what a seed does to all of its trainings."""
-OWN = 0.01
-"""Standard deviation of what is a training's own."""
-PAIR = OWN * math.sqrt(2.0)
-"""Standard deviation of the difference of two trainings on one seed; gains are given in it."""
-
 _LOW, _HIGH = 0.25, 4.0
+_FOUND = {"contrast": 0.5, "teacher": 4.0}
 _LR = (1e-4, 1e-2)
 _LEVEL = 0.8
 _START = 0.3
-_PLACES = 9
-_STEPS = 500
-_RUNGS = (100, 200, 300, 400, 500)
 # off the middle of the space, where a search may begin, and far enough from its ends to move
 _BEST = (0.4, 0.62, 0.45, 0.7, 0.3, 0.55)
-# of the variance that is a training's own, the part that its validation and its test have in common
-_COMMON = 0.75
 _SEEN_EARLY = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """What of a temperature plan a world looks at; logarithms, so that τ = 1 is 0 everywhere.
-
-    Args:
-        mean: Mean of log τ over training.
-        first: log τ at its beginning.
-        last: log τ at its end.
-        scaled: Whether τ follows the length.
-    """
-
-    mean: float
-    first: float
-    last: float
-    scaled: bool
-
-
-def course(parameters: Parameters) -> Course:
-    """Return what of a parameter set's plan a world looks at."""
-    return _course(tuple(sorted((n, v) for n, v in parameters.items() if n in PLAN_PARAMETERS)))
-
-
-@lru_cache(maxsize=100_000)
-def _course(plan: tuple[tuple[str, Any], ...]) -> Course:
-    made = TemperatureParameters.from_mapping(dict(plan)).plan(1)
-    along = [math.log(made.temperatures(progress(place, _PLACES))[0]) for place in range(_PLACES)]
-    scaled = dict(plan).get("length_scaling", "none") != "none"
-    return Course(mean=math.fsum(along) / _PLACES, first=along[0], last=along[-1], scaled=scaled)
+_LEARNING_SPREADS = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +174,15 @@ class Made:
         tied: How temperature and the others hang together; None: not at all.
         collapse: Which trainings come to a bad end; None: none.
         cost: What temperature costs in another metric, which is guarded; None: nothing.
+        named: Whether two temperatures have names; what temperature is worth is the mean over all that are
+            searched, and so is what other parameters hang on.
+        attends: Whether attention's is searched.
+        learned: Share of the gain that learned temperatures come to at the highest ratio of learning rates
+            that is tried, and half of it at any other.
+        noise: Distribution of chance.
+        uneven: Whether what is a training's own is wider the farther the temperatures are from the
+            baseline's, twice as wide at the ends of their ranges, and half as wide again where they are
+            learned.
         claims: By the name of an answer whether the gain that it speaks of is there in this world; of an
             answer that is not named this is not said.
     """
@@ -222,20 +194,31 @@ class Made:
     tied: Tied | None = None
     collapse: Collapse | None = None
     cost: Cost | None = None
+    named: bool = False
+    attends: bool = True
+    learned: float = 0.0
+    noise: Shape = "normal"
+    uneven: bool = False
     claims: Mapping[str, bool] = field(default_factory=dict)
 
-    rungs = _RUNGS
-    total_steps = _STEPS
+    rungs = RUNGS
+    total_steps = RUNGS[-1]
+
+    @property
+    def temperatures(self) -> list[str]:
+        """Names of the temperatures that are searched; attention's is the empty text."""
+        return [""] * self.attends + list(_FOUND) * self.named
 
     @cached_property
     def spec(self) -> StudySpec:
         """A study in this world."""
-        tau = {"low": _LOW, "high": _HIGH, "log": True}
-        search: dict[str, Any] = {
-            "temperature_init": tau,
-            "temperature_final": tau,
-            "schedule": ["constant", "linear", "cosine"],
-        }
+        search: dict[str, Any] = {}
+        for temperature in self.temperatures:
+            found = _FOUND.get(temperature, 1.0)
+            tau = {"low": _LOW * found, "high": _HIGH * found, "log": True}
+            kinds = ["constant", "linear", "cosine"]
+            own = {"temperature_init": tau, "temperature_final": tau, "schedule": kinds}
+            search |= {join_name(temperature, name): each for name, each in own.items()}
         if self.gain is not None and self.gain.of == "length":
             search["length_scaling"] = ["none", "log_n"]
         for name in self.other_names:
@@ -250,7 +233,12 @@ class Made:
             {
                 "study": study,
                 "model": {"class_path": "made.up.Model", "init_args": {}},
-                "trainer": {"max_steps": _STEPS},
+                "trainer": {"max_steps": self.total_steps},
+                "temperatures": {
+                    name: {"value": f"{name}.temperature", "as_found": _FOUND[name]}
+                    for name in self.temperatures
+                    if name
+                },
                 "search": search,
             }
         )
@@ -280,23 +268,36 @@ class Made:
         """
         found = self._calm(parameters, evaluated)
         if self.collapse is not None:
-            found -= self.collapse.drop * self.collapse.probability(course(parameters))
+            found -= self.collapse.drop * self.collapse.probability(self._course(parameters))
         return found
+
+    def _course(self, parameters: Parameters) -> Course:
+        return together([course(parameters, name) for name in self.temperatures])
 
     def failure_rate(self, parameters: Parameters) -> float:
         """Return how probable it is that a training comes to a bad end."""
-        return 0.0 if self.collapse is None else self.collapse.probability(course(parameters))
+        return 0.0 if self.collapse is None else self.collapse.probability(self._course(parameters))
 
     def _calm(self, parameters: Parameters, evaluated: Parameters | None) -> float:
         """Return what a parameter set comes to where nothing collapses."""
-        plan = course(parameters)
+        plan = self._course(parameters)
         places = [_place(name, float(parameters[name])) for name in self.other_names]
         lost = _squared(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
-        gained = 0.0
-        if self.gain is not None:
-            share, end = self.gain.inference, plan if evaluated is None else course(evaluated)
-            gained = (1.0 - share) * self.gain.trained(plan) + share * self.gain.evaluated(end)
-        return _LEVEL - self.curvature * lost + gained
+        return _LEVEL - self.curvature * lost + self._gained(parameters, evaluated)
+
+    def _gained(self, parameters: Parameters, evaluated: Parameters | None) -> float:
+        """Return what temperature is worth."""
+        if self.gain is None:
+            return 0.0
+        if LEARNED in parameters:
+            fast = parameters[LEARNED] == max(LR_RATIOS)
+            return self.learned * self.gain.size * PAIR * (1.0 if fast else 0.5)
+        share = self.gain.inference
+        trained = fmean(self.gain.trained(course(parameters, name)) for name in self.temperatures)
+        if not share:
+            return trained
+        end = course(parameters if evaluated is None else evaluated)
+        return (1.0 - share) * trained + share * self.gain.evaluated(end)
 
     def train(self, parameters: Parameters, seed: int, *, baked: bool = False) -> Training:
         """Return a training; the same for parameters of the same effect and the same seed.
@@ -307,50 +308,67 @@ class Made:
             baked: Whether the initial weights are others than these parameters' own, which changes nothing
                 but what is the training's own.
         """
-        luck = _luck(self._key(parameters, baked), seed)
-        end = self._ends(parameters, None, seed, luck)
-        done = np.array(_RUNGS) / _STEPS
+        own = self._luck(parameters, self._key(parameters, baked), seed)
+        end = self._ends(parameters, None, seed, own)
+        done = np.array(RUNGS) / self.total_steps
         grown = (1.0 - np.exp(-4.0 * done)) / (1.0 - math.exp(-4.0))
-        curve = _START + (end - _START) * grown + _SEEN_EARLY * (1.0 - done) * luck.rungs
-        validated = curve + luck.validation * grown
-        return Training(final=validated, current=validated, test=end + luck.test)
+        curve = _START + (end - _START) * grown + _SEEN_EARLY * (1.0 - done) * own.rungs
+        validated = curve + own.validation * grown
+        return Training(final=validated, current=validated, test=end + own.test)
 
     def measure(
         self, parameters: Parameters, seed: int, evaluation: Evaluation, *, baked: bool = False
     ) -> float:
         """Return what is measured at the end of a training, under its own temperature or another one."""
         key = self._key(parameters, baked)
-        luck = _luck(key, seed)
+        own = self._luck(parameters, key, seed)
         plan = evaluation.temperature
-        own = luck.test if evaluation.on == "test" else luck.validation
-        found = self._ends(parameters, plan, seed, luck) + own
+        found = self._ends(parameters, plan, seed, own)
+        found += own.test if evaluation.on == "test" else own.validation
         if plan is None or _ends_alike(course(plan), course(parameters)):
             return found
-        other = _luck(key + json.dumps(effective({**NEUTRAL, **plan}), sort_keys=True), seed)
+        key += json.dumps(effective({**NEUTRAL, **plan}), sort_keys=True)
+        other = self._luck(parameters, key, seed)
         return found + (other.test if evaluation.on == "test" else other.validation) / 2.0
 
     def keeps(self, parameters: Parameters) -> bool:
         """Return whether a parameter set keeps the guard in the mean over seeds."""
-        return self.cost is None or self.cost.loss(course(parameters)) <= 1.0 + self.cost.margin
+        return self.cost is None or self.cost.loss(self._course(parameters)) <= 1.0 + self.cost.margin
 
     def guarded(self, parameters: Parameters, seed: int, evaluation: Evaluation, metric: str) -> float:
         """Return what is measured of the metric that is guarded."""
         assert self.cost is not None and metric == "val_loss", "nothing else is guarded here"
-        luck = _luck(f"{metric} {evaluation.on} {self._key(parameters, False)}", seed)
-        own = _LOSS_OWN / OWN * (luck.run + luck.validation)
-        return self.cost.loss(course(parameters)) + _LOSS_SHARED / SHARED * _of_seed(seed) + own
+        key = f"{metric} {evaluation.on} {self._key(parameters, False)}"
+        chance = self._luck(parameters, key, seed)
+        own = _LOSS_OWN / OWN * (chance.run + chance.validation)
+        shared = _LOSS_SHARED / SHARED * of_seed(seed, self.noise)
+        return self.cost.loss(self._course(parameters)) + shared + own
 
-    def _ends(self, parameters: Parameters, plan: Parameters | None, seed: int, luck: _Luck) -> float:
+    def _ends(self, parameters: Parameters, plan: Parameters | None, seed: int, own: Luck) -> float:
         """Return what a training comes to, without the noise of a validation or a test."""
-        found = self._calm(parameters, plan) + _of_seed(seed) + luck.run
-        if self.collapse is not None and luck.chance < self.collapse.probability(course(parameters)):
+        found = self._calm(parameters, plan) + of_seed(seed, self.noise) + own.run
+        if self.collapse is not None and own.chance < self.collapse.probability(self._course(parameters)):
             found -= self.collapse.drop
         return found
 
+    def _luck(self, parameters: Parameters, key: str, seed: int) -> Luck:
+        found = luck(key, seed, self.noise)
+        if not self.uneven:
+            return found
+        far = fmean(abs(course(parameters, name).mean) for name in self.temperatures) / math.log(_HIGH)
+        return found.spread(_LEARNING_SPREADS if LEARNED in parameters else 1.0 + far)
+
     def _key(self, parameters: Parameters, baked: bool) -> str:
-        names = {*self.other_names, *TEMPERATURE_PARAMETERS}
-        counted = effective({**NEUTRAL, **{n: v for n, v in parameters.items() if n in names}})
-        return json.dumps([self.name, counted, baked], sort_keys=True)
+        names = (*self.other_names, LEARNED)
+        own = ((n, v) for n, v in parameters.items() if n in names or n in TEMPERATURE_PARAMETERS)
+        # to a cache 1, 1.0 and true are the same
+        return _key(self.name, tuple((name, repr(value), value) for name, value in own), baked)
+
+
+@lru_cache(maxsize=10_000)
+def _key(world: str, parameters: tuple[tuple[str, str, Any], ...], baked: bool) -> str:
+    own = {name: value for name, _, value in parameters}
+    return json.dumps([world, effective({**neutral_values(own), **own}), baked], sort_keys=True)
 
 
 def _place(name: str, value: float) -> float:
@@ -360,32 +378,6 @@ def _place(name: str, value: float) -> float:
 
 def _ends_alike(one: Course, other: Course) -> bool:
     return (one.last, one.scaled) == (other.last, other.scaled)
-
-
-@dataclass(frozen=True, slots=True)
-class _Luck:
-    """What is a training's own: at its end, in its validation and test, on the way, and whether it lives."""
-
-    run: float
-    validation: float
-    test: float
-    rungs: Array
-    chance: float
-
-
-@lru_cache(maxsize=1000)
-def _luck(key: str, seed: int) -> _Luck:
-    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-    rng = np.random.default_rng([seed, int.from_bytes(digest, "big")])
-    drawn = rng.standard_normal(3 + len(_RUNGS))
-    common, apart = OWN * math.sqrt(_COMMON), OWN * math.sqrt(1.0 - _COMMON)
-    run, validation, test = common * drawn[0], apart * drawn[1], apart * drawn[2]
-    return _Luck(float(run), float(validation), float(test), drawn[3:], float(rng.random()))
-
-
-@lru_cache(maxsize=1000)
-def _of_seed(seed: int) -> float:
-    return SHARED * float(np.random.default_rng([seed, 1]).standard_normal())
 
 
 NO_CLAIMS = frozenset(
@@ -399,6 +391,7 @@ _LEVELS = {**_BOTH, "against_constant": False, "schedule_shown": False}
 _SCHEDULES = {**_BOTH, "against_constant": True, "schedule_shown": True, "inference_only": False}
 _TRAINED = {**_LEVELS, "inference_only": False}
 _EVALUATED = {**_LEVELS, "inference_only": True}
+_TWO_LEVELS = {"total": True, "learned": True, "against_constant": False, "schedule_shown": False}
 _SIZE = 2.0
 
 
@@ -428,6 +421,26 @@ def _all(size: float) -> list[Made]:
         Made(name="collapse", collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
         Made(name="collapse-3", others=3, collapse=Collapse(at_one=0.1, at_best=0.1), claims=_NOTHING),
         Made(name="rescued", collapse=rescued, claims=_TRAINED),
+        Made(name="two-0", named=True, attends=False, claims=_NOTHING),
+        Made(name="two-3", others=3, named=True, attends=False, claims=_NOTHING),
+        Made(name="three-3", others=3, named=True, claims=_NOTHING),
+        Made(
+            name="two-moving", others=3, named=True, attends=False, tied=Tied(how="moving"), claims=_NOTHING
+        ),
+        Made(name="three-heavy", others=3, named=True, noise="heavy", claims=_NOTHING),
+        Made(name="three-uneven", others=3, named=True, uneven=True, claims=_NOTHING),
+        *(
+            Made(
+                name=f"two-level-{k}",
+                others=k,
+                named=True,
+                attends=False,
+                gain=level,
+                learned=0.5,
+                claims=_TWO_LEVELS,
+            )
+            for k in (0, 3)
+        ),
         *(
             Made(name=f"guarded-{k}", others=k, gain=level, cost=Cost(at_best=0.04, margin=0.02))
             for k in (0, 3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 from tempopt.temperature.plan import is_own_number
@@ -27,11 +28,14 @@ VALUE_FIELDS = frozenset(
 NOT_NAMES = ("model", "data", "trainer", "schedule_args")
 """Words before a dot that are no names of temperatures."""
 
+_OF_NAMED = VALUE_FIELDS | {AS_FOUND}
 
+
+@lru_cache(maxsize=10_000)
 def split_name(name: str) -> tuple[str, str]:
     """Return the temperature that a parameter belongs to and its bare name; empty for any other parameter."""
     temperature, dot, bare = name.partition(".")
-    if dot and temperature not in NOT_NAMES and (bare in VALUE_FIELDS | {AS_FOUND} or is_own_number(bare)):
+    if dot and temperature not in NOT_NAMES and (bare in _OF_NAMED or is_own_number(bare)):
         return temperature, bare
     return "", name
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from scipy.stats import binomtest
 
+from benchmarks.false_positives import CLAIMS, claimed, with_named
+from benchmarks.recorded.world import World
 from benchmarks.simulated import judged, judgement
 from benchmarks.simulated.judged import Cell
-from benchmarks.simulated.whole import Whole, with_study
+from benchmarks.simulated.luck import PAIR
+from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from benchmarks.simulated.worlds import world_of
+from benchmarks.verdict_runs import GAIN, STUDIES, runs
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.pairs import winner_of
 from tempopt.records.tickets import arms_of
+from tempopt.spec.study_spec import load_spec
+from tempopt.temperature import learning
 
 _CELL = Cell(world="null-3", trials=6, rounds=2, sampler="random")
 
@@ -82,6 +90,73 @@ def test_records_outlive_the_script_and_a_line_that_was_cut_off(record: dict, tm
     with lines.open("a") as file:
         file.write('{"world": "null-3", "tri')
     assert judged.which(record) in {judged.which(each) for each in judged.known(lines)}
+
+
+def test_what_learned_temperatures_gain_and_what_is_recommended_is_recorded() -> None:
+    record = Cell(world="two-level-3@4", trials=10, rounds=1, sampler="random").study(3)
+    answers = {each["name"]: each for each in record["verdicts"][0]["answers"]}
+    assert answers["total"]["shown"] and answers["recommends"]["shown"]
+    half, winner = answers["learned"]["truth"], answers["over_baseline"]["truth"]
+    assert half == pytest.approx(0.5 * 4.0 * PAIR, abs=1e-4)
+    assert answers["over_learned"]["truth"] == pytest.approx(winner - half, abs=2e-4)
+    assert answers["share:learned"]["truth"] == pytest.approx(half / winner, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["null-3", "two-3", "schedule-3"])
+def test_learned_temperatures_change_no_other_answer(name: str) -> None:
+    world = world_of(name)
+    found = []
+    for learned in (True, False):
+        how = {"seed": 4, "trials": 8, "learned": learned, **sampled_by("random")}
+        study = Whole(world, with_study(world.spec, **how))
+        verdict = study.run()
+        assert verdict is not None and (verdict.learned is not None) == learned
+        found.append(str(dataclasses.replace(verdict, learned=None)))
+    # as text: an interval that is not there is nan, which equals nothing
+    assert found[0] == found[1]
+
+
+def test_claims_where_nothing_is_to_be_gained_are_as_rare_as_is_allowed() -> None:
+    records = [Cell(world="two-0", trials=8, rounds=1, sampler="random").study(seed) for seed in range(60)]
+    # 2 % are allowed of each; six or more of 60 have then a chance of 1 in 1,000
+    for answer in ("total", "learned", "against_constant", "recommends"):
+        assert world_of("two-0").false(answer)
+        assert judgement.by_then(records, answer, 1) < 6
+
+
+@pytest.mark.parametrize("task", ["max_retrieval", "digits"])
+def test_recorded_trainings_with_named_temperatures_make_a_study_without_differences(task: str) -> None:
+    world = World(task, shuffled=True)
+    spec = with_named(world.spec)
+    assert spec.temperatures.keys() == {"contrast", "teacher"}
+    counts = Counter[str]()
+    for seed in range(6):
+        counts.update(claimed(world, with_study(spec, seed=seed, trials=6, **sampled_by("random"))))
+    assert set(counts) <= set(CLAIMS)
+    assert sum(counts.values()) < 4
+    # what is learned is another training, and so is another temperature
+    baseline = spec.parameters("baseline", {name: 0.003 for name in spec.other_names})
+    for changed in (learning(baseline, 1.0), {**baseline, "contrast.temperature_init": 0.7}):
+        assert any(world.train(changed, s).test != world.train(baseline, s).test for s in range(4))
+
+
+def _of_readme() -> dict[str, list[str]]:
+    """Return README's table of the runs that a verdict takes: its cells by study."""
+    text = Path("benchmarks/README.md").read_text()
+    section = text.partition("## Runs that a verdict takes")[2].partition("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return {name: cells for name, *cells in lines}
+
+
+def test_readme_counts_the_runs_of_every_bundled_study() -> None:
+    told = _of_readme()
+    assert set(STUDIES) <= told.keys()
+    for name in ("clip_digits", "gumbel_digits", "distillation", "qk_norm_lm"):
+        spec = load_spec(name)
+        found = [runs(spec, gain) for gain in (0.0, GAIN)]
+        learned = [sum("learned" in arms_of(row) for row in rows) for rows in found]
+        assert told[name] == [*(str(len(rows)) for rows in found), ", ".join(map(str, learned))]
+        assert all(learned)
 
 
 def _made(seed: int, *shown: bool) -> dict:

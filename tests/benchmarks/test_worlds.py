@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.recorded.tasks import at
-from benchmarks.simulated.worlds import NAMES, OWN, PAIR, SHARED, Collapse, Made, world_of
-from tempopt.temperature import TEMPERATURE_PARAMETERS
+from benchmarks.simulated.luck import OWN, PAIR, SHARED, luck, of_seed
+from benchmarks.simulated.worlds import NAMES, Collapse, Made, world_of
+from tempopt.temperature import LR_RATIOS, learning, neutral
 from tempopt.workers.messages import Evaluation
 
 _SEEDS = 2000
@@ -32,10 +33,6 @@ def drawn(world: Made, count: int) -> list[dict[str, Any]]:
 def others(world: Made, **changed: Any) -> dict[str, Any]:
     """Return other parameters that are not the best ones."""
     return {name: 2e-3 if name == "lr" else 0.5 for name in world.other_names} | changed
-
-
-def without_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if name not in TEMPERATURE_PARAMETERS}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,12 +69,19 @@ def test_parameters_that_have_no_effect_change_nothing() -> None:
     assert world.train(bare, 3).test != world.train(bare, 3, baked=True).test
 
 
-@pytest.mark.parametrize("name", ["null-0", "null-1", "null-3", "null-6", "weak-3", "collapse-3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("null-0", "null-1", "null-3", "null-6", "weak-3", "collapse-3"),
+        *("two-0", "two-3", "three-3", "three-heavy", "three-uneven"),
+    ],
+)
 def test_where_temperature_does_nothing_every_plan_is_worth_the_same(name: str) -> None:
     world = world_of(name)
     for each in drawn(world, 50):
-        assert world.worth(each) == world.worth({**_ONE, **without_temperature(each)})
-        assert world.worth(each, _COOL) == world.worth(each)
+        assert world.worth(each) == world.worth(neutral(each)) == world.worth(learning(each, 10.0))
+        if world.attends:
+            assert world.worth(each, _COOL) == world.worth(each)
 
 
 def test_a_random_place_costs_several_times_the_noise() -> None:
@@ -196,3 +200,47 @@ def test_a_run_that_collapsed_in_training_has_so_for_every_evaluation() -> None:
         for plan in (None, dict(_COOL)):
             asked = Evaluation(name="any", on="test", temperature=plan)
             assert (world.measure(_ONE, seed, asked) < 0.65) == fell
+
+
+def named(world: Made, contrast: float, teacher: float) -> dict[str, Any]:
+    """Return parameters at constant named temperatures, in ratio to those found."""
+    found = {name: section.as_found for name, section in world.spec.temperatures.items()}
+    ratios = {"contrast": contrast, "teacher": teacher}
+    levels = {f"{name}.temperature_init": ratio * found[name] for name, ratio in ratios.items()}
+    return world.spec.parameters("constant", {**levels, **others(world)})
+
+
+@pytest.mark.parametrize("name", ["two-level-0", "two-level-3"])
+def test_each_of_two_temperatures_gains_half(name: str) -> None:
+    world = world_of(f"{name}@3")
+    at_found = world.worth(named(world, 1.0, 1.0))
+    assert world.worth(named(world, 0.5, 0.5)) - at_found == pytest.approx(3.0 * PAIR)
+    for one in ((0.5, 1.0), (1.0, 0.5)):
+        assert world.worth(named(world, *one)) - at_found == pytest.approx(1.5 * PAIR)
+
+
+def test_learned_temperatures_have_their_share_of_the_gain() -> None:
+    world = world_of("two-level-3")
+    baseline = world.spec.parameters("baseline", others(world))
+    gains = [world.worth(learning(baseline, ratio)) - world.worth(baseline) for ratio in LR_RATIOS]
+    assert gains == pytest.approx([0.25 * 2.0 * PAIR, 0.5 * 2.0 * PAIR])
+    # and what is their own is not the baseline's
+    assert world.train(learning(baseline, 1.0), 5).test - gains[0] != world.train(baseline, 5).test
+
+
+def test_heavy_tails_are_heavier_and_no_wider() -> None:
+    heavy, normal = (
+        np.array([luck("any", seed, shape).run for seed in range(20 * _SEEDS)])
+        for shape in ("heavy", "normal")
+    )
+    assert np.std(heavy) == pytest.approx(np.std(normal), rel=0.1)
+    far = 4.0 * np.std(normal)
+    assert (abs(heavy) > far).mean() > 20.0 * (abs(normal) > far).mean()
+
+
+@pytest.mark.parametrize(("ratio", "wider"), [(1.0, 1.0), (2.0, 1.5), (0.25, 2.0)])
+def test_far_from_the_baseline_runs_are_more_uneven(ratio: float, wider: float) -> None:
+    world = world_of("three-uneven")
+    parameters = {**named(world, ratio, ratio), "temperature_init": ratio}
+    own = [world.train(parameters, s).test - of_seed(s, "normal") for s in range(_SEEDS)]
+    assert np.std(own) == pytest.approx(wider * OWN, rel=0.08)
