@@ -23,6 +23,7 @@ from benchmarks.simulated.courses import Course, course, together
 from benchmarks.simulated.luck import OWN, PAIR, RUNGS, SHARED, Luck, Shape, luck, of_seed
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
+    AS_FOUND,
     LEARNED,
     LR_RATIOS,
     NEUTRAL,
@@ -30,6 +31,7 @@ from tempopt.temperature import (
     effective,
     join_name,
     neutral_values,
+    split_name,
 )
 from tempopt.workers.messages import Evaluation
 
@@ -177,6 +179,7 @@ class Made:
         named: Whether two temperatures have names; what temperature is worth is the mean over all that are
             searched, and so is what other parameters hang on.
         attends: Whether attention's is searched.
+        read: Whether the metric changes with named temperatures at inference, so that they are tested there.
         learned: Share of the gain that learned temperatures come to at the highest ratio of learning rates
             that is tried, and half of it at any other.
         noise: Distribution of chance.
@@ -196,6 +199,7 @@ class Made:
     cost: Cost | None = None
     named: bool = False
     attends: bool = True
+    read: bool = False
     learned: float = 0.0
     noise: Shape = "normal"
     uneven: bool = False
@@ -235,7 +239,7 @@ class Made:
                 "model": {"class_path": "made.up.Model", "init_args": {}},
                 "trainer": {"max_steps": self.total_steps},
                 "temperatures": {
-                    name: {"value": f"{name}.temperature", "as_found": _FOUND[name]}
+                    name: {"value": f"{name}.temperature", "as_found": _FOUND[name], "evaluated": self.read}
                     for name in self.temperatures
                     if name
                 },
@@ -325,7 +329,7 @@ class Made:
         plan = evaluation.temperature
         found = self._ends(parameters, plan, seed, own)
         found += own.test if evaluation.on == "test" else own.validation
-        if plan is None or _ends_alike(course(plan), course(parameters)):
+        if plan is None or _ends_alike(plan, parameters):
             return found
         key += json.dumps(effective({**NEUTRAL, **plan}), sort_keys=True)
         other = self._luck(parameters, key, seed)
@@ -376,8 +380,13 @@ def _place(name: str, value: float) -> float:
     return math.log(value / _LR[0]) / math.log(_LR[1] / _LR[0]) if name == "lr" else value
 
 
-def _ends_alike(one: Course, other: Course) -> bool:
-    return (one.last, one.scaled) == (other.last, other.scaled)
+def _ends_alike(plan: Parameters, parameters: Parameters) -> bool:
+    """Return whether a training ends at the temperatures of a plan, which may leave some as they are."""
+    given = {name: value for name, value in parameters.items() if split_name(name)[1] == AS_FOUND} | plan
+    names = {split_name(name)[0] for name in plan}
+    ends = ([course(each, name) for name in names] for each in (given, parameters))
+    one, other = ([(each.last, each.scaled) for each in courses] for courses in ends)
+    return one == other
 
 
 NO_CLAIMS = frozenset(
@@ -423,6 +432,7 @@ def _all(size: float) -> list[Made]:
         Made(name="rescued", collapse=rescued, claims=_TRAINED),
         Made(name="two-0", named=True, attends=False, claims=_NOTHING),
         Made(name="two-3", others=3, named=True, attends=False, claims=_NOTHING),
+        Made(name="two-read", others=3, named=True, attends=False, read=True, claims=_NOTHING),
         Made(name="three-3", others=3, named=True, claims=_NOTHING),
         Made(
             name="two-moving", others=3, named=True, attends=False, tied=Tied(how="moving"), claims=_NOTHING

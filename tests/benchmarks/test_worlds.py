@@ -73,7 +73,7 @@ def test_parameters_that_have_no_effect_change_nothing() -> None:
     "name",
     [
         *("null-0", "null-1", "null-3", "null-6", "weak-3", "collapse-3"),
-        *("two-0", "two-3", "three-3", "three-heavy", "three-uneven"),
+        *("two-0", "two-3", "two-read", "three-3", "three-heavy", "three-uneven"),
     ],
 )
 def test_where_temperature_does_nothing_every_plan_is_worth_the_same(name: str) -> None:
@@ -226,6 +226,25 @@ def test_learned_temperatures_have_their_share_of_the_gain() -> None:
     assert gains == pytest.approx([0.25 * 2.0 * PAIR, 0.5 * 2.0 * PAIR])
     # and what is their own is not the baseline's
     assert world.train(learning(baseline, 1.0), 5).test - gains[0] != world.train(baseline, 5).test
+
+
+def test_another_named_temperature_at_inference_does_nothing_but_by_chance() -> None:
+    world = world_of("two-read")
+    parameters = named(world, 0.5, 1.0)
+    own = Evaluation(name="test", on="test")
+
+    def measured(seed: int, **plan: float) -> float:
+        levels = {f"{name}.temperature_init": tau for name, tau in plan.items()}
+        asked = Evaluation(name="test:other", on="test", temperature=levels)
+        return world.measure(parameters, seed, asked) - world.measure(parameters, seed, own)
+
+    # contrast was 0.5 as found and is 0.25 here, teacher is 4
+    assert (
+        measured(3, contrast=0.25) == measured(3, teacher=4.0) == measured(3, contrast=0.25, teacher=4.0) == 0
+    )
+    gains = [measured(seed, contrast=0.5) for seed in range(_FEWER)]
+    assert np.std(gains) > 0.1 * OWN
+    assert abs(np.mean(gains)) < 4 * np.std(gains) / math.sqrt(_FEWER)
 
 
 def test_heavy_tails_are_heavier_and_no_wider() -> None:
