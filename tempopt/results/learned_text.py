@@ -25,6 +25,8 @@ def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
         return []
     gain = found.answer.paired
     share = share_text(found.share, gain).rstrip(".")
+    if found.share is None and not found.answer.significant:
+        share = ": no gain shown"
     lines = [
         f"learned temperatures (from {baseline_name(spec)}, {rate_text(found)}), at the price of one "
         f"training: {signed(gain)} ({numbers(gain)}){share}; {ends_text(found)}."

@@ -7,6 +7,7 @@ import re
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from tempopt.records.rows import TicketRow
@@ -101,6 +102,21 @@ def test_a_study_of_a_loss_says_which_sign_is_better(
     said = "  a gain or difference with + is better: a lower val_loss."
     assert said in verdict_lines(result_of(make_spec(direction="minimize", metric="val_loss"), whole_study))
     assert not any("is better: a" in line for line in verdict_lines(result_of(make_spec(), whole_study)))
+
+
+@pytest.mark.parametrize("search", [[0.1, -0.1, 0.2, -0.2, 0.1, -0.15, 0.1, -0.03], None])
+def test_of_learned_temperatures_no_gain_is_told_as_such(
+    make_spec: Any, whole_study: list[TicketRow], result_of: Any, search: list[float] | None
+) -> None:
+    def line(tickets: list[TicketRow]) -> str:
+        lines = verdict_lines(result_of(make_spec(), tickets))
+        return next(each for each in lines if "learned temperatures (from τ = 1" in each)
+
+    found = whole_study if search is None else shifted(whole_study, "search", search)
+    assert "no gain shown" not in line(found)
+    noisy = shifted(found, "learned", [-0.1, 0.1, -0.2, 0.2, -0.1, 0.15, -0.1, 0.03])
+    assert ": no gain shown;" in line(noisy)
+    assert ("winner's gain" in line(noisy)) == (search is None)
 
 
 def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
