@@ -105,16 +105,16 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     if callbacks := _callbacks(result, wanted, attaching):
         given = _listed(config["trainer"].get("callbacks"))
         config["trainer"]["callbacks"] = [*given, *callbacks]
+    does = "training" if wanted.weights is None else "evaluating"
     if attaching is not None:
-        does = "training" if wanted.weights is None else "evaluating"
         notes += [
             f"tempopt.AttachCallback sets the temperature, so {does} needs tempopt.",
             *_saved(attaching),
         ]
     if _has(callbacks, _VALUE):
-        notes.append("tempopt.ValueCallback sets a temperature of the module, so training needs tempopt.")
+        notes.append(f"tempopt.ValueCallback sets a temperature of the module, so {does} needs tempopt.")
     if _has(callbacks, _ROWS):
-        notes.append("tempopt.RowsCallback divides outputs by a temperature, so training needs tempopt.")
+        notes.append(f"tempopt.RowsCallback divides outputs by a temperature, so {does} needs tempopt.")
         notes += [] if attaching is not None else [_IN_WEIGHTS]
     if wanted.weights is not None:
         notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
@@ -150,11 +150,11 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     code = _Code()
     body = [f"model = {code.made('model', config['model'])}"]
     trainer = dict(config.get("trainer", {}))
-    own = _callbacks(result, wanted, attaching)
-    listed = [*_listed(trainer.pop("callbacks", None)), *own]
+    callbacks = _callbacks(result, wanted, attaching)
+    listed = [*_listed(trainer.pop("callbacks", None)), *callbacks]
     if listed:
-        callbacks = [code.expression(callback) for callback in listed]
-        trainer["callbacks"] = _Verbatim(f"[{', '.join(callbacks)}]")
+        expressions = ", ".join(code.expression(callback) for callback in listed)
+        trainer["callbacks"] = _Verbatim(f"[{expressions}]")
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     data = config.get("data")
     if data is not None:
@@ -167,7 +167,7 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
             body.append(f"model.use({parameters}.from_mapping({own!r}))")
         body.append(f"trainer.validate({given})")
-    body += _saving(result, wanted, attaching, code, rows=_has(own, _ROWS))
+    body += _saving(result, wanted, attaching, code, rows=_has(callbacks, _ROWS))
     return _comment([*wanted.header, *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
 
 

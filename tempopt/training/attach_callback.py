@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from tempopt.attention.attach.attachment import Attachment, attach
 from tempopt.attention.attach.checkpoints import put_beside
-from tempopt.attention.attach.scalings import scalings
+from tempopt.attention.attach.scalings import Scaling, scalings
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.callbacks import LossScaleCallback
 from tempopt.training.module import TemperedModule
@@ -64,36 +64,22 @@ class AttachCallback(WeightsCallback):
         validate_at: Literal["final", "current"] = "final",
         at_inference: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(validate_at=validate_at)
-        self.parameters = dict(parameters)
+        super().__init__(parameters, validate_at=validate_at, at_inference=at_inference)
         self.layers = layers
         self.way = way
         self.at_inference = None if at_inference is None else dict(at_inference)
         self._beside = ""
-        self._last: Sequence[float] = ()
         self._loss_scale: LossScaleCallback | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Attach the plan, and see what it makes of the weights."""
         super().setup(trainer, pl_module, stage)
         assert self.attachment is not None
-        if not self.attachment.attached:
-            return
-        if self.at_inference is not None:
-            self.attachment.use(self.parameters if stage == "fit" else self.at_inference)
         if stage == "fit" and self._beside:
             rank_zero_warn(
                 "The checkpoints of this training hold its temperatures beside the weights. Load them with "
                 f"tempopt.load_checkpoint(model, path). {self._beside}"
             )
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Leave the model at the temperature of evaluation."""
-        attachment = self.attachment
-        if attachment is not None and attachment.attached and self.at_inference is not None:
-            attachment.use(self.at_inference)
-            attachment.set_progress(1.0)
-        super().teardown(trainer, pl_module, stage)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -103,10 +89,6 @@ class AttachCallback(WeightsCallback):
         if self._loss_scale is not None:
             self._loss_scale.on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
-    @property
-    def _at_evaluation(self) -> dict[str, Any]:
-        return self.parameters if self.at_inference is None else self.at_inference
-
     def _attach(self, module: L.LightningModule) -> Attachment:
         if isinstance(module, TemperedModule):
             raise SpecError(
@@ -115,24 +97,14 @@ class AttachCallback(WeightsCallback):
             )
         attachment = attach(module, self.parameters, layers=self.layers, way=self.way, example=None)
         self._loss_scale = LossScaleCallback(tempered=attachment) if attachment.entropy.has_term else None
-        attachment.use(self._at_evaluation)
-        self._last = attachment.plan.temperatures(1.0)
-        try:
-            self._changes, self._beside = scalings(module, at="final"), ""
-        except AttachError as error:
-            self._changes, self._beside = [], str(error)
-        attachment.use(self.parameters)
         return attachment
 
-    @property
-    def _evaluated(self) -> Sequence[float]:
-        assert self.attachment is not None
-        current = self.at_inference is None and self.validate_at == "current"
-        return self.attachment.temperatures if current else self._last
-
-    @property
-    def _final(self) -> Sequence[float]:
-        return self._last
+    def _scalings(self, module: L.LightningModule) -> Sequence[Scaling]:
+        try:
+            found, self._beside = scalings(module, at="final"), ""
+        except AttachError as error:
+            found, self._beside = [], str(error)
+        return found
 
     def _put_beside(self, checkpoint: dict[str, Any], temperatures: Mapping[str, float]) -> None:
         assert self.attachment is not None

@@ -13,7 +13,7 @@ import lightning as L
 
 from tempopt.attention.attach.checkpoints import put_rows_beside
 from tempopt.attention.attach.rows import RowsAttachment, attach_rows
-from tempopt.attention.attach.scalings import rows_scalings
+from tempopt.attention.attach.scalings import Scaling, rows_scalings
 from tempopt.training.weights_callback import WeightsCallback
 
 
@@ -41,6 +41,8 @@ class RowsCallback(WeightsCallback):
             ``warmup_start`` that are left out are 1.
         validate_at: ``final``: validation, testing and prediction run at the schedule's last temperature, and
             checkpoints hold it; ``current``: at that which training has reached.
+        at_inference: Another temperature for ``validate``, ``test`` and ``predict`` of the Trainer and for
+            its checkpoints; None for the same.
 
     Attributes:
         attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
@@ -58,10 +60,12 @@ class RowsCallback(WeightsCallback):
         rows: list[str] | str,
         parameters: dict[str, Any],
         validate_at: Literal["final", "current"] = "final",
+        at_inference: float | None = None,
     ) -> None:
-        super().__init__(validate_at=validate_at)
+        evaluated = None if at_inference is None else {"temperature_init": at_inference}
+        super().__init__(parameters, validate_at=validate_at, at_inference=evaluated)
         self.rows = rows
-        self.parameters = dict(parameters)
+        self.at_inference = at_inference
 
     @property
     def state_key(self) -> str:
@@ -69,22 +73,11 @@ class RowsCallback(WeightsCallback):
         return self._generate_state_key(rows=self.rows)
 
     def _attach(self, module: L.LightningModule) -> RowsAttachment:
-        attachment = attach_rows(module, self.rows, self.parameters)
-        self._changes = rows_scalings(module, attachment.layers, at="final")
-        return attachment
+        return attach_rows(module, self.rows, self.parameters)
 
-    @property
-    def _evaluated(self) -> Sequence[float]:
-        attachment = self.attachment
-        assert attachment is not None
-        (current,) = attachment.temperatures
-        temperature = current if self.validate_at == "current" else attachment.last
-        return [temperature] * len(attachment.layers)
-
-    @property
-    def _final(self) -> Sequence[float]:
+    def _scalings(self, module: L.LightningModule) -> Sequence[Scaling]:
         assert self.attachment is not None
-        return [self.attachment.last]
+        return rows_scalings(module, self.attachment.layers, at="final")
 
     def _put_beside(self, checkpoint: dict[str, Any], temperatures: Mapping[str, float]) -> None:
         put_rows_beside(checkpoint, temperatures)

@@ -26,8 +26,11 @@ class WeightsCallback(TemperatureCallback):
     """Move an attached temperature over training, and have checkpoints hold that of evaluation in weights.
 
     Args:
+        parameters: The plan of training, as temperature parameters by name.
         validate_at: As for :class:`tempopt.training.callbacks.TemperatureCallback`; checkpoints hold the
             temperature that validation runs at.
+        at_inference: Temperature parameters of another plan, for ``validate``, ``test`` and ``predict`` of
+            the Trainer and for its checkpoints; None for the same.
 
     Attributes:
         attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
@@ -35,25 +38,25 @@ class WeightsCallback(TemperatureCallback):
 
     attachment: Attachment | RowsAttachment | None
 
-    def __init__(self, *, validate_at: str) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Any], *, validate_at: str, at_inference: Mapping[str, Any] | None
+    ) -> None:
         super().__init__(validate_at=validate_at)
         self.attachment = None
+        self.parameters = dict(parameters)
         self._module: L.LightningModule | None = None
+        self._elsewhere = at_inference is not None
+        self._at_evaluation = self.parameters if at_inference is None else dict(at_inference)
         self._changes: Sequence[Scaling] = ()
+        self._final: Sequence[float] = ()
 
     @abstractmethod
     def _attach(self, module: L.LightningModule) -> Attachment | RowsAttachment:
-        """Attach, and find what the temperature makes of the weights (``_changes``)."""
+        """Attach the plan of training."""
 
-    @property
     @abstractmethod
-    def _evaluated(self) -> Sequence[float]:
-        """The temperature of each layer that checkpoints are to hold."""
-
-    @property
-    @abstractmethod
-    def _final(self) -> Sequence[float]:
-        """The temperature of each layer that a finished training is evaluated with."""
+    def _scalings(self, module: L.LightningModule) -> Sequence[Scaling]:
+        """Return what the temperature that is attached makes of the weights."""
 
     @abstractmethod
     def _put_beside(self, checkpoint: dict[str, Any], temperatures: Mapping[str, float]) -> None:
@@ -64,6 +67,10 @@ class WeightsCallback(TemperatureCallback):
         if self._module is not pl_module:
             attachment = self._attach(pl_module)
             self._module, self.attachment, self._tempered = pl_module, attachment, attachment
+            attachment.use(self._at_evaluation)
+            self._final = _of_layers(attachment, attachment.plan.temperatures(1.0))
+            self._changes = self._scalings(pl_module)
+            attachment.use(self.parameters)
             # Callbacks are not asked of checkpoints with weights alone, nor before weights are loaded.
             saving, loading = pl_module.on_save_checkpoint, pl_module.on_load_checkpoint
             pl_module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
@@ -77,11 +84,17 @@ class WeightsCallback(TemperatureCallback):
                 )
             # it is in the weights, or was taken off on purpose
             self._tempered = Untempered()
+        elif self._elsewhere:
+            self.attachment.use(self.parameters if stage == "fit" else self._at_evaluation)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave the model at the temperature of evaluation."""
         attachment = self.attachment
-        if attachment is not None and attachment.attached and self.validate_at == "final":
+        if attachment is None or not attachment.attached:
+            return
+        if self._elsewhere:
+            attachment.use(self._at_evaluation)
+        if self._elsewhere or self.validate_at == "final":
             attachment.set_progress(1.0)
 
     def _save(self, own: Any, checkpoint: dict[str, Any]) -> None:
@@ -91,7 +104,9 @@ class WeightsCallback(TemperatureCallback):
         # on ranks that save nothing, some strategies give no weights
         if not attachment.attached or not checkpoint["state_dict"]:
             return
-        temperatures = dict(zip(attachment.layers, self._evaluated, strict=True))
+        current = self.validate_at == "current" and not self._elsewhere
+        held = _of_layers(attachment, attachment.temperatures) if current else self._final
+        temperatures = dict(zip(attachment.layers, held, strict=True))
         changes = [each.at(1.0 / temperatures[each.layer]) for each in self._changes]
         if not changes or not put_in_weights(checkpoint, module, changes):
             self._put_beside(checkpoint, temperatures)
@@ -119,3 +134,9 @@ class WeightsCallback(TemperatureCallback):
         own = [*self.attachment.layers]
         own += [each for each, module in self._module.named_modules() if id(module) in changed]
         return any(name == each or name.startswith(f"{each}.") for each in own)
+
+
+def _of_layers(attachment: Attachment | RowsAttachment, temperatures: Sequence[float]) -> Sequence[float]:
+    """Return the temperature of each layer: those of projections have one together."""
+    shared = isinstance(attachment, RowsAttachment)
+    return [*temperatures] * (len(attachment.layers) if shared else 1)

@@ -453,3 +453,17 @@ def test_the_python_of_divided_outputs_saves_the_model_that_is_deployed(best_of:
         assert each.count("Checkpoints have the temperature in their weights") == 1
         assert "AttachCallback" in each and "RowsCallback" in each
     assert to_python(beside).count("save_checkpoint") == 1
+
+
+def test_divided_outputs_are_evaluated_at_another_temperature_if_recommended(
+    make_spec: Any, whole_study: Any, result_of: Any, measure_baseline: Any
+) -> None:
+    levels = {f"{name}.temperature_init": {"low": 0.25, "high": 4.0} for name in ("gate", "head")}
+    temperatures = {"gate": {"rows": ["experts.*.gate"]}, "head": {"rows": "head"}}
+    sections = {"search": levels, "temperatures": temperatures}
+    result = result_of(make_spec(sections), whole_study, measure_baseline(whole_study))
+    at_half = {"gate.temperature_init": 0.5}
+    both = recommending(result, at_inference=at_half, parameters=ROUTED, plan="gate.constant=0.5")
+    (given,) = yaml.safe_load(to_yaml(both))["trainer"]["callbacks"]
+    assert given["init_args"]["at_inference"] == 0.5 and "parameters" in given["init_args"]
+    assert "at_inference=0.5" in to_python(both)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import runpy
@@ -81,6 +82,12 @@ def test_a_search_ends_in_a_verdict_on_both_temperatures(there: Any) -> None:
     rows = [t for t in tickets() if t.parameters is not None]
     assert all(is_neutral(t.parameters or {}) for t in rows if "baseline" in (t.arm, *arms_of(t)))
     assert any(not is_neutral(t.parameters or {}) for t in rows)
+    # accuracy reads the router's temperature, and not the classifier's
+    assert {name: each.evaluated for name, each in there.spec.temperatures.items()} == {
+        "gate": True,
+        "head": False,
+    }
+    assert verdict.inference_only is not None and verdict.inference_only.plan
 
 
 def validated(module: Any, data: L.LightningDataModule, metric: str = "val_accuracy") -> float:
@@ -106,9 +113,7 @@ print("accuracy", trainer.validate(model, datamodule=Digits(), verbose=False)[0]
 def test_the_exported_script_trains_at_the_temperatures_found_and_saves_what_the_study_evaluates(
     there: Any, listener: Any
 ) -> None:
-    Path("exported.py").write_text(to_python(there, winner=True))
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        ran = runpy.run_path("exported.py")
+    ran = exported(there, winner=True)
     model, found = ran["model"], there.verdict.params
     for which, name in enumerate(PLACES):
         expected = [plan(found, name).temperatures(step / (STEPS - 1))[0] for step in range(STEPS)]
@@ -129,6 +134,43 @@ def test_the_exported_script_trains_at_the_temperatures_found_and_saves_what_the
     run.module.load_state_dict(model.state_dict())
     assert run.evaluate(Evaluation(name="validate", on="validate"))["val_accuracy"] == accuracy
     assert not torch.equal(loaded.head.weight, run.module.head._parameters["weight"])
+
+
+def recommended(result: Any, now: str, **parameters: Any) -> Any:
+    """Return the study as if the verdict said to evaluate at a temperature of the gate of 0.5."""
+    at_half = {"gate.temperature_init": 0.5}
+    advice = dataclasses.replace(
+        result.verdict.recommendation,
+        now=now,
+        at_inference=at_half,
+        plan="gate.constant=0.5",
+        gain=result.verdict.total,
+        parameters=parameters,
+    )
+    return dataclasses.replace(result, verdict=dataclasses.replace(result.verdict, recommendation=advice))
+
+
+def exported(result: Any, *, winner: bool = False) -> dict[str, Any]:
+    """Run the script that is exported, and return its names."""
+    Path("exported.py").write_text(to_python(result, winner=winner))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return runpy.run_path("exported.py")
+
+
+def test_another_temperature_of_inference_is_exported_and_saved(there: Any) -> None:
+    ran = exported(recommended(there, "train_with_schedule", **there.verdict.params))
+    assert ran["model"].validated[-1][0] == pytest.approx(0.5) and ran["model"].seen
+    loaded = type(ran["model"]).load_from_checkpoint("deployed.ckpt", weights_only=True)
+    accuracy = float(ran["trainer"].callback_metrics["val_accuracy"])
+    assert validated(loaded, ran["data"]) == accuracy
+    # and a model that was trained without is evaluated so
+    torch.save({"state_dict": ran["model"].state_dict()}, "trained.ckpt")
+    alone = recommended(there, "inference_only")
+    assert "divides outputs by a temperature, so evaluating needs tempopt" in to_yaml(alone)
+    other = exported(alone)
+    assert other["model"].validated == [pytest.approx((0.5, 1.0))] and not other["model"].seen
+    kept = torch.load("deployed.ckpt", weights_only=True)["state_dict"]["mixed.gate.weight"]
+    assert torch.equal(kept, 2 * ran["model"].state_dict()["mixed.gate.weight"])
 
 
 def test_lightning_cli_trains_what_is_exported(there: Any) -> None:
@@ -158,7 +200,7 @@ def test_what_is_shown_names_the_temperatures(there: Any, capsys: pytest.Capture
     page = Path("report.html").read_text()
     assert "gate is the temperature by which the outputs of mixed.gate are divided; the module has 1." in page
     assert "temperature gate" in page and "head, 1 as found, goes from" in page
-    assert "head.temperature_init" in written(there)
+    assert "head.temperature_init" in written(there).replace("\\", "")
 
 
 def test_a_plan_and_a_warm_start_know_the_temperatures(
@@ -211,11 +253,7 @@ def test_a_mixtral_is_searched_with_attention_and_its_checkpoint_has_both_in_its
     monkeypatch.syspath_prepend(str(TOYS))
     result = search(mixtral_spec(), storage=URL, workers=1)
     assert result.state == "done" and result.verdict is not None
-    text = to_python(result, winner=True)
-    assert "AttachCallback" in text and "RowsCallback" in text
-    Path("exported.py").write_text(text)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        ran = runpy.run_path("exported.py")
+    ran = exported(result, winner=True)
     loaded = type(ran["model"]).load_from_checkpoint("deployed.ckpt", weights_only=True)
     assert validated(loaded, ran["data"], "val_loss") == float(ran["trainer"].callback_metrics["val_loss"])
     last = plan(result.verdict.params, "gate").temperatures(1.0)[0]

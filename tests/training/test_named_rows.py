@@ -194,9 +194,32 @@ def test_a_dry_run_takes_a_loss_of_the_divided_logits_for_the_metric(routed: Rou
     request = routed(parameters=MOVING, evaluations=TEST, task="rehearse", metric="val_loss")
     rehearsed = rehearse(request, channel)
     assert rehearsed.state == "complete" and rehearsed.found == {"gate": 1.0, "head": 1.0}
+    assert rehearsed.evaluated == ["gate", "head"]
     assert "tested the temperatures at mixed.gate, head" in [each.what for each in channel.of(Stage)]
     program = dataclasses.replace(request.program, identity="right")
     assert check(dataclasses.replace(request, task="check", program=program)).found == rehearsed.found
+
+
+def test_accuracy_reads_the_temperature_of_a_router_and_not_that_of_a_head(
+    routed: Routed, listener: Any
+) -> None:
+    request = routed(metric="val_accuracy", task="rehearse", module="RoutedDigits")
+    data = {"class_path": "routed_modules.Digits", "init_args": {}}
+    program = dataclasses.replace(request.program, data=data)
+    assert rehearse(dataclasses.replace(request, program=program), listener()).evaluated == ["gate"]
+
+
+def test_a_trained_model_is_evaluated_at_another_temperature_than_its_own(
+    routed: Routed, listener: Any
+) -> None:
+    other = {"gate.temperature_init": 2.0}
+    asked = [*TEST, Evaluation(name="other", on="test", temperature=other)]
+    run = Run(routed(parameters=MOVING, evaluations=asked), listener())
+    finished = run.execute()
+    module: Any = run.module
+    assert module.validated[-1] == pytest.approx((2.0, 3.0))
+    assert module.in_force == pytest.approx((0.25, 3.0))
+    assert finished.measurements["other"] != finished.measurements["test"]
 
 
 def test_that_such_a_temperature_can_be_learned_is_found_by_the_dry_run(

@@ -251,6 +251,23 @@ def test_where_the_weights_in_a_checkpoint_cannot_hold_it_the_temperature_is_bes
     assert_same(resumed, whole)
 
 
+def test_a_model_that_is_evaluated_at_another_temperature_is_saved_with_that(modules: Any) -> None:
+    callback = RowsCallback("head", HEAD, at_inference=0.5)
+    model, made = fitted(modules.Routed, callback, Saving())
+    plain, other = fitted(modules.Routed, RowsCallback("head", HEAD))
+    assert_same(model, plain)
+    assert made.callback_metrics == other.callback_metrics
+    validated = value(model, callback)
+    assert validated != float(made.callback_metrics["val_loss"])
+    assert model.in_force[1] == pytest.approx(0.5)
+    made.save_checkpoint("trained.ckpt", weights_only=True)
+    assert value(modules.Routed.load_from_checkpoint("trained.ckpt")) == validated
+    resumed, _ = fitted(
+        modules.Routed, RowsCallback("head", HEAD, at_inference=0.5), ckpt_path="half.ckpt", **RESUME
+    )
+    assert_same(resumed, model)
+
+
 def test_a_module_without_the_projection_is_refused_before_it_trains(modules: Any) -> None:
     with pytest.raises(AttachError, match=r'Pattern "classifier" in rows matches no module'):
         fitted(modules.Routed, RowsCallback("classifier", HEAD))
