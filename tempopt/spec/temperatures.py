@@ -146,7 +146,8 @@ def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
         if problem := _name_problem(name, spec.model["init_args"]):
             lines.append((path, problem))
         elif spec.compare is None and not any(join_name(name, level) in spec.search for level in _LEVELS):
-            message = f"its level is not searched. Search it, as in {_example(name, 1.0 if each.rows is not None else each.as_found)}, or take"
+            example = _example(name, 1.0 if each.rows is not None else each.as_found)
+            message = f"its level is not searched. Search it, as in {example}, or take"
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
         lines += _taken(path, each, before)
         before[name] = each
