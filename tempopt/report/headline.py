@@ -7,6 +7,7 @@ from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import GAIN, NO_GAIN, verdict_lines
 from tempopt.results.verdict_text import answer as answer_of_verdict
 from tempopt.results.wording import baseline_name
+from tempopt.temperature import registered_path
 
 _IN_SHORT = {
     "train_with_schedule": "train with a schedule",
@@ -94,7 +95,7 @@ def terms(result: StudyResult) -> list[str]:
         )
     for name, each in result.spec.temperatures.items():
         found = "" if each.as_found is None else f"; the module has {each.as_found:.4g}"
-        what = f"at {each.value}"
+        what = f"at {each.value or registered_path(name)}"
         if each.rows is not None:
             what = f"by which the outputs of {', '.join(each.rows)} are divided"
         told.append(f"{name} is the temperature {what}{found}.")

@@ -30,6 +30,7 @@ from tempopt.temperature import (
     ParameterNames,
     effective,
     groups_of,
+    registered_path,
     same_training,
     schedule_of,
     split_name,
@@ -206,7 +207,11 @@ def _callbacks(
             continue
         arguments: dict[str, Any] = {"parameters": _nested_numbers(schedule)}
         if value.rows is None:
-            arguments = {"path": value.value, **arguments, "transform": value.transform}
+            arguments = {
+                "path": value.value or registered_path(name),
+                **arguments,
+                "transform": value.transform,
+            }
         else:
             arguments = {"rows": value.rows, **arguments}
         arguments["validate_at"] = result.spec.study.validate_at

@@ -5,7 +5,6 @@ Where they are in the module is found by a worker.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -16,7 +15,14 @@ from tempopt.errors import unknown
 from tempopt.spec.sections import Section
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.groups import CREDITED
-from tempopt.temperature.named import AS_FOUND, NOT_NAMES, VALUE_FIELDS, join_name, split_name
+from tempopt.temperature.named import (
+    AS_FOUND,
+    VALUE_FIELDS,
+    join_name,
+    name_problem,
+    registered_path,
+    split_name,
+)
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.plan import flat_numbers
 from tempopt.temperature.ranges import HIGHEST, LOWEST
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
 ATTENTION = "attention"
 MOST = 7
 """So many temperatures may have a name, beside attention's."""
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LEVELS = ("temperature_init", "temperature_final")
 _WIDTH = 8
 """A range goes as far from the temperature as found, in ratio, if nothing else is known."""
@@ -38,9 +43,10 @@ class TemperatureSection(Section):
 
     Args:
         value: Dotted path from the module to a number that is the temperature, as in
-            ``criterion.temperature``.
+            ``criterion.temperature``. Without ``value`` and ``rows`` it is the temperature that the module, a
+            TemperedModule, registers by the entry's name.
         rows: Patterns of the projections whose outputs are divided by the temperature, as in
-            ``experts.*.gate``. Exactly one of ``value`` and ``rows`` is given.
+            ``experts.*.gate``. At most one of ``value`` and ``rows`` is given.
         transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
             ln(1/τ); None for rows.
         as_found: The temperature that the module has, which the baseline trains at: 1 for rows. None: it is
@@ -49,9 +55,10 @@ class TemperatureSection(Section):
             the study begins.
     """
 
-    value: Annotated[str | None, Field(min_length=1, description="a path, as in criterion.temperature")] = (
-        None
-    )
+    value: Annotated[
+        str | None,
+        Field(min_length=1, description="a path, as in criterion.temperature, or leave it out"),
+    ] = None
     rows: list[str] | None = None
     transform: Annotated[
         Literal["identity", "inverse", "log_inverse"] | None,
@@ -77,12 +84,6 @@ class TemperatureSection(Section):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if self.value is None and self.rows is None:
-            message = (
-                "is missing, and rows, too. Give one of them: the path of a number, as in value: "
-                "criterion.temperature, or patterns of projections, as in rows: [experts.*.gate]."
-            )
-            raise FaultsError([("value", message)])
         if self.value is not None and self.rows is not None:
             message = (
                 "given beside value, and a temperature is in one place. Take one of them out, or give each "
@@ -159,14 +160,19 @@ def _taken(
 ) -> list[tuple[str, str]]:
     """Return what an entry has in common with those before it, as far as the spec alone can tell."""
     for name, other in before.items():
-        if section.value is not None and section.value == other.value:
-            message = f'"{section.value}" is the temperature {name} already. Take one of them out.'
+        here, there = _path_of(path.rpartition(".")[2], section), _path_of(name, other)
+        if here is not None and here == there:
+            message = f'"{here}" is the temperature {name} already. Take one of them out.'
             return [(f"{path}.value", message)]
         shared = _shared(section.rows or (), other.rows or ())
         if shared is not None:
             message = f'"{shared}" has the temperature {name} already. Give each projection to one of them.'
             return [(f"{path}.rows", message)]
     return []
+
+
+def _path_of(name: str, section: TemperatureSection) -> str | None:
+    return None if section.rows is not None else section.value or registered_path(name)
 
 
 def _shared(patterns: Sequence[str], others: Sequence[str]) -> str | None:
@@ -187,11 +193,8 @@ def _example(name: str, as_found: float | None) -> str:
 
 
 def _name_problem(name: str, model_args: Mapping[str, Any]) -> str | None:
-    if not _NAME.fullmatch(name) or name in NOT_NAMES or name in VALUE_FIELDS:
-        return (
-            f'"{name}" is no name of a temperature. Give lower-case letters, digits and underscores, as in '
-            f"contrast, and none of {', '.join(NOT_NAMES)}."
-        )
+    if problem := name_problem(name):
+        return problem
     if name in model_args:
         return f'the model has an init argument "{name}", too. Give the temperature another name.'
     return None

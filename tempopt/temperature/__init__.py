@@ -44,7 +44,16 @@ from tempopt.temperature.length import (
     NoLengthScaling,
     YarnScaling,
 )
-from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters, split_name
+from tempopt.temperature.named import (
+    AS_FOUND,
+    as_found,
+    groups_of,
+    join_name,
+    name_problem,
+    own_parameters,
+    registered_path,
+    split_name,
+)
 from tempopt.temperature.normalisers import (
     NORMALISERS,
     Entmax15Normaliser,
@@ -158,6 +167,7 @@ __all__ = [
     "learning",
     "mean_level",
     "moves",
+    "name_problem",
     "neutral",
     "neutral_values",
     "not_learning",
@@ -168,6 +178,7 @@ __all__ = [
     "part_names",
     "parts_of",
     "progress",
+    "registered_path",
     "same_training",
     "schedule_class",
     "schedule_of",

@@ -6,6 +6,7 @@ set says in ``contrast.as_found`` which temperature the module had: there it cha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
@@ -29,6 +30,22 @@ NOT_NAMES = ("model", "data", "trainer", "schedule_args")
 """Words before a dot that are no names of temperatures."""
 
 _OF_NAMED = VALUE_FIELDS | {AS_FOUND}
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def name_problem(name: str) -> str | None:
+    """Return what is wrong with a name for a temperature, or None."""
+    if _NAME.fullmatch(name) and name not in NOT_NAMES and name not in VALUE_FIELDS:
+        return None
+    return (
+        f'"{name}" is no name of a temperature. Give lower-case letters, digits and underscores, as in '
+        f"contrast, and none of {', '.join(NOT_NAMES)}."
+    )
+
+
+def registered_path(name: str) -> str:
+    """Return the name of the buffer in which a TemperedModule keeps a temperature that it registers."""
+    return f"{name}_temperature"
 
 
 @lru_cache(maxsize=10_000)

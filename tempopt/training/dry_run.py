@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -19,7 +19,9 @@ from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.temperature import (
     AS_FOUND,
+    ENTROPY_PARAMETERS,
     LR_RATIOS,
+    PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
     join_name,
     learning,
@@ -206,7 +208,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
 def _self_test(run: Run, attended: set[int], stages: _Stages) -> list[str]:
     """Prove that each temperature acts, and return the named ones that the metric reads in evaluation."""
     if isinstance(run.module, TemperedModule):
-        _require_attention(run.module, attended)
+        _require_attention(run.module, attended, run.request.space)
     elif isinstance(run.tempered, Attachment):
         run.tempered.self_test(_loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
@@ -313,7 +315,14 @@ def _require_stable(run: Run) -> None:
         )
 
 
-def _require_attention(module: TemperedModule, attended: set[int]) -> None:
+def _require_attention(module: TemperedModule, attended: set[int], space: Collection[str]) -> None:
+    searched = [name for name in space if name in (*PLAN_PARAMETERS, *ENTROPY_PARAMETERS)]
+    if searched and not module.num_layers:
+        raise SpecError(
+            f"search.{searched[0]}: {type(module).__name__} says num_layers=0, so it has no attention whose "
+            f"temperature this would be. Take {' and '.join(searched)} out, or say how many layers call "
+            "self.attend."
+        )
     missing = sorted(set(range(module.num_layers)) - attended)
     if missing:
         raise AttachError(

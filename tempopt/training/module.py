@@ -18,14 +18,17 @@ from tempopt.attention.attach.learning import require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
-from tempopt.errors import SpecError
+from tempopt.errors import SpecError, unknown
 from tempopt.temperature import (
     EntropyParameters,
     SoftmaxNormaliser,
     TemperatureParameters,
     TemperaturePlan,
     is_own,
+    name_problem,
+    registered_path,
 )
+from tempopt.temperature.ranges import check_number
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 from tempopt.workers.class_paths import load_schedule
 
@@ -52,11 +55,14 @@ class TemperedModule(L.LightningModule):
             def __init__(self, d_model: int = 64, lr: float = 1e-3, **temperature: Any) -> None:
                 super().__init__(num_layers=2, **temperature)
 
+    A temperature of its own code beside attention, as that of a loss, is declared by
+    :meth:`register_temperature` and read by :meth:`temperature`.
+
     All arguments, the subclass's too, are saved as hyperparameters, so that
     ``MyModule.load_from_checkpoint(path)`` and ``MyModule(**best)`` need no tempopt service.
 
     Args:
-        num_layers: Number of attention layers, >= 1.
+        num_layers: Number of attention layers, >= 0; 0 for a module that registers temperatures alone.
         temperature_init: tau at the start of training, dimensionless, > 0.
         temperature_final: tau at the end; None for ``temperature_init``.
         schedule: Name of a schedule in :data:`tempopt.temperature.SCHEDULES`, or ``package.module:Class``.
@@ -148,6 +154,7 @@ class TemperedModule(L.LightningModule):
         self.progress = 0.0
         self._own_temperatures: tuple[float, ...] | None = None
         self._learning = False
+        self._registered: dict[str, float] = {}
         self._observers = Observers()
         for name in _HELD:
             shape = {"inverse_temperature": (num_layers,), "_length_constant": (2,)}.get(name, ())
@@ -176,7 +183,8 @@ class TemperedModule(L.LightningModule):
                 f'"{parameters.normaliser}": the entropy term is that of softmax, whose weights these are '
                 'not. Give entropy_lambda=0.0, or normaliser="softmax".'
             )
-        self._plan = parameters.plan(self.num_layers)
+        # a plan has a layer at least, which without attention acts on nothing
+        self._plan = parameters.plan(self.num_layers or 1)
         self._own_temperatures = None
         self._write_held()
 
@@ -190,7 +198,11 @@ class TemperedModule(L.LightningModule):
         self.set_progress(self.progress)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = {name: self.temperature(name) for name in self._registered}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, tau in before.items():
+            own = torch.full((), self._registered[name]) if tau.is_meta else tau
+            self._buffers[registered_path(name)] = _as_precise(self.temperature(name), own)
         for name in _HELD:
             held = self._buffers[name]
             assert held is not None
@@ -204,7 +216,7 @@ class TemperedModule(L.LightningModule):
     def set_progress(self, progress: float) -> None:
         """Set every layer's temperature and the weight of the entropy to those at ``progress`` in [0, 1]."""
         self.progress = progress
-        self._entropy_weight.fill_(self.entropy.weight(progress) / self.num_layers)
+        self._entropy_weight.fill_(self.entropy.weight(progress) / max(self.num_layers, 1))
         inverse = torch.tensor([1.0 / t for t in self.temperatures], dtype=torch.float32)
         with torch.no_grad():
             self.inverse_temperature.copy_(inverse)
@@ -213,7 +225,54 @@ class TemperedModule(L.LightningModule):
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each layer in force, without the length factor."""
         own = self._own_temperatures
-        return self._plan.temperatures(self.progress) if own is None else own
+        return self._plan.temperatures(self.progress)[: self.num_layers] if own is None else own
+
+    def register_temperature(self, name: str, found: float) -> None:
+        """Declare a temperature that the module's own code reads by :meth:`temperature`, as a loss does.
+
+        It is kept in a buffer of the module, ``NAME_temperature``, and so in its checkpoints. A study that
+        has the name under ``temperatures:`` searches its schedule; so does a :class:`tempopt.ValueCallback`
+        for ``NAME_temperature``. To be called in ``__init__``, behind ``super().__init__``.
+
+        Args:
+            name: Lower-case letters, digits and underscores, as in ``contrast``.
+            found: The temperature τ that the module has without a study, from 1e-6 to 1e6; the baseline of a
+                study trains at it.
+
+        Raises:
+            SpecError: The name or the number is not allowed, or the module has such a buffer already.
+        """
+        path = registered_path(name)
+        if problem := name_problem(name):
+            raise SpecError(f"register_temperature: {problem}")
+        if hasattr(self, path):
+            raise SpecError(
+                f'register_temperature: "{name}" is kept at self.{path}, and {type(self).__name__} has that '
+                "already. Register each temperature once, and under a name of its own."
+            )
+        check_number("temperature", found)
+        self.register_buffer(path, torch.tensor(found, dtype=torch.float32))
+        self._registered[name] = found
+
+    @property
+    def registered_temperatures(self) -> tuple[str, ...]:
+        """Names of the temperatures that :meth:`register_temperature` has declared."""
+        return tuple(self._registered)
+
+    def temperature(self, name: str) -> Tensor:
+        """Return a temperature that was registered, shape (), to divide by: that of the training step.
+
+        To be read in every step. Under ``torch.compile`` one graph serves all of its values.
+
+        Raises:
+            SpecError: No temperature was registered by this name.
+        """
+        if name not in self._registered:
+            remedy = f'Declare it in __init__: self.register_temperature("{name}", 0.5).'
+            what = f"temperature of {type(self).__name__}"
+            raise SpecError(unknown(what, name, self._registered, remedy))
+        found: Tensor = self._buffers[registered_path(name)]  # type: ignore[assignment]
+        return found
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
@@ -345,6 +404,12 @@ class TemperedModule(L.LightningModule):
         own = checkpoint.get("tempopt_temperatures")
         self._own_temperatures = None if own is None else check_temperatures(own, self.num_layers)
         self.set_progress(checkpoint.get("tempopt_progress", 1.0))
+
+
+def _as_precise(now: Tensor, before: Tensor) -> Tensor:
+    """Return a temperature where it is now, as precise as it was: no type of the weights makes it another."""
+    moved = before.detach().to(now.device, torch.promote_types(now.dtype, torch.float32))
+    return moved.requires_grad_(before.requires_grad)
 
 
 def _takes_num_layers(cls: type[TemperedModule]) -> bool:

@@ -12,8 +12,9 @@ import lightning as L
 from tempopt.attention.attach.rows import RowsAttachment, attach_rows
 from tempopt.attention.attach.values import ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
-from tempopt.temperature import AS_FOUND, schedule_of
+from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
+from tempopt.training.module import TemperedModule
 from tempopt.training.value_following import FollowNamed, FollowValue
 from tempopt.workers.messages import RunRequest
 
@@ -51,7 +52,7 @@ class NamedValues:
         faults: list[AttachError | SpecError] = []
         for name, each in values.items():
             try:
-                attachment = _attached(module, each, schedule_of(parameters, name))
+                attachment = _attached(module, name, each, schedule_of(parameters, name))
                 self.attachments[name] = attachment
                 _check_found(name, attachment, each[AS_FOUND])
             except AttachError as error:
@@ -124,18 +125,36 @@ def section_of(name: str, section: Mapping[str, Any]) -> str:
 
 
 def _attached(
-    module: L.LightningModule, section: Mapping[str, Any], schedule: Mapping[str, Any]
+    module: L.LightningModule, name: str, section: Mapping[str, Any], schedule: Mapping[str, Any]
 ) -> ValueAttachment | RowsAttachment:
     # as found nothing is written: a module holds that as its precision rounds it
     if section["rows"] is not None:
         return attach_rows(module, section["rows"], schedule)
-    return attach_value(module, section["value"], schedule, transform=section["transform"])
+    path = section["value"] or _registered(module, name)
+    return attach_value(module, path, schedule, transform=section["transform"])
 
 
 def _following(attachment: ValueAttachment | RowsAttachment, validate_at: str) -> FollowNamed:
     if isinstance(attachment, ValueAttachment):
         return FollowValue(attachment, validate_at=validate_at, as_found=True)
     return FollowNamed(validate_at=validate_at, tempered=attachment)
+
+
+def _registered(module: L.LightningModule, name: str) -> str:
+    """Return where a module keeps the temperature that it registers by a name; AttachError if it does not."""
+    known: Sequence[str] = ()
+    called = f"{type(module).__name__} is no TemperedModule, which could register"
+    if isinstance(module, TemperedModule):
+        known = module.registered_temperatures
+        called = f"{type(module).__name__} registers {', '.join(known) or 'none'}, and not"
+    if name not in known:
+        raise AttachError(
+            f"no value is given, and {called} a temperature of this name. Give the path "
+            f"of a number, as in {name}: {{value: criterion.temperature}}, or have a TemperedModule call "
+            f'self.register_temperature("{name}", 0.5) in its __init__, with the temperature that it has '
+            f'now, and read self.temperature("{name}") in its training step.'
+        )
+    return registered_path(name)
 
 
 def _check_found(name: str, attachment: ValueAttachment | RowsAttachment, expected: float | None) -> None:

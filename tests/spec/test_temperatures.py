@@ -71,12 +71,32 @@ def test_rows_are_patterns_and_their_temperature_is_one_as_found(monkeypatch: py
 ROWS = {"contrast": {"rows": ["gate", "experts.*"]}}
 
 
-@pytest.mark.parametrize("temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, ROWS])
+@pytest.mark.parametrize(
+    "temperatures", [{"contrast": CONTRAST}, {"contrast": FOUND}, ROWS, {"contrast": {}}]
+)
 def test_a_spec_is_stored_and_read_as_it_was(temperatures: dict[str, Any]) -> None:
     spec = named(temperatures=temperatures)
     again = StudySpec.from_json(spec.to_json())
     assert again == spec and again.to_json() == spec.to_json()
     assert again.space().keys() == SEARCH.keys()
+
+
+def test_a_temperature_without_a_path_is_that_which_the_module_registers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    spec = named(temperatures={"contrast": {}})
+    assert spec.program().values == {
+        "contrast": {
+            "value": None,
+            "rows": None,
+            "transform": "identity",
+            "as_found": None,
+            "evaluated": None,
+        }
+    }
+    assert named().identity() != spec.identity()
+    assert spec.with_found({"contrast": 0.5}).identity() == spec.identity()
 
 
 def test_what_a_module_has_is_no_part_of_what_is_asked() -> None:
@@ -139,6 +159,13 @@ PARTS: list[tuple[dict[str, Any], str]] = [
         )
     ),
     (
+        {
+            "temperatures": {"contrast": {}, "gate": {"value": "contrast_temperature"}},
+            "search": {**SEARCH, "gate.temperature_init": RANGE},
+        },
+        'temperatures.gate.value: "contrast_temperature" is the temperature contrast already. Take one of',
+    ),
+    (
         {"search": {"temperature_init": RANGE}},
         "temperatures.contrast: its level is not searched. Search it, as in contrast.temperature_init: {low:",
     ),
@@ -193,11 +220,6 @@ PARTS: list[tuple[dict[str, Any], str]] = [
 SECTION: list[tuple[object, str]] = [
     ({"contrast": {"value": ""}}, '.contrast.value: given the text "". Give a path, as in criterion.temp'),
     (
-        {"contrast": {}},
-        ".contrast.value: is missing, and rows, too. Give one of them: the path of a number, as in value: "
-        "criterion.temperature, or patterns of projections, as in rows: [experts.*.gate].",
-    ),
-    (
         {"contrast": {**CONTRAST, "rows": "head"}},
         ".contrast.rows: given beside value, and a temperature is in one place. Take one of them out",
     ),
@@ -216,7 +238,7 @@ SECTION: list[tuple[object, str]] = [
         )
         for rows in ([], "", ["head", ""], ["head", 3], 3, {"head": 1})
     ),
-    ({"contrast": {"value": 3}}, ".contrast.value: given 3. Give a path, as in criterion.temperature."),
+    ({"contrast": {"value": 3}}, ".contrast.value: given 3. Give a path, as in criterion.temperature, or"),
     (
         {"contrast": {**CONTRAST, "transform": "log"}},
         '.contrast.transform: given the text "log". Give identity, inverse or log_inverse.',

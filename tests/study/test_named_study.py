@@ -19,6 +19,7 @@ from tempopt.confirmation.recommendation import Action
 from tempopt.errors import SpecError
 from tempopt.forecast.runs import Forecast
 from tempopt.records.tickets import arms_of
+from tempopt.report.headline import terms
 from tempopt.results.export import to_python, to_yaml
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -125,6 +126,27 @@ def test_what_is_exported_trains_at_the_temperatures_of_the_study(there: Any, wi
 def test_what_a_study_will_take_is_known_before(there: Any) -> None:
     spec = StudySpec.parse(named_spec(trials=4), source="the test").with_found({"contrast": 0.5})
     assert Forecast(spec).by_kind
+
+
+@pytest.mark.usefixtures("toy_folder")
+def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(TOYS))
+    spec = named_spec("Registered", trials=4)
+    spec["temperatures"] = {"contrast": {}}
+    result = search(spec, storage=URL, workers=1)
+    assert result.state == "done" and result.verdict is not None
+    assert result.verdict.params["contrast.as_found"] == 0.5
+    assert any("contrast is the temperature at contrast_temperature" in each for each in terms(result))
+    (callback,) = yaml.safe_load(to_yaml(result, winner=True))["trainer"]["callbacks"]
+    assert callback["init_args"]["path"] == "contrast_temperature"
+    Path("exported.py").write_text(to_python(result, winner=True))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        ran = runpy.run_path("exported.py")
+    own = TemperatureParameters.from_mapping(own_parameters(result.verdict.params, "contrast")).plan(1)
+    expected = [own.temperatures(step / 23)[0] for step in range(24)]
+    assert [each for (each,) in ran["model"].seen] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.usefixtures("toy_folder")

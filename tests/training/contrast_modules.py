@@ -137,6 +137,40 @@ class Attending(TemperedModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 
+class Registered(TemperedModule):
+    """No attention, and a loss that reads a temperature by its name."""
+
+    def __init__(self, lr: float = 0.01, temperature: float = 0.5, reads: bool = True, **given: Any) -> None:
+        super().__init__(num_layers=0, **given)
+        self.lr, self.reads = lr, reads
+        self.register_temperature("contrast", temperature)
+        self.one = nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+        self.other = nn.Linear(16, 4)
+        self.seen: list[tuple[float]] = []
+        self.validated: list[tuple[float]] = []
+
+    towers: Any = Contrast.towers
+    similarity: Any = Contrast.similarity
+    configure_optimizers: Any = Contrast.configure_optimizers
+
+    def loss(self, similarity_NN: Tensor) -> Tensor:
+        """Return the loss of finding each item's other half."""
+        tau = self.temperature("contrast") if self.reads else 0.5
+        return F.cross_entropy(similarity_NN / tau, torch.arange(len(similarity_NN)))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        if not torch.compiler.is_compiling():
+            self.seen.append((float(self.temperature("contrast").detach()),))
+        return self.loss(self.similarity(batch))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        if not torch.compiler.is_compiling():
+            self.validated.append((float(self.temperature("contrast").detach()),))
+        similarity_NN = self.similarity(batch)
+        self.log("val_loss", self.loss(similarity_NN))
+        self.log("val_gap", similarity_NN.diagonal().mean() - similarity_NN.mean())
+
+
 class Stock(Contrast):
     """Attention that can be attached to before one of the towers."""
 

@@ -14,6 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tempopt.errors import SpecError
+from tempopt.temperature import learning
 from tempopt.training import compiling
 from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
@@ -116,6 +117,28 @@ def test_one_set_of_graphs_serves_every_temperature_that_divides_outputs(
         losses.append(finished.reports[-1][1])
     assert graphs() == 2
     assert len(set(losses)) == len(schedules)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registered(
+    request_for: Any, listener: Any, traced: None, learned: bool
+) -> None:
+    value = {"value": None, "rows": None, "transform": "identity", "as_found": None}
+    model = {"class_path": "contrast_modules.Registered", "init_args": {}}
+    ends = []
+    for last in (0.5, 0.1, 0.03):
+        moving = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": last}
+        request = request_for(metric="val_gap", compile="default", parameters=moving)
+        if learned:
+            given = learning({"contrast.as_found": 0.5}, 10.0 * last)
+            request = dataclasses.replace(request, parameters=given)
+        program = dataclasses.replace(request.program, model=model, values={"contrast": value})
+        run = Run(dataclasses.replace(request, program=program), listener())
+        run.execute()
+        ends.append(run.values.attachments["contrast"].temperatures[0])
+        # one for the training step, two for the validation step, which logs in between
+        assert graphs() == 3
+    assert len(set(ends)) == 3
 
 
 def test_what_has_to_be_compiled_apart_is_compiled_once(train: Any, traced: None) -> None:

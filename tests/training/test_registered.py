@@ -1,0 +1,239 @@
+"""Temperatures that a TemperedModule registers and reads by name: searched without a path to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tempopt import TemperedModule, ValueCallback
+from tempopt.errors import AttachError, SpecError
+from tempopt.temperature import learning
+from tempopt.training.dry_run import rehearse
+from tempopt.training.run import Run
+from tempopt.workers.messages import RunRequest, Stage
+
+STEPS = 24
+LINEAR = {"contrast.as_found": 0.5, "contrast.schedule": "linear", "contrast.temperature_final": 0.1}
+FOUND = {"value": None, "rows": None, "transform": "identity", "as_found": None}
+Named = Callable[..., RunRequest]
+
+
+class Plain(TemperedModule):
+    """No attention, and what a test registers."""
+
+    def __init__(self, **registered: float) -> None:
+        super().__init__(num_layers=0)
+        for name, found in registered.items():
+            self.register_temperature(name, found)
+
+
+@pytest.fixture
+def named(request_for: Any) -> Named:
+    """Return a maker of requests for a module that registers the temperature ``contrast``."""
+
+    def make(
+        *names: str, module: str = "Registered", init: dict[str, Any] | None = None, **given: Any
+    ) -> RunRequest:
+        request: RunRequest = request_for(**{"metric": "val_gap", **given})
+        program = dataclasses.replace(
+            request.program,
+            model={"class_path": f"contrast_modules.{module}", "init_args": init or {}},
+            values=dict.fromkeys(names or ("contrast",), FOUND),
+        )
+        return dataclasses.replace(request, program=program)
+
+    return make
+
+
+def linear(count: int = STEPS) -> list[float]:
+    return [0.5 - 0.4 * step / (STEPS - 1) for step in range(count)]
+
+
+def seen(run: Run) -> list[float]:
+    module: Any = run.module
+    return [each for (each,) in module.seen]
+
+
+def assert_same(one: Run, other: Run) -> None:
+    theirs = other.module.state_dict()
+    assert one.module.state_dict().keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in one.module.state_dict().items())
+
+
+def test_it_is_read_by_its_name_and_has_the_temperature_as_found() -> None:
+    module = Plain(contrast=0.07, gate=2.0)
+    assert module.registered_temperatures == ("contrast", "gate")
+    assert module.temperature("contrast").shape == () and module.temperature("gate") == 2.0
+    assert float(module.temperature("contrast")) == pytest.approx(0.07, rel=1e-7)
+    assert module.state_dict().keys() == {"contrast_temperature", "gate_temperature"}
+    assert module.temperatures == () and list(module.layers) == []
+
+
+@pytest.mark.parametrize(
+    ("registered", "message"),
+    [
+        ({"Contrast": 0.5}, '"Contrast" is no name of a temperature. Give lower-case letters, digits'),
+        ({"schedule": 0.5}, '"schedule" is no name of a temperature.'),
+        ({"contrast": 0.0}, r"temperature.*0\.0.*1e-06 to 1e\+06"),
+        ({"inverse": 0.5}, '"inverse" is kept at self.inverse_temperature, and Plain has that already'),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(registered: dict[str, float], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Plain(**registered)
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(SpecError, match="Plain has that already. Register each temperature once"):
+        Plain(contrast=0.5).register_temperature("contrast", 0.5)
+
+
+def test_a_name_that_was_not_registered_is_refused_where_it_is_read() -> None:
+    with pytest.raises(SpecError) as caught:
+        Plain(contrast=0.5).temperature("contrst")
+    assert str(caught.value) == (
+        'Unknown temperature of Plain "contrst". Did you mean "contrast"? Known: contrast. Declare it in '
+        '__init__: self.register_temperature("contrst", 0.5).'
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "there"),
+    [
+        ("Registered", "gate", "Registered registers contrast, and not a temperature of this name."),
+        ("Attending", "contrast", "Attending registers none, and not a temperature of this name."),
+        (
+            "Contrast",
+            "contrast",
+            "Contrast is no TemperedModule, which could register a temperature of this name.",
+        ),
+    ],
+)
+def test_a_name_that_was_not_registered_is_refused_where_it_is_searched(
+    named: Named, listener: Any, module: str, name: str, there: str
+) -> None:
+    with pytest.raises(AttachError) as caught:
+        Run(named(name, module=module), listener())
+    message = str(caught.value)
+    assert message.startswith(f"temperatures.{name}: no value is given, and {there} Give the path of a")
+    assert f'self.register_temperature("{name}", 0.5)' in message and message.count("temperatures.") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype"),
+    [
+        (lambda module: module.bfloat16(), torch.float32),
+        (lambda module: module.half(), torch.float32),
+        (lambda module: module.double(), torch.float64),
+        (lambda module: module.to("meta").to_empty(device="cpu"), torch.float32),
+    ],
+    ids=["bfloat16", "half", "double", "meta"],
+)
+def test_another_type_of_the_weights_is_no_other_temperature(
+    change: Callable[[TemperedModule], TemperedModule], dtype: torch.dtype
+) -> None:
+    module = change(Plain(contrast=0.07))
+    assert module.temperature("contrast").dtype == dtype
+    assert float(module.temperature("contrast")) == pytest.approx(0.07, rel=1e-7)
+
+
+def test_each_step_is_trained_at_its_schedule_and_a_checkpoint_has_the_last_one(
+    named: Named, listener: Any, tmp_path: Path
+) -> None:
+    run = Run(named(parameters=LINEAR), listener())
+    assert run.execute().state == "complete"
+    assert seen(run) == pytest.approx(linear(), rel=1e-6)
+    module: Any = run.module
+    assert {round(each, 7) for (each,) in module.validated} == {0.1}
+    assert list(run.tempered.layers) == [] and run.values.paths == ["contrast_temperature"]
+    saved = tmp_path / "trained.ckpt"
+    run.trainer.save_checkpoint(saved)
+    again: Any = type(run.module).load_from_checkpoint(saved, weights_only=True)
+    assert float(again.temperature("contrast")) == pytest.approx(0.1)
+
+
+def test_as_found_a_run_is_bit_for_bit_that_of_the_module_alone(named: Named, listener: Any) -> None:
+    plain = named(compared=True)
+    plain = dataclasses.replace(plain, program=dataclasses.replace(plain.program, values={}))
+    alone, found = Run(plain, listener()), Run(named(parameters={"contrast.as_found": 0.5}), listener())
+    assert found.execute().reports == alone.execute().reports
+    assert_same(found, alone)
+    assert set(seen(found)) == {0.5}
+
+
+@pytest.mark.parametrize("parameters", [LINEAR, learning({"contrast.as_found": 0.5}, 10.0)])
+def test_an_interrupted_run_trains_to_the_same_bits(
+    named: Named, listener: Any, tmp_path: Path, parameters: dict[str, Any]
+) -> None:
+    def run(channel: Any, **given: Any) -> Run:
+        return Run(named(parameters=parameters, checkpoints=str(tmp_path), **given), channel)
+
+    whole, killed, again = run(listener()), listener(die_at=10), listener()
+    finished = whole.execute()
+    with pytest.raises(SystemExit):
+        run(killed).execute()
+    resumed = run(again, attempt=2, resume=killed.saved)
+    last = resumed.execute()
+    assert seen(resumed) == seen(whole)[8:]
+    assert (last.reports, last.curves) == (finished.reports, finished.curves)
+    assert_same(resumed, whole)
+
+
+def test_it_is_learned_as_a_parameter_would_be(named: Named, listener: Any) -> None:
+    rehearsed = rehearse(named(task="rehearse", learns=True), listener())
+    assert rehearsed.not_learned is None and rehearsed.found == {"contrast": 0.5}
+    run = Run(named(parameters=learning({"contrast.as_found": 0.5}, 10.0)), listener())
+    finished = run.execute()
+    (curve,) = finished.curves.values()
+    assert curve[0][1] == pytest.approx(0.5) and abs(curve[-1][1] - 0.5) > 0.01
+    # beginning with the second step each is trained at what the one before has learned
+    assert len(set(seen(run))) == STEPS
+    assert run.values.attachments["contrast"].temperatures == pytest.approx((curve[-1][1],))
+
+
+def test_a_dry_run_proves_that_training_reads_it(named: Named, listener: Any) -> None:
+    channel = listener()
+    rehearse(named(task="rehearse"), channel)
+    assert "tested the temperatures at contrast_temperature" in [each.what for each in channel.of(Stage)]
+    with pytest.raises(AttachError, match=r'temperatures\.contrast.*nothing reads "contrast_temperature"'):
+        rehearse(named(task="rehearse", init={"reads": False}), listener())
+
+
+def test_attention_that_a_module_does_not_have_is_not_searched(named: Named, listener: Any) -> None:
+    space = {"contrast.temperature_init": [0.02, 1.0], "temperature_init": [0.25, 4.0]}
+    with pytest.raises(SpecError) as caught:
+        rehearse(named(task="rehearse", space=space), listener())
+    assert str(caught.value).startswith(
+        "search.temperature_init: Registered says num_layers=0, so it has no attention whose temperature "
+        "this would be. Take temperature_init out"
+    )
+
+
+def test_a_callback_in_plain_lightning_moves_it(request_for: Any) -> None:
+    request_for()
+    import lightning as L
+    from contrast_modules import Registered
+    from toy_modules import ToyData
+
+    callback = ValueCallback("contrast_temperature", {"schedule": "linear", "temperature_final": 0.1})
+    options: dict[str, Any] = {"enable_checkpointing": False, "enable_model_summary": False}
+    trainer = L.Trainer(
+        max_steps=STEPS,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        limit_val_batches=0,
+        callbacks=[callback],
+        **options,
+    )
+    module = Registered()
+    trainer.fit(module, ToyData())
+    assert [each for (each,) in module.seen] == pytest.approx(linear(), rel=1e-6)
+    held: Tensor = module.temperature("contrast")
+    assert float(held) == pytest.approx(0.1)
