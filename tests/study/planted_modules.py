@@ -1,14 +1,18 @@
-"""A classifier whose best temperatures can be planted: it labels a point by the labels of its neighbours.
+"""Modules whose best temperatures can be planted: a classifier that looks at neighbours, and a student.
 
-Points lie on a circle, of which each class has a sector. A query attends over labelled points; as labels
-are noisy, attention that is too cold trusts a few of them and attention that is too hot mixes the
-classes, so the validation loss has one minimum over the temperature, inside.
+Points lie on a circle, of which each class has a sector. A query of the classifier attends over labelled
+points; as labels are noisy, attention that is too cold trusts a few of them and attention that is too hot
+mixes the classes, so the validation loss has one minimum over the temperature, inside.
 
-Shapes: B queries, N points, M model dimension, C classes.
+The student learns from a teacher that is too sure of itself. Divided by the temperature τ its logits become
+the teacher's, so they end at τ times those, and are right where τ is the factor by which the teacher is sure.
+
+Shapes: B queries or inputs, N points, M model dimension, C classes.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -78,3 +82,73 @@ class Planted(TemperedModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=0.03)
+
+
+TOO_SURE = 0.4
+"""What makes the teacher's logits right when they are multiplied by it: the student's best temperature."""
+FOUND = 1.0
+NUM_STEPS = 120
+"""Length of a training of the student, at whose end its learning rate is 0."""
+_KEPT = {"identity": FOUND, "inverse": 1 / FOUND, "log_inverse": -math.log(FOUND)}
+
+
+class Teaching(L.LightningDataModule):
+    """Inputs with the logits of the teacher; 32 batches to train on, and others to validate and to test."""
+
+    def loader(self, num_batches: int, *, seed: int, shuffle: bool = False) -> DataLoader[Any]:
+        """Return batches of 16 inputs (B, 4) with logits (B, C)."""
+        teacher_CE = torch.randn(NUM_CLASSES, 4, generator=torch.Generator().manual_seed(0))
+        inputs_BE = torch.randn(16 * num_batches, 4, generator=torch.Generator().manual_seed(seed))
+        pairs: Any = list(zip(inputs_BE, inputs_BE @ teacher_CE.T, strict=True))
+        return DataLoader(pairs, batch_size=16, shuffle=shuffle)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self.loader(32, seed=1, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self.loader(8, seed=2)
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self.loader(8, seed=3)
+
+
+class Student(L.LightningModule):
+    """A linear classifier; what its loss divides by is its temperature over a divisor.
+
+    Args:
+        transform: How it keeps the temperature; 1/τ is in a buffer, ln(1/τ) in a parameter, as CLIP has it.
+        divisor: By what the temperature is divided before it is used.
+    """
+
+    def __init__(self, transform: str = "identity", divisor: float = 1.0) -> None:
+        super().__init__()
+        self.transform, self.divisor = transform, divisor
+        self.student = nn.Linear(4, NUM_CLASSES, bias=False)
+        kept: Any = _KEPT[transform]
+        if transform == "inverse":
+            self.register_buffer("kept", torch.tensor(kept))
+        else:
+            self.kept = nn.Parameter(torch.tensor(kept)) if transform == "log_inverse" else kept
+
+    def tau(self) -> Any:
+        """Return what the loss divides the logits by."""
+        if self.transform == "log_inverse":
+            return (-self.kept).exp() / self.divisor
+        return (1 / self.kept if self.transform == "inverse" else self.kept) / self.divisor
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        inputs_BE, teacher_BC = batch
+        return F.cross_entropy(self.student(inputs_BE) / self.tau(), teacher_BC.softmax(-1))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        inputs_BE, teacher_BC = batch
+        right_BC = (TOO_SURE * teacher_BC).log_softmax(-1)
+        self.log("val_error", (self.student(inputs_BE).log_softmax(-1) - right_BC).square().mean().sqrt())
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.1)
+        decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, NUM_STEPS)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": decay, "interval": "step"}}

@@ -1,4 +1,4 @@
-"""Planted answers: scale a trained model's logits, and the best temperature moves by the same factor."""
+"""Planted answers: scale what a temperature divides, and the best temperature moves by the same factor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import pytest
@@ -13,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch.nn import functional as F
 
-from tempopt.results.study_result import Best
+from tempopt.results.study_result import Best, StudyResult
 from tempopt.study.api import search
 
 HERE = Path(__file__).parent
@@ -22,6 +23,9 @@ RANGE = {"low": 0.1, "high": 10.0}
 # Over ten study seeds and three factors, with so many trials of the default sampler the worst temperature was
 # 0.5 % off.
 TRIALS = 80
+DIVISORS = (4.0, 1 / 3)
+"""By what a loss divides its temperature, whose best value is then as many times what it was."""
+CONSTANTS = 30
 
 Find = Callable[[str, str, float], Best]
 
@@ -59,42 +63,79 @@ def _train(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def find(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
-    """Return a search for the best value of a parameter after a layer was scaled by a factor."""
-    folder = tmp_path_factory.mktemp("planted")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to work in, from which workers find the modules of these tests."""
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(devices=[]):
         patch.syspath_prepend(str(HERE))
         patch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{HERE.parents[1]}")
-        _train(folder / "trained.ckpt")
-
-        def search_planted(parameter: str, layer: str, factor: float) -> Best:
-            planted = folder / f"{layer}-{factor}.ckpt"
-            content = torch.load(folder / "trained.ckpt", weights_only=True)
-            for name in (f"{layer}.weight", f"{layer}.bias"):
-                content["state_dict"][name] *= factor
-            torch.save(content, planted)
-            spec = {
-                "study": {
-                    "name": f"{parameter}-{factor}",
-                    "metric": "val_loss",
-                    "direction": "minimize",
-                    "trials": TRIALS,
-                    "evaluate_only": str(planted),
-                },
-                "model": {"class_path": "planted_modules.Planted"},
-                "data": {"class_path": "planted_modules.PlantedData"},
-                "trainer": {"accelerator": "cpu"},
-                "search": {parameter: RANGE},
-            }
-            result = search(
-                spec, storage=f"sqlite:///{folder / 'tempopt.db'}", checkpoints=folder / "runs", workers=1
-            )
-            assert result.trials["complete"] == TRIALS
-            assert result.best is not None
-            return result.best
-
-        yield search_planted
+        yield tmp_path_factory.mktemp("planted")
         sys.modules.pop("planted_modules", None)
+
+
+@pytest.fixture(scope="module")
+def find(folder: Path) -> Find:
+    """Return a search for the best value of a parameter after a layer was scaled by a factor."""
+    _train(folder / "trained.ckpt")
+
+    def search_planted(parameter: str, layer: str, factor: float) -> Best:
+        planted = folder / f"{layer}-{factor}.ckpt"
+        content = torch.load(folder / "trained.ckpt", weights_only=True)
+        for name in (f"{layer}.weight", f"{layer}.bias"):
+            content["state_dict"][name] *= factor
+        torch.save(content, planted)
+        spec = {
+            "study": {
+                "name": f"{parameter}-{factor}",
+                "metric": "val_loss",
+                "direction": "minimize",
+                "trials": TRIALS,
+                "evaluate_only": str(planted),
+            },
+            "model": {"class_path": "planted_modules.Planted"},
+            "data": {"class_path": "planted_modules.PlantedData"},
+            "trainer": {"accelerator": "cpu"},
+            "search": {parameter: RANGE},
+        }
+        result = _searched(folder, spec)
+        assert result.trials["complete"] == TRIALS
+        assert result.best is not None
+        return result.best
+
+    return search_planted
+
+
+def _searched(folder: Path, spec: dict[str, Any]) -> StudyResult:
+    return search(spec, storage=f"sqlite:///{folder / 'tempopt.db'}", checkpoints=folder / "runs", workers=1)
+
+
+def _best_constant(folder: Path, transform: str, divisor: float) -> float:
+    """Return the constant temperature that wins a whole study of trainings of a student."""
+    from planted_modules import NUM_STEPS
+
+    spec = {
+        "study": {
+            "name": f"{transform}-{divisor:.3g}",
+            "metric": "val_error",
+            "direction": "minimize",
+            "trials": CONSTANTS,
+            "arms": {"constant": 10},
+            "seeds": {"choose": 2, "confirm": 2},
+            "ablation": "none",
+            "learned": False,
+        },
+        "model": {
+            "class_path": "planted_modules.Student",
+            "init_args": {"transform": transform, "divisor": divisor},
+        },
+        "data": {"class_path": "planted_modules.Teaching"},
+        "trainer": {"max_steps": NUM_STEPS, "accelerator": "cpu"},
+        "temperatures": {"loss": {"value": "kept", "transform": transform}},
+        "search": {"loss.temperature_init": {"low": 0.02, "high": 10.0}},
+    }
+    verdict = _searched(folder, spec).verdict
+    assert verdict is not None
+    assert verdict.params["loss.as_found"] == pytest.approx(1.0)
+    return float(verdict.params["loss.temperature_init"])
 
 
 def test_the_best_temperature_moves_by_the_factor_that_the_queries_of_a_frozen_model_were_scaled_by(
@@ -121,3 +162,16 @@ def test_the_best_output_temperature_of_a_calibrated_classifier_is_the_factor_th
             factor * calibrated.params["output_temperature"], rel=0.02
         )
         assert scaled.value == pytest.approx(calibrated.value, rel=1e-3)
+
+
+@pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
+def test_the_best_constant_of_a_loss_moves_by_what_its_module_divides_the_temperature_by(
+    folder: Path, transform: str
+) -> None:
+    from planted_modules import TOO_SURE
+
+    plain = _best_constant(folder, transform, 1.0)
+    assert plain == pytest.approx(TOO_SURE, rel=0.05)
+    for divisor in DIVISORS:
+        found = _best_constant(folder, transform, divisor)
+        assert found == pytest.approx(divisor * plain, rel=0.05)
