@@ -1,0 +1,82 @@
+"""Classifiers without randomness of their own, whose temperatures are learned in each way that there is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from hugging_modules import Hugging
+from torch import Tensor, nn
+from torch.nn import functional as F
+from toy_modules import Pooled, Toy
+
+
+class Softened(Pooled):
+    """Divides its logits by a temperature that it keeps in a number, or as CLIP does; no attention."""
+
+    def __init__(self, lr: float = 0.01, parameter: bool = False) -> None:
+        super().__init__(lr)
+        self.kept: Any = nn.Parameter(torch.tensor(0.7)) if parameter else 0.5
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        tau = (-self.kept).exp() if isinstance(self.kept, nn.Parameter) else self.kept
+        return F.cross_entropy(self.head(self.encoder(batch[0]).mean(1)) / tau, batch[1])
+
+
+class Both(Toy):
+    """Attention at a plan of its own, and logits that are divided by a temperature that it registers."""
+
+    def __init__(self, dropout: float = 0.0, **given: Any) -> None:
+        super().__init__(dropout=dropout, **given)
+        self.register_temperature("logits", 0.5)
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, label = batch
+        q, k = self.q_proj(x)[:, None], self.k_proj(x)[:, None]
+        seen = self.attend(q, k, x[:, None], layer=0)[:, 0].mean(1)
+        return F.cross_entropy(self.head(seen) / self.temperature("logits"), label)
+
+
+class Reading(Hugging):
+    """Reads the items of a batch as a text, with attention of transformers."""
+
+    def loss(self, batch: Any = None) -> Tensor:
+        tokens = (3 * batch[0].flatten(1)).long() % 6
+        return F.cross_entropy(self.head(self.model(tokens)[0].mean(1)), batch[1])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss(batch)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch))
+
+
+class LearnedRecorder(L.Callback):
+    """Writes down what each rank has learned after each batch, one line each.
+
+    Args:
+        folder: Where; a file for each rank.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        (learned,) = (c for c in trainer.callbacks if type(c).__name__ == "LearnedTemperatureCallback")
+        digest = hashlib.blake2b(digest_size=8)
+        for value in pl_module.parameters():
+            digest.update(value.detach().numpy().tobytes())
+        line = {
+            "step": trainer.global_step,
+            "logs": learned.state_dict()["logs"],
+            "weights": digest.hexdigest(),
+            "items": sorted(batch[0].flatten(1).sum(1).tolist()),
+        }
+        with (self.folder / f"{trainer.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
