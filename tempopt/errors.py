@@ -85,7 +85,7 @@ class StaleAttempt(StudyFailed):
     """The ticket was given to another agent meanwhile."""
 
 
-def unknown(what: str, given: object, known: Iterable[str], remedy: str = "") -> str:
+def unknown(what: str, given: object, known: Iterable[str], remedy: str = "", *, where: str = "") -> str:
     """Return the message for a name that is not known, with the nearest match first.
 
     Args:
@@ -93,13 +93,16 @@ def unknown(what: str, given: object, known: Iterable[str], remedy: str = "") ->
         given: The name that was given.
         known: The names that are allowed.
         remedy: A closing sentence on what to do, if there is more to do than choose.
+        where: Where the name was looked for, if that is to be said, as in ``' in "criterion"'``.
     """
     names, given = list(known), str(given)
     # what is longer than every name is near to none, and takes long to compare
     near = difflib.get_close_matches(given, names, n=1) if len(given) <= _WORD else []
     hint = f' Did you mean "{near[0]}"?' if near else ""
     listed = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
-    return f'Unknown {what} "{given}".{hint} Known: {listed or "none"}.{" " + remedy if remedy else ""}'
+    return (
+        f'Unknown {what} "{given}"{where}.{hint} Known: {listed or "none"}.{" " + remedy if remedy else ""}'
+    )
 
 
 def not_text(given: str) -> str | None:

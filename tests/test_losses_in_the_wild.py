@@ -168,9 +168,9 @@ def test_the_warm_up_of_dino_is_refused_with_the_table_that_is_read() -> None:
     assert str(caught.value) == (
         "The training loss and its gradient are the same but for rounding at the temperature 0.04, at a "
         'sixteenth of it and at sixteen times it: nothing reads "criterion.teacher_temp" in training. It may '
-        "have been copied when the module was made, or be held between bounds, or training reads a table by "
-        "step or epoch in its place (criterion.teacher_temp_schedule). Other numbers of this model are "
-        "criterion.student_temp."
+        "have been copied when the module was made, be held between bounds, or be undone by a norm that "
+        "follows, or training reads a table by step or epoch in its place (criterion.teacher_temp_schedule). "
+        "Other numbers of this model are criterion.student_temp."
     )
     with pytest.raises(AttachError) as caught:
         attach_value(model, "criterion.teacher_temp_schedule", {})
@@ -193,7 +193,7 @@ def test_codes_that_are_not_sampled_read_their_temperature_by_rounding_alone() -
 
 def test_a_loss_that_is_given_its_scale_has_no_number_of_its_own() -> None:
     open_clip = pytest.importorskip("open_clip", exc_type=ImportError)
-    with pytest.raises(AttachError, match=r'Unknown name in ClipLoss "logit_scale"\.'):
+    with pytest.raises(AttachError, match=r'Unknown name "logit_scale" in ClipLoss\.'):
         attach_value(open_clip.ClipLoss(), "logit_scale", {})
 
 

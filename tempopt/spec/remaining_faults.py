@@ -130,11 +130,13 @@ def _attach(given: object) -> dict[str, Any] | None:
 
 
 def _values(given: object) -> dict[str, Any]:
-    """Return the entries of ``temperatures:`` that are right."""
+    """Return the entries of ``temperatures:``; one that is wrong is there, too, for a study has it."""
     found = {}
     for name, each in _mapping(given).items():
+        section = TemperatureSection.model_construct()
         with contextlib.suppress(ValidationError):
-            found[str(name)] = TemperatureSection.model_validate(each).model_dump()
+            section = TemperatureSection.model_validate(each)
+        found[str(name)] = section.model_dump()
     return found
 
 

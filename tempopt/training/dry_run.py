@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from tempopt.temperature import (
     learning,
     neutral,
 )
+from tempopt.training.bake import prove_baked
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.describe import defaults
@@ -41,6 +43,9 @@ from tempopt.workers.messages import Evaluation, Finished, Message, RunRequest, 
 
 # Where the errors of torch's compiler come from.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+
+# Below this ratio two metrics in single precision are the same but for rounding.
+_ROUNDED = 1e-5
 
 _VALIDATE = Evaluation(name="validate", on="validate")
 
@@ -176,7 +181,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
             "The validation never ran. Give the data module a val_dataloader and the module a "
             f'validation_step that logs "{request.program.metric}".'
         )
-    read = _self_test(run, attended, stages)
+    read = _self_test(run, attended, stages, bakes=baked.bake is not None)
     with keys_counted() as evaluated:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
@@ -188,7 +193,8 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     _let_go(run)
     if baked.bake is not None:
         # that a temperature can be attached is known by now
-        _require_bakeable(baked, ranks)
+        with _bakeable():
+            _let_go(Run(baked, _Unheard(), ranks))
         stages.over("baked a temperature into initial weights")
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     second = Run(eager, _OneStep(channel), ranks)
@@ -205,10 +211,17 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     return finished
 
 
-def _self_test(run: Run, attended: set[int], stages: _Stages) -> list[str]:
-    """Prove that each temperature acts, and return the named ones that the metric reads in evaluation."""
+def _self_test(run: Run, attended: set[int], stages: _Stages, *, bakes: bool) -> list[str]:
+    """Prove that each temperature acts, also where it is in the weights if runs will have it there.
+
+    Returns:
+        The named temperatures that the metric reads in evaluation.
+    """
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended, run.request.space)
+        if bakes:
+            with _bakeable():
+                prove_baked(run.module, evaluate=lambda: run.evaluate(_VALIDATE))
     elif isinstance(run.tempered, Attachment):
         run.tempered.self_test(_loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
@@ -228,10 +241,11 @@ def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Sta
     return finished
 
 
-def _require_bakeable(request: RunRequest, ranks: Ranks) -> None:
-    """Bake once, where runs will be trained from baked weights, which would fail after the search only."""
+@contextlib.contextmanager
+def _bakeable() -> Iterator[None]:
+    """Say what to do where runs will be trained from baked weights, which would fail after the search."""
     try:
-        _let_go(Run(request, _Unheard(), ranks))
+        yield
     except AttachError as error:
         raise SpecError(
             f"The winner is to be trained from baked initial weights as well, which would fail: {error} To "
@@ -376,7 +390,8 @@ def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, 
     plain = run.evaluate(_VALIDATE)[metric] if names else 0.0
     for name in run.values.perturbed(names):
         moved = run.evaluate(_VALIDATE)[metric]
-        if moved != plain:
+        # a sum in another order, or a product that is undone, rounds otherwise and no more
+        if not math.isclose(moved, plain, rel_tol=_ROUNDED):
             yield name, plain, moved
 
 

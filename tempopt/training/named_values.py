@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import lightning as L
 
+from tempopt.attention.attach.number_path import Place, find_number
 from tempopt.attention.attach.rows import RowsAttachment, attach_rows
 from tempopt.attention.attach.values import ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
@@ -52,6 +53,8 @@ class NamedValues:
         faults: list[AttachError | SpecError] = []
         for name, each in values.items():
             try:
+                if each["rows"] is None:
+                    self._refuse_twice(find_number(module, each["value"] or _registered(module, name)))
                 attachment = _attached(module, name, each, schedule_of(parameters, name))
                 self.attachments[name] = attachment
                 _check_found(name, attachment, each[AS_FOUND])
@@ -69,6 +72,14 @@ class NamedValues:
         """Attach those of a run to its module; errors as for the class."""
         program = request.program
         return cls(module, program.values, request.parameters, validate_at=program.validate_at)
+
+    def _refuse_twice(self, place: Place) -> None:
+        for name, each in self.attachments.items():
+            if isinstance(each, ValueAttachment) and each.is_at(place):
+                raise AttachError(
+                    f'"{place.path}" is the number at "{each.path}", which is the temperature {name} '
+                    "already. Take one of them out."
+                )
 
     @property
     def places(self) -> list[str]:
@@ -142,17 +153,14 @@ def _following(attachment: ValueAttachment | RowsAttachment, validate_at: str) -
 
 def _registered(module: L.LightningModule, name: str) -> str:
     """Return where a module keeps the temperature that it registers by a name; AttachError if it does not."""
-    known: Sequence[str] = ()
-    called = f"{type(module).__name__} is no TemperedModule, which could register"
-    if isinstance(module, TemperedModule):
-        known = module.registered_temperatures
-        called = f"{type(module).__name__} registers {', '.join(known) or 'none'}, and not"
+    known = module.registered_temperatures if isinstance(module, TemperedModule) else ()
     if name not in known:
+        registered = f"registers {', '.join(known)} only" if known else "registers no temperature"
         raise AttachError(
-            f"no value is given, and {called} a temperature of this name. Give the path "
-            f"of a number, as in {name}: {{value: criterion.temperature}}, or have a TemperedModule call "
-            f'self.register_temperature("{name}", 0.5) in its __init__, with the temperature that it has '
-            f'now, and read self.temperature("{name}") in its training step.'
+            f"no value is given, and {type(module).__name__} {registered}. Give the "
+            f"path of a number, as in {name}: {{value: criterion.temperature}}, or have a TemperedModule "
+            f'call self.register_temperature("{name}", 0.5) in its __init__, with the temperature that it '
+            f'has now, and read self.temperature("{name}") in its training step.'
         )
     return registered_path(name)
 

@@ -202,13 +202,13 @@ def test_it_is_copied_and_pickled_with_its_model(model: Model) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("criterion.temprature", r'Unknown name in "criterion" "temprature". Did you mean "temperature"'),
+        ("criterion.temprature", r'Unknown name "temprature" in "criterion". Did you mean "temperature"'),
         (
             "loss.temperature",
-            r'Unknown name in Model "loss".*such as criterion.temperature, crit',
+            r'Unknown name "loss" in Model.*such as criterion.temperature, crit',
         ),
-        ("losses.7.tau", r'Unknown name in "losses" "7". Known: 0'),
-        ("criterion.options.tau", r'Unknown name in "criterion.options" "tau"'),
+        ("losses.7.tau", r'Unknown name "7" in "losses". Known: 0'),
+        ("criterion.options.tau", r'Unknown name "tau" in "criterion.options"'),
         ("criterion..tau", r'"criterion..tau" is no path'),
         ("criterion.weight", r'"criterion.weight" is a tensor of shape \(3,\), not one real number'),
         ("criterion.count", r'"criterion.count" is a tensor of int64, not one real number'),

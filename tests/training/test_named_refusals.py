@@ -60,7 +60,8 @@ def not_read(path: str, tau: str) -> str:
     return (
         f"The training loss and its gradient are the same but for rounding at the temperature {tau}, at a "
         f'sixteenth of it and at sixteen times it: nothing reads "{path}" in training. It may have been '
-        "copied when the module was made, or be held between bounds. Other numbers of this model are "
+        "copied when the module was made, be held between bounds, or be undone by a norm that follows. Other "
+        "numbers of this model are "
         f"{', '.join(each for each in NUMBERS if each != path)}."
     )
 
@@ -81,13 +82,13 @@ def changed(module: str, path: str, due: str, there: str) -> str:
         (
             CONTRAST,
             "criterion.temprature",
-            'Unknown name in "criterion" "temprature". Did you mean "temperature"? Known: logit_scale, tau, '
+            'Unknown name "temprature" in "criterion". Did you mean "temperature"? Known: logit_scale, tau, '
             f"temperature, scale. Give a path to a number, such as {', '.join(NUMBERS)}.",
         ),
         (
             CONTRAST,
             "loss_function.temperature",
-            'Unknown name in Contrast "loss_function". Known: criterion, gate, one, other, lr, seen, '
+            'Unknown name "loss_function" in Contrast. Known: criterion, gate, one, other, lr, seen, '
             f"validated, in_force, towers. Give a path to a number, such as {', '.join(NUMBERS)}.",
         ),
         (
@@ -115,9 +116,8 @@ def test_a_path_that_is_no_temperature_of_the_training_is_refused(
 def test_two_names_of_one_number_are_refused(asked: Any, listener: Any) -> None:
     said = refused(asked("Twice", OWN, "same.temperature"), listener())
     assert said == (
-        'temperatures.other.value: A schedule is on "criterion.temperature" already, which is the number at '
-        '"same.temperature". One number has one schedule: give one of them, or change that which is there '
-        "with use() of the attachment that was returned."
+        'temperatures.other.value: "same.temperature" is the number at "criterion.temperature", which is the '
+        "temperature named already. Take one of them out."
     )
 
 
@@ -133,6 +133,19 @@ def test_a_metric_that_contains_the_temperature_is_refused(asked: Any, listener:
         "the accuracy or the rank of the match, or, if the temperature is part of what is deployed, write "
         "study: {metric_reads_temperature: true}."
     )
+
+
+def test_a_metric_that_moves_by_rounding_alone_is_none_that_contains_the_temperature(
+    asked: Any, listener: Any
+) -> None:
+    request = asked("Rounding", OWN)
+    run = Run(request, listener())
+    run.execute()
+    validate = Evaluation(name="validate", on="validate")
+    moved = {run.evaluate(validate)["val_gap"] for _ in run.values.perturbed()}
+    assert len(moved) > 1
+    assert max(moved) == pytest.approx(min(moved), rel=1e-5)
+    assert rehearse(dataclasses.replace(request, task="rehearse"), listener()).state == "complete"
 
 
 @pytest.mark.parametrize("parameters", [MOVING, {}], ids=["under a schedule", "as found"])

@@ -251,7 +251,7 @@ def test_a_checkpoint_whose_numbers_are_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"The checkpoint gives 'x' for \"criterion.temperature\""):
         load_checkpoint(Contrast(), path)
     torch.save({**state, "tempopt_values": {"criterion.tempo": 0.1}}, path)
-    with pytest.raises(AttachError, match=r'Unknown name in "criterion" "tempo"'):
+    with pytest.raises(AttachError, match=r'Unknown name "tempo" in "criterion"'):
         load_checkpoint(Contrast(), path)
 
 
@@ -267,7 +267,7 @@ def test_one_trainer_tests_at_the_last_temperature_and_detaching_gives_back_what
 
 
 def test_a_module_without_the_number_is_refused_before_it_trains() -> None:
-    with pytest.raises(AttachError, match=r'Unknown name in "criterion" "temprature"'):
+    with pytest.raises(AttachError, match=r'Unknown name "temprature" in "criterion"'):
         fitted(ValueCallback("criterion.temprature", LINEAR))
 
 

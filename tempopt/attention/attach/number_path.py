@@ -191,7 +191,7 @@ def _key(owner: Any, part: str, path: str, model: nn.Module) -> str | int:
         own = getattr(owner, "__dict__", {})
         known = [name for name in known if not isinstance(own.get(name), bool | str)]
     there = f'"{path}"' if path else type(model).__name__
-    close = unknown(f"name in {there}", part, known[:_MOST_NAMED] or ["none"])
+    close = unknown("name", part, known[:_MOST_NAMED], where=f" in {there}")
     raise AttachError(f"{close} Give a path to a number, {_example(model)}.")
 
 

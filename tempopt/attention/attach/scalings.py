@@ -159,7 +159,8 @@ def write(changes: Sequence[Scaling]) -> None:
 
 
 @contextmanager
-def _written(changes: Sequence[Scaling]) -> Iterator[None]:
+def written(changes: Sequence[Scaling]) -> Iterator[None]:
+    """Have scaled values in the parameters for a while."""
     kept = [(each.value, each.value.detach().clone()) for each in changes]
     write(changes)
     try:
@@ -292,7 +293,7 @@ def _by_interface(proof: _Proof, inverse: Sequence[float]) -> list[Scaling]:
 
 
 def _by_hand(every: Sequence[_Choices], number: int) -> Callable[[float], AbstractContextManager[None]]:
-    return lambda inverse: _written([one for each in every for one in each.at(number, inverse)])
+    return lambda inverse: written([one for each in every for one in each.at(number, inverse)])
 
 
 def _uncertain(name: str) -> str:
@@ -380,6 +381,6 @@ def _scales_output(norm: nn.Module, changes: Sequence[Scaling]) -> bool:
     with torch.no_grad():
         inputs = drawn.to(weight.device, weight.dtype)
         before = norm(inputs).double()
-        with _written([each.at(0.5) for each in changes]):
+        with written([each.at(0.5) for each in changes]):
             after = norm(inputs).double()
     return bool((after - before / 2).norm() <= _OFF * before.norm())

@@ -99,6 +99,10 @@ class ValueAttachment(NamedAttachment):
         """The tensor that holds the number, None if a Python number does."""
         return self._place.tensor
 
+    def is_at(self, place: Place) -> bool:
+        """Return whether the schedule is on the number at a place, whatever path leads there."""
+        return self._place.same_as(place)
+
     def stored(self, temperature: float) -> float:
         """Return what the model holds at a temperature."""
         return _STORED[self.transform](temperature)
@@ -205,8 +209,8 @@ class ValueAttachment(NamedAttachment):
         raise AttachError(
             f"The training loss and its gradient are the same but for rounding at the temperature {own:.4g}, "
             f'at a sixteenth of it and at sixteen times it: nothing reads "{self.path}" in training. It may '
-            "have been copied when the module was made, or be held between bounds"
-            f"{_table_beside(self._place)}. {_candidates(self._model, self.path)}"
+            "have been copied when the module was made, be held between bounds, or be undone by a norm that "
+            f"follows{_table_beside(self._place)}. {_candidates(self._model, self.path)}"
         )
 
     def _trained(self, loss: Callable[[], Any]) -> Trained:
@@ -280,7 +284,7 @@ def attach_value(
     place = find_number(model, path)
     attachments: list[ValueAttachment] = model.__dict__.setdefault(_ATTACHED, [])
     for other in attachments:
-        if other._place.same_as(place):
+        if other.is_at(place):
             same = "" if other.path == path else f', which is the number at "{path}"'
             raise AttachError(
                 f'A schedule is on "{other.path}" already{same}. One number has one schedule: give one of '
