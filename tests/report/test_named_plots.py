@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tempopt.report import plots
+from tempopt.report.dashboard import study_page
 from tempopt.report.page.sections import sections, tiles
 from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
@@ -121,6 +122,12 @@ def test_the_baseline_is_called_so_in_plots(result: StudyResult) -> None:
 def test_names_of_parameters_stand_on_two_lines_and_are_whole(result: StudyResult) -> None:
     ticks = PLOTS["importance"](result).layout.yaxis.ticktext
     assert "contrast<br>temperature_init" in ticks and "head<br>schedule" in ticks
+
+
+def test_every_plot_of_a_few_temperatures_fits_into_the_dashboard(result: StudyResult) -> None:
+    found = {key: plot for key, _, plot in study_page._plots(result)}
+    assert {"schedule", "learned", "schedules", "landscape"} <= found.keys()
+    assert not [plot for plot in found.values() if isinstance(plot, str)]
 
 
 def test_where_an_evaluation_reads_a_named_temperature_its_section_is_there(result: StudyResult) -> None:

@@ -170,6 +170,7 @@ def plot_landscape(data: Landscape) -> go.Figure:
         y=["at last"] * len(every) if several else [f"{names[0]} at last"],
         height=460,
         each=300,
+        gap=0.45,
     )
     # each has an axis of its own below it
     made.update_xaxes(matches=None, showticklabels=True)
@@ -213,19 +214,24 @@ def _marks(
         showlegend=False,
     )
     if data.constants:
-        yield _placed(data.constants, "square", "constant temperatures", colours)
-    yield _placed(data.points, "circle", "trials", colours | bar)
+        yield _placed(data.constants, "square", "constant temperatures", colours, labels=bool(bar))
+    yield _placed(data.points, "circle", "trials", colours | bar, labels=bool(bar))
     yield _mark((data.shown.neutral, data.shown.neutral), "x-thin", baseline, BASELINE)
     if data.winner is not None:
         yield _mark(data.winner, "star-open", "winner", INK)
 
 
-def _placed(points: Sequence[Point], symbol: str, name: str, colours: dict[str, object]) -> go.Scatter:
-    labels = [f"{_said(each, name)}<br>{label(each[4])}" for each in points[-MOST_LABELS:]]
+def _placed(
+    points: Sequence[Point], symbol: str, name: str, colours: dict[str, object], *, labels: bool
+) -> go.Scatter:
+    # in the first panel alone: the same in each would be too much for the dashboard
+    count = min(MOST_LABELS, len(points)) if labels else 0
+    plain, labelled = points[: len(points) - count], points[len(points) - count :]
+    said = [f"{_said(each, name)}<br>{label(each[4])}" for each in labelled]
     return go.Scatter(
         x=np.array([each[1] for each in points], dtype=np.float32),
         y=np.array([each[2] for each in points], dtype=np.float32),
-        text=[*(_said(each, name) for each in points[:-MOST_LABELS]), *labels],
+        text=[*(_said(each, name) for each in plain), *said],
         mode="markers",
         marker={
             "color": np.array([each[3] for each in points], dtype=np.float32),

@@ -42,7 +42,8 @@ from tempopt.temperature import (
 )
 
 _FINE = 201
-_COARSE = 33
+_COARSE, _COARSER = 33, 17
+"""Points of a schedule among others, and where there are several temperatures: a page holds few numbers."""
 _SHOWN = 11
 
 
@@ -289,7 +290,8 @@ def schedules_data(result: StudyResult) -> Schedules:
         raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
     best, rest = ranked[-MOST_CURVES // 2 :], ranked[: -MOST_CURVES // 2]
     shown = [rest[place] for place in evenly(len(rest), MOST_CURVES // 2)] + best
-    progress = tuple(place / (_COARSE - 1) for place in range(_COARSE))
+    points = _COARSER if others else _COARSE
+    progress = tuple(place / (points - 1) for place in range(points))
 
     def of(temperature: Shown, others: tuple[Schedules, ...] = ()) -> Schedules:
         return Schedules(

@@ -115,7 +115,14 @@ def figure(*, x: str | None = None, y: str | None = None, height: int = 380, **l
 
 
 def panels(
-    titles: Sequence[str], *, x: str, y: Sequence[str], height: int, each: int, **layout: Any
+    titles: Sequence[str],
+    *,
+    x: str,
+    y: Sequence[str],
+    height: int,
+    each: int,
+    gap: float = 0.24,
+    **layout: Any,
 ) -> tuple[go.Figure, list[dict[str, int]]]:
     """Return an empty figure with a panel for each title, one above the other, and where each of them is.
 
@@ -127,6 +134,7 @@ def panels(
         y: Titles of the axes beside them.
         height: Height of a single panel, in pixels.
         each: Height of each of several.
+        gap: Space between two of them, as a share of the height of one.
         layout: What else is set of the layout.
     """
     if len(titles) == 1:
@@ -136,7 +144,7 @@ def panels(
         cols=1,
         shared_xaxes="all",
         subplot_titles=[plain(title) for title in titles],
-        vertical_spacing=0.24 / len(titles),
+        vertical_spacing=gap / len(titles),
     )
     made.update_layout(template=TEMPLATE, height=110 + each * len(titles), **layout)
     # above the title of the first panel
