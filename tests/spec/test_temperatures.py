@@ -60,7 +60,13 @@ def test_rows_are_patterns_and_their_temperature_is_one_as_found(monkeypatch: py
     for given, patterns in (("experts.*.gate", ["experts.*.gate"]), (["gate", "head"], ["gate", "head"])):
         spec = named(temperatures={"contrast": {"rows": given}})
         assert spec.program().values == {
-            "contrast": {"value": None, "rows": patterns, "transform": None, "as_found": 1.0}
+            "contrast": {
+                "value": None,
+                "rows": patterns,
+                "transform": None,
+                "as_found": 1.0,
+                "evaluated": None,
+            }
         }
         assert spec.fixed_temperatures == {"contrast.as_found": 1.0}
         written = {"rows": given, "as_found": 1, "transform": None}

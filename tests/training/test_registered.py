@@ -147,7 +147,7 @@ def test_each_step_is_trained_at_its_schedule_and_a_checkpoint_has_the_last_one(
     assert seen(run) == pytest.approx(linear(), rel=1e-6)
     module: Any = run.module
     assert {round(each, 7) for (each,) in module.validated} == {0.1}
-    assert list(run.tempered.layers) == [] and run.values.paths == ["contrast_temperature"]
+    assert list(run.tempered.layers) == [] and run.values.places == ["contrast_temperature"]
     saved = tmp_path / "trained.ckpt"
     run.trainer.save_checkpoint(saved)
     again: Any = type(run.module).load_from_checkpoint(saved, weights_only=True)
