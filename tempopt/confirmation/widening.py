@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.domains import Range
-from tempopt.temperature import CREDITED, GROUPS, active_groups, join_name, split_name
+from tempopt.temperature import CREDITED, GROUPS, schedule_of, split_name
 from tempopt.temperature.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -50,14 +50,13 @@ def at_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening
     Numbers that shape a schedule (a power, a share of training) are no reason to search again, nor is a
     named temperature that stays as found: no search has put it there.
     """
-    active = active_groups(parameters)
     for name, domain in spec.search.items():
         value = parameters.get(name)
         temperature, bare = split_name(name)
         shapes = bare in GROUPS["schedule"] and bare not in GROUPS["level"]
-        moved = any(join_name(temperature, part) in active for part in ("level", "schedule"))
-        stays = bool(temperature) and bare in GROUPS["level"] and not moved
-        if not isinstance(domain, Range) or name not in CREDITED or shapes or stays:
+        if not isinstance(domain, Range) or name not in CREDITED or shapes:
+            continue
+        if temperature and bare in GROUPS["level"] and not schedule_of(parameters, temperature):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue

@@ -90,7 +90,6 @@ def test_what_the_worker_says_again_is_told_once() -> None:
 @pytest.mark.parametrize(
     ("entry", "path"),
     [
-        ({}, "temperatures.gate.value"),
         ({"rows": []}, "temperatures.gate.rows"),
         ({"value": ""}, "temperatures.gate.value"),
         ({"value": "tau", "rows": "gate"}, "temperatures.gate.rows"),

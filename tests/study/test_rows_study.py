@@ -195,7 +195,7 @@ def test_what_is_shown_names_the_temperatures(there: Any, capsys: pytest.Capture
 
     shown = json.loads(told("show", "toy", "--json"))
     assert "gate.as_found" in json.dumps(shown)
-    assert "gate = 1 as found and head = 1 as found" in told("show", "toy")
+    assert "the temperatures as found" in told("show", "toy")
     told("report", "toy", "-o", "report.html")
     page = Path("report.html").read_text()
     assert "gate is the temperature by which the outputs of mixed.gate are divided; the module has 1." in page
