@@ -150,24 +150,24 @@ def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
             example = _example(name, 1.0 if each.rows is not None else each.as_found)
             message = f"its level is not searched. Search it, as in {example}, or take"
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
-        lines += _taken(path, each, before)
+        lines += _taken(name, each, before)
         before[name] = each
     return lines
 
 
 def _taken(
-    path: str, section: TemperatureSection, before: Mapping[str, TemperatureSection]
+    named: str, section: TemperatureSection, before: Mapping[str, TemperatureSection]
 ) -> list[tuple[str, str]]:
     """Return what an entry has in common with those before it, as far as the spec alone can tell."""
     for name, other in before.items():
-        here, there = _path_of(path.rpartition(".")[2], section), _path_of(name, other)
+        here, there = _path_of(named, section), _path_of(name, other)
         if here is not None and here == there:
             message = f'"{here}" is the temperature {name} already. Take one of them out.'
-            return [(f"{path}.value", message)]
+            return [(f"temperatures.{named}.value", message)]
         shared = _shared(section.rows or (), other.rows or ())
         if shared is not None:
             message = f'"{shared}" has the temperature {name} already. Give each projection to one of them.'
-            return [(f"{path}.rows", message)]
+            return [(f"temperatures.{named}.rows", message)]
     return []
 
 

@@ -29,9 +29,9 @@ class Program:
         trainer: Keyword arguments of ``lightning.Trainer``.
         attach: ``{"layers": [patterns] | "auto", "way": ...}`` for a module that is not a TemperedModule,
             else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
-        values: Named temperatures by name, each with the keys ``value``, ``rows``, ``transform`` and
-            ``as_found`` of the spec, of which those are None that it does not have. Without ``value`` and
-            ``rows`` it is one that a TemperedModule registers.
+        values: Named temperatures by name, each with the keys ``value``, ``rows``, ``transform``,
+            ``as_found`` and ``evaluated`` of the spec; a key that the spec does not have is None. Without
+            ``value`` and ``rows`` it is one that a TemperedModule registers.
         metric_reads_temperature: Whether the metric may change with a named temperature alone.
         metric: Name of the logged validation metric.
         validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
