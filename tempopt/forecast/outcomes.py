@@ -21,8 +21,9 @@ from tempopt.records.tickets import arms_of, oriented
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.unit_cube import at_place, at_places
 from tempopt.seeds import derive
+from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import Choices
-from tempopt.spec.search_space import Arm, constant_grid, distinct
+from tempopt.spec.search_space import Arm, distinct
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (

@@ -6,10 +6,8 @@ Pure. Which tickets an amendment brings, and what it takes to make one, is ``tem
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -234,32 +232,3 @@ def wanted_now(sampled: Mapping[str, Any], spec: StudySpec) -> Parameters | None
     """Return what is left of the values that somebody wants tried, where the space was amended since."""
     held = {name: _held(spec.search[name], each) for name, each in sampled.items() if name in spec.search}
     return {name: each for name, each in held.items() if each is not _NOTHING} or None
-
-
-def more_constants(low: float, high: float, tried: Sequence[float], count: int) -> list[float]:
-    """Return constant temperatures that fill the gaps which those that were tried leave in a range.
-
-    Each is as far as can be, in ratio, from all before it: one of both ends, or the middle of a gap; of equal
-    gaps, one beyond those that were tried.
-
-    Args:
-        low: Lower end, > 0.
-        high: Upper end.
-        tried: Those that there are; what is outside of the range counts for nothing.
-        count: Number of temperatures.
-    """
-    there = sorted(math.log(each) for each in tried if low <= each <= high)
-    ends = math.log(low), math.log(high)
-    first, last = (there[0], there[-1]) if there else ends
-    found: list[float] = []
-    for _ in range(count):
-        middles = [(one + other) / 2 for one, other in itertools.pairwise(there)]
-        options = [*ends, *middles] if there else [sum(ends) / 2]
-        # equal but for rounding
-        gaps = [round(min((abs(place - each) for each in there), default=0.0), 9) for place in options]
-        farthest = [option for option, gap in zip(options, gaps, strict=True) if gap == max(gaps)]
-        best = min(farthest, key=lambda place: (first <= place <= last, place))
-        there = sorted([*there, best])
-        # low and high are given exactly, whatever the powers round to
-        found.append({ends[0]: low, ends[1]: high}.get(best, math.exp(best)))
-    return found

@@ -40,7 +40,6 @@ Arm = Literal["baseline", "constant", "search"]
 _SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
 _STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser", "entropy_schedule")
 _CONSTANTS = (0.25, 4.0)
-_BASES = (2, 3, 5, 7, 11, 13, 17, 19)
 _KEYS = ("low", "high", "log", "step", "choices", "baseline", "when")
 
 _OWN_TEMPERATURE = re.compile(r"(^|[._])(temperature|temperatures|tau)([._]|$)")
@@ -335,12 +334,12 @@ def arm_space(
         return others
     levels = {
         join_name(temperature, "temperature_init"): FloatDistribution(low, high, log=True)
-        for temperature, (low, high) in _constant_ranges(space).items()
+        for temperature, (low, high) in constant_ranges(space).items()
     }
     return {**levels, **others}
 
 
-def _constant_ranges(space: Mapping[str, BaseDistribution]) -> dict[str, tuple[float, float]]:
+def constant_ranges(space: Mapping[str, BaseDistribution]) -> dict[str, tuple[float, float]]:
     """Return by temperature the span of its searched constants; attention's if none is searched."""
     names = dict.fromkeys(split_name(name)[0] for name in space if name in CREDITED) or ("",)
     return {name: _constant_range(space, name) for name in names}
@@ -367,45 +366,6 @@ def spanning(ranges: Iterable[BaseDistribution]) -> BaseDistribution:
 
     ends = [(each.low, each.high) for each in ranges if isinstance(each, FloatDistribution)]
     return FloatDistribution(min(low for low, _ in ends), max(high for _, high in ends), log=True)
-
-
-def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dict[str, float]]:
-    """Return ``count`` different constant temperatures that cover the searched range evenly in ratio.
-
-    The middle, both ends, then van der Corput's sequence (1935): any beginning of the list covers the
-    range, and a longer list begins with the shorter one, so that asking for more repeats none. Several
-    temperatures are varied together, each by the sequence of another base (Halton 1960).
-
-    Args:
-        space: The whole search space.
-        count: Number of constants, at least 0.
-
-    Returns:
-        The parameters of each: ``temperature_init`` of every temperature that is searched.
-    """
-    found: list[dict[str, float]] = [{} for _ in range(count)]
-    for base, (temperature, (low, high)) in zip(_BASES, _constant_ranges(space).items(), strict=False):
-        positions = itertools.chain((0.5, 0.0, 1.0), _inner_positions(base))
-        for each, position in zip(found, positions, strict=False):
-            # low and high are given exactly, whatever the powers round to
-            level = {0.0: low, 1.0: high}.get(position, low * (high / low) ** position)
-            each[join_name(temperature, "temperature_init")] = level
-    return found
-
-
-def _inner_positions(base: int) -> Iterable[float]:
-    """Return van der Corput's sequence, from where the middle and both ends have been."""
-    return (_van_der_corput(index, base) for index in itertools.count(2 if base == 2 else 1))
-
-
-def _van_der_corput(index: int, base: int) -> float:
-    """Return ``index`` with its digits mirrored at the point, in (0, 1)."""
-    position, scale = 0.0, 1.0
-    while index:
-        index, digit = divmod(index, base)
-        scale /= base
-        position += digit * scale
-    return position
 
 
 def arm_parameters(

@@ -37,6 +37,7 @@ from tempopt.spec.compared_sets import (
     of_comparison,
     with_sets,
 )
+from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.evaluation_checks import as_normalised, evaluation_problems
 from tempopt.spec.identity import identifying
@@ -47,7 +48,6 @@ from tempopt.spec.search_space import (
     Arm,
     arm_parameters,
     arm_space,
-    constant_grid,
     distributions,
     parse_search,
     parse_sets,

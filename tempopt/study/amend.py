@@ -16,7 +16,8 @@ from tempopt.errors import SpecError, StudyChanged, UsageError
 from tempopt.records.rows import NewTicket, StudyRow, TicketRow
 from tempopt.records.tickets import current_round, next_number, of_kind, over
 from tempopt.seeds import derive, seed_name
-from tempopt.spec.amendments import Amendment, more_constants, wanted_now
+from tempopt.spec.amendments import Amendment, wanted_now
+from tempopt.spec.constants import Box, holds, more_constants, new_part
 from tempopt.spec.identity import differences
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
@@ -100,7 +101,6 @@ def amend(
     refuse_secrets(given.trainer.get("logger"))
     refuse_alike(store, given)
     wanted = given.enqueued(enqueue)
-    constant_level(given)
     missing, fixed = _values(stored, given)
     while True:
         row = store.load_study(study.name)
@@ -165,21 +165,25 @@ class Plan:
             self._constants(rows, before, after)
 
     def _constants(self, rows: Sequence[TicketRow], before: StudySpec, after: StudySpec) -> None:
-        """Have constants in the new part of the range, as close together as those before."""
-        level = constant_level(after)
-        low, high = _span(after)
-        if (low, high) == _span(before):
+        """Have constants in the new part of the ranges, as close together as those before."""
+        box, earlier = _box(after), [_box(each) for each in (before, *(a.spec for a in before.amendments))]
+        if box == earlier[0]:
             return
         there = [each for each in of_kind(rows, "constant") if each.state != "withdrawn"]
-        unbegun = [each for each in there if each.parameters is None and not over(each)]
-        tried = [each.parameters[level] for each in there if each.parameters is not None]
-        first, last = _ends([before, *(each.spec for each in before.amendments)])
-        new = max(0.0, math.log(min(high, max(first, low)) / low)) + max(
-            0.0, math.log(high / max(low, min(last, high)))
-        )
-        more = min(len(there), math.ceil(len(there) * new / math.log(last / first) - 1e-9))
-        found = more_constants(low, high, tried, len(unbegun) + more)
-        self.sampled |= {t.id: {level: at} for t, at in zip(unbegun, found, strict=False)}
+        grid = dict(enumerate(before.constants()))
+        planned = {
+            each.id: each.sampled or grid[each.number]
+            for each in there
+            if each.parameters is None and not over(each)
+        }
+        kept = {ticket: levels for ticket, levels in planned.items() if holds(box, levels)}
+        tried = [
+            {n: each.parameters[n] for n in box if n in each.parameters} for each in there if each.parameters
+        ]
+        more = min(len(there), math.ceil(len(there) * new_part(box, earlier) - 1e-9))
+        moved = [ticket for ticket in planned if ticket not in kept]
+        found = more_constants(box, [*tried, *kept.values()], len(moved) + more, earlier=earlier)
+        self.sampled |= kept | dict(zip(moved, found, strict=False))
         self.tickets += [
             NewTicket(
                 kind="constant",
@@ -187,9 +191,9 @@ class Plan:
                 number=number,
                 seed=derive(after.study.seed, seed_name("constant"), number),
                 round=self.round,
-                sampled={level: at},
+                sampled=levels,
             )
-            for number, at in enumerate(found[len(unbegun) :], next_number(rows, "constant"))
+            for number, levels in enumerate(found[len(moved) :], next_number(rows, "constant"))
         ]
 
 
@@ -204,30 +208,10 @@ def _left(rows: Sequence[TicketRow]) -> list[int]:
     return [each.id for each in now if each.kind in PROVING and each.state == "waiting"]
 
 
-def _span(spec: StudySpec) -> tuple[float, float]:
+def _box(spec: StudySpec) -> Box:
     """Return between which temperatures a space has constants."""
-    return _ends([spec.following(())])
-
-
-def constant_level(spec: StudySpec) -> str:
-    """Return the name of the temperature that the constants of a study differ in.
-
-    Raises:
-        UsageError: They differ in several.
-    """
-    levels = [name for name in spec.space("constant") if name not in spec.other_names]
-    if len(levels) > 1:
-        raise UsageError(
-            f"The search space of {spec.study.name} has several temperatures ({', '.join(levels)}), so it is "
-            "not amended: its constants would not cover the new ranges. Search the new space as another "
-            f"study, which may learn from this one: study.warm_start: [{spec.study.name}]."
-        )
-    return levels[0]
-
-
-def _ends(specs: Sequence[StudySpec]) -> tuple[float, float]:
-    spaces: list[Any] = [each.following(()).space("constant")[constant_level(each)] for each in specs]
-    return min(each.low for each in spaces), max(each.high for each in spaces)
+    space: Mapping[str, Any] = spec.following(()).space("constant")
+    return {name: (each.low, each.high) for name, each in space.items() if name not in spec.other_names}
 
 
 def _values(stored: StudySpec, given: StudySpec) -> tuple[dict[str, Any], dict[str, Any]]:

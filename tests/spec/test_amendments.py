@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tempopt.records.rows import TicketRow
-from tempopt.spec.amendments import Amendment, as_now, changes, fits, more_constants, wanted_now, whole
+from tempopt.spec.amendments import Amendment, as_now, changes, fits, wanted_now, whole
 from tempopt.spec.study_spec import StudySpec
 
 INIT = {"low": 0.25, "high": 4.0}
@@ -213,22 +211,3 @@ def test_of_what_somebody_wants_tried_stays_what_the_space_holds(space_of: Make)
     spec = space_of(temperature_init=INIT, lr=LR)
     assert wanted_now({"temperature_init": 8.0, "lr": 0.01, "gone": 1}, spec) == {"lr": 0.01}
     assert wanted_now({"gone": 1}, spec) is None
-
-
-def test_constants_fill_the_largest_gaps() -> None:
-    tried = [0.25, 0.5, 1.0, 2.0, 4.0]
-    found = more_constants(0.25, 64.0, tried, 7)
-    assert found[0] == 64.0 and found[1] == pytest.approx(16.0)
-    assert all(4.0 < each <= 64.0 for each in found[:3])
-    # each is where a search on a fine grid finds the place that is farthest from all before
-    grid = [0.25 * 256 ** (place / 4096) for place in range(4097)]
-    for count, each in enumerate(found):
-        there = [*tried, *found[:count]]
-        farthest = max(min(abs(math.log(at / other)) for other in there) for at in grid)
-        assert min(abs(math.log(each / other)) for other in there) == pytest.approx(farthest, abs=2e-3)
-    assert all(one != other for one, other in itertools.pairwise(sorted([*tried, *found])))
-
-
-def test_constants_of_a_range_in_which_none_was_tried_span_it() -> None:
-    assert more_constants(4.0, 16.0, [0.5, 1.0], 3) == [pytest.approx(8.0), 4.0, 16.0]
-    assert more_constants(4.0, 16.0, [], 0) == []

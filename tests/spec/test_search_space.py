@@ -5,15 +5,12 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tempopt.spec.domains import UNSET, Choices, Range, as_written
 from tempopt.spec.search_space import (
     arm_parameters,
     arm_space,
-    constant_grid,
     distinct,
     distributions,
     idle,
@@ -344,39 +341,6 @@ def test_sets_of_equal_effect_are_not_distinct() -> None:
     constant = {"lr": 0.1, "temperature_init": 2.0, "schedule": "constant", "temperature_final": None}
     assert distinct(flat) == distinct(constant)
     assert distinct(flat) != distinct({**flat, "lr": 0.2})
-
-
-@given(st.integers(0, 100), st.floats(1e-3, 10), st.floats(1.5, 1000))
-def test_constants_are_distinct_in_range_and_begin_alike(count: int, low: float, ratio: float) -> None:
-    space = {"temperature_init": FloatDistribution(low, low * ratio, log=True)}
-    grid = [each["temperature_init"] for each in constant_grid(space, count)]
-    assert len(set(grid)) == len(grid) == count
-    assert all(low <= value <= low * ratio for value in grid)
-    assert [each["temperature_init"] for each in constant_grid(space, count + 5)][:count] == grid
-
-
-@pytest.mark.parametrize("count", [3, 5, 9, 17, 33])
-def test_constants_cover_the_range_evenly_in_ratio(count: int) -> None:
-    found = constant_grid({"temperature_init": FloatDistribution(0.25, 4.0, log=True)}, count)
-    grid = sorted(each["temperature_init"] for each in found)
-    positions = [math.log2(value / 0.25) / 4 for value in grid]
-    assert positions == pytest.approx([i / (count - 1) for i in range(count)])
-
-
-@pytest.mark.parametrize(
-    ("space", "ends"),
-    [
-        ({}, (0.25, 4.0)),
-        ({"temperature_final": FloatDistribution(1, 9, log=True)}, (0.25, 4.0)),
-        ({"temperature_init": CategoricalDistribution((2.0, 0.5, 1.0))}, (0.5, 2.0)),
-        ({"temperature_init": CategoricalDistribution((2.0,))}, (0.25, 4.0)),
-    ],
-)
-def test_constants_have_a_range_where_none_is_searched(
-    space: dict[str, Any], ends: tuple[float, float]
-) -> None:
-    grid = [each["temperature_init"] for each in constant_grid(space, 5)]
-    assert (min(grid), max(grid)) == ends
 
 
 def test_neutral_parameters_are_plain_data() -> None:
