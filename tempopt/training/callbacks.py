@@ -113,6 +113,19 @@ class TemperatureCallback(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._enter(pl_module)
 
+    def on_validation_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        # averaged weights, which bring their own buffers and parameters, have come in since validation began
+        if batch_idx == 0 and dataloader_idx == 0:
+            tempered = self._of(pl_module)
+            tempered.set_progress(tempered.progress)
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._leave(pl_module)
 

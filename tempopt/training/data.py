@@ -329,6 +329,15 @@ def seed_data(
     _wrap(owner, "test_dataloader", lambda: seed_generators(seed, "test"), own)
 
 
+def not_divided(ranks: int) -> str:
+    """Return what a run notes of data that several devices read whole."""
+    return (
+        f"The training data are a stream, which is not divided among the {ranks} devices: each reads what "
+        "its dataset gives it. Have the dataset choose by torch.distributed.get_rank(), and give each as "
+        "many batches."
+    )
+
+
 class NoTestDataError(SpecError):
     """A ``test_dataloader`` gives nothing."""
 

@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
 
 from tempopt.attention.attach.attachment import Attachment
+from tempopt.attention.attach.projection import Factors, factors_in, factors_of
 from tempopt.attention.attach.values import ValueAttachment
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError, UsageError
@@ -29,6 +30,7 @@ from tempopt.temperature import (
     neutral,
 )
 from tempopt.training.bake import prove_baked
+from tempopt.training.batch_loss import loss_of_a_batch
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.describe import defaults
@@ -172,9 +174,11 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     run = Run(eager, _Unheard(), ranks, **_SHORT)
     stages.over("made model and data")
     attended = _attended(run.module)
+    own = factors_in(run.module)
     with keys_counted() as num_keys:
         run.fit()
     stages.over("trained two steps and validated")
+    _refuse_copies(run.module, own)
     _require_stable(run)
     if not run.logged:
         raise SpecError(
@@ -190,23 +194,25 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
     finished = dataclasses.replace(finished, found=found, evaluated=read)
-    _let_go(run)
+    run.detach()
     if baked.bake is not None:
         # that a temperature can be attached is known by now
         with _bakeable():
-            _let_go(Run(baked, _Unheard(), ranks))
+            Run(baked, _Unheard(), ranks).detach()
         stages.over("baked a temperature into initial weights")
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     second = Run(eager, _OneStep(channel), ranks)
     second.fit()
-    _let_go(second)
+    second.detach()
     stages.over("trained a step with the Trainer of the spec")
     if request.learns:
         finished = dataclasses.replace(finished, not_learned=_not_learned(eager, found, ranks))
         stages.over("learned the temperatures for two steps")
     if mode is not None:
         with _compilable(mode):
-            Run(request, _Unheard(), ranks, **_SHORT).fit()
+            compiled = Run(request, _Unheard(), ranks, **_SHORT)
+            compiled.fit()
+        compiled.detach()
         stages.over("compiled the steps")
     return finished
 
@@ -223,7 +229,7 @@ def _self_test(run: Run, attended: set[int], stages: _Stages, *, bakes: bool) ->
             with _bakeable():
                 prove_baked(run.module, evaluate=lambda: run.evaluate(_VALIDATE))
     elif isinstance(run.tempered, Attachment):
-        run.tempered.self_test(_loss_of_a_batch(run))
+        run.tempered.self_test(loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
     if not run.values.attachments:
         return []
@@ -274,13 +280,6 @@ def _compilable(mode: str | None) -> Iterator[None]:
         ) from error
 
 
-def _let_go(run: Run) -> None:
-    """Take the temperatures off: modules may share what the next run attaches to, as a configuration."""
-    if isinstance(run.tempered, Attachment):
-        run.tempered.detach()
-    run.values.detach()
-
-
 def _not_learned(request: RunRequest, found: Mapping[str, float], ranks: Ranks) -> str | None:
     """Return why the temperatures of a module cannot be learned; None if two steps of it have moved them."""
     whole = request.parameters | {join_name(name, AS_FOUND): each for name, each in found.items()}
@@ -290,7 +289,7 @@ def _not_learned(request: RunRequest, found: Mapping[str, float], ranks: Ranks) 
         try:
             run.fit()
         finally:
-            _let_go(run)
+            run.detach()
     except Exception as error:
         if ran_out(error):
             raise
@@ -318,6 +317,18 @@ def _attended(module: L.LightningModule) -> set[int]:
 
         module.attend = recording  # type: ignore[method-assign]
     return layers
+
+
+def _refuse_copies(module: L.LightningModule, own: Collection[Factors]) -> None:
+    """Refuse copies of tempered projections that training has made: no schedule moves them."""
+    for name, each in module.named_modules():
+        factors = factors_of(each)
+        if factors is not None and all(factors is not one for one in own):
+            raise AttachError(
+                f'"{name}" is a copy of a projection, made after its temperature was attached, in a hook of '
+                "training. It would stay at the temperature of that moment. Make the copy in __init__, so "
+                "that the temperature is attached to it, too."
+            )
 
 
 def _require_stable(run: Run) -> None:
@@ -351,7 +362,7 @@ def _require_read(run: Run) -> None:
     faults: list[str] = []
     for name, attachment in run.values.attachments.items():
         try:
-            attachment.self_test(_loss_of_a_batch(run))
+            attachment.self_test(loss_of_a_batch(run))
         except AttachError as error:
             elsewhere = next(_metric_moves(run, [name]), None) is not None
             metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
@@ -393,35 +404,3 @@ def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, 
         # a sum in another order, or a product that is undone, rounds otherwise and no more
         if not math.isclose(moved, plain, rel_tol=_ROUNDED):
             yield name, plain, moved
-
-
-def _loss_of_a_batch(run: Run) -> Callable[[], Any]:
-    batch = next(iter(_first(run.owner.train_dataloader())))
-    batch = run.trainer.strategy.batch_to_device(batch)
-
-    def forward() -> Any:
-        seed_generators(run.request.seed, "self-test")
-        with _silent(run.module):
-            loss: Any = run.module.training_step(batch, 0)
-        return loss["loss"] if isinstance(loss, dict) else loss
-
-    return forward
-
-
-def _first(loaders: Any) -> Any:
-    if isinstance(loaders, dict):
-        return next(iter(loaders.values()))
-    return loaders[0] if isinstance(loaders, list | tuple) else loaders
-
-
-@contextlib.contextmanager
-def _silent(module: L.LightningModule) -> Iterator[None]:
-    """Let a step be called outside of a loop, where Lightning would not let it log."""
-    names = ("log", "log_dict")
-    for name in names:
-        module.__dict__[name] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for name in names:
-            del module.__dict__[name]

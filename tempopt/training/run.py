@@ -17,7 +17,7 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins import DoublePrecision
 
-from tempopt.attention.attach.attachment import attach
+from tempopt.attention.attach.attachment import Attachment, attach
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters, groups_of, not_learning
 from tempopt.training import gpu_memory
@@ -36,7 +36,7 @@ from tempopt.training.callbacks import (
 )
 from tempopt.training.checkpoint_callback import KeepCallback
 from tempopt.training.checkpoints import RunCheckpoints
-from tempopt.training.data import NoTestDataError, seed_data, tested
+from tempopt.training.data import NoTestDataError, not_divided, seed_data, tested
 from tempopt.training.entropy_callback import ObserveCallback
 from tempopt.training.forking import begins_alike
 from tempopt.training.identity import code_identity, conditions, run_identity
@@ -50,7 +50,7 @@ from tempopt.training.steps import step_of
 from tempopt.training.trackers import Trackers
 from tempopt.training.trained import UnitsCallback, has_test_data, load_trained
 from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
-from tempopt.training.untempered import Untempered
+from tempopt.training.untempered import Untempered, configure_untempered
 from tempopt.workers.messages import (
     Evaluation,
     Finished,
@@ -99,11 +99,8 @@ class Run:
         self._ranks, self._channel = ranks, channel
         self._clock, self._beaten = time.monotonic(), -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
-        built = build(
-            request.program,
-            not_learning(request.parameters),
-            before=lambda part: seed_generators(seeds[part], part),
-        )
+        given = not_learning(request.parameters)
+        built = build(request.program, given, before=lambda part: seed_generators(seeds[part], part))
         self.module = built.module
         self.datamodule = built.datamodule
         self._temperature = built.temperature
@@ -111,6 +108,7 @@ class Run:
         self._layers, self._way = built.layers, built.way
         self.tempered = self._temper()
         self.values = NamedValues.of_run(self.module, request)
+        configure_untempered(self.module)
         self._bake()
         self.learned = learned_of({"": self.tempered, **self.values.attachments}, request, ranks)
         self._notes: list[str] = []
@@ -190,6 +188,12 @@ class Run:
         except StoppedError:
             pass
         return self.finished("stopped", step_of(self.trainer))
+
+    def detach(self) -> None:
+        """Take the temperatures off, since modules may share what the next run attaches to, as a loss."""
+        if isinstance(self.tempered, Attachment):
+            self.tempered.detach()
+        self.values.detach()
 
     def fit(self, *, resume: Path | None = None) -> None:
         """Train, from a checkpoint on if one is given."""
@@ -284,15 +288,15 @@ class Run:
         request = self.request
         if request.checkpoints is None or request.task != "train" or request.program.weights is not None:
             return None
-        run, ranks = run_identity(request), self._ranks
-        return RunCheckpoints(request, run=run, ranks=ranks, not_kept=self._not_kept)
+        run = run_identity(request)
+        return RunCheckpoints(request, run=run, ranks=self._ranks, not_kept=self._not_kept)
 
     def _newest(self) -> Path | None:
         checkpoints = self._checkpoints
         if checkpoints is None:
             return None
-        on = gpu_memory.kind(self._device), str(self.trainer.precision)
-        checkpoints.conditions = conditions(self._code, self.request.program, *on)
+        device, precision = gpu_memory.kind(self._device), str(self.trainer.precision)
+        checkpoints.conditions = conditions(self._code, self.request.program, device, precision)
         path, notes = self._ranks.first(lambda: checkpoints.newest(self.request.resume))
         self._notes += notes
         if path is None and self.request.forks:
@@ -326,11 +330,7 @@ class Run:
             self._notes.append("The training data do not know their position: the run begins again.")
 
     def _leave_undivided(self) -> None:
-        self._notes.append(
-            f"The training data are a stream, which is not divided among the {self._ranks.size} devices: "
-            "each reads what its dataset gives it. Have the dataset choose by torch.distributed.get_rank(), "
-            "and give each as many batches."
-        )
+        self._notes.append(not_divided(self._ranks.size))
 
     def _temper(self) -> Tempered:
         if isinstance(self.module, TemperedModule):
@@ -390,9 +390,8 @@ class Run:
         return trainer
 
     def _started(self, step: int, total_steps: int) -> None:
-        trainer = self.trainer
         # a module brings callbacks of its own when training begins
-        refuse_control(trainer.callbacks)  # type: ignore[attr-defined]
+        refuse_control(self.trainer.callbacks)  # type: ignore[attr-defined]
         self._channel.send(
             Started(
                 ticket=self.request.ticket,
@@ -400,7 +399,7 @@ class Run:
                 step=step,
                 total_steps=total_steps,
                 device=gpu_memory.named(self._device, self._ranks.size),
-                precision=str(trainer.precision),
+                precision=str(self.trainer.precision),
                 layers=[*self.tempered.layers, *self.values.places],
                 code=self._code,
                 reports=list(self._callback.reports),
@@ -416,8 +415,8 @@ class Run:
         self._channel.send(NotKept(ticket=self.request.ticket, attempt=self.request.attempt, why=why))
 
     def _report(self, step: int, value: float, metrics: dict[str, float]) -> None:
-        run = {"ticket": self.request.ticket, "attempt": self.request.attempt}
-        self._channel.send(Report(**run, step=step, value=value, metrics=metrics))
+        ticket, attempt = self.request.ticket, self.request.attempt
+        self._channel.send(Report(ticket=ticket, attempt=attempt, step=step, value=value, metrics=metrics))
 
     def _beat(self, step: int) -> None:
         now = time.monotonic()
@@ -488,8 +487,7 @@ class Run:
     @contextlib.contextmanager
     def _other_plan(self, temperature: dict[str, Any]) -> Iterator[None]:
         groups = groups_of(temperature)
-        attention = groups.pop("")
-        if attention:
+        if attention := groups.pop(""):
             self.tempered.use(TemperatureParameters.from_mapping(attention))
         try:
             with self.values.other_plans(groups):

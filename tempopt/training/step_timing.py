@@ -17,7 +17,6 @@ from typing import Any, Literal
 import lightning as L
 import torch
 
-from tempopt.attention.attach.attachment import Attachment
 from tempopt.errors import SpecError
 from tempopt.training import gpu_memory
 from tempopt.training.callbacks import end
@@ -182,9 +181,7 @@ def _block(
             state = "diverged"
         finished, on_gpu = run.finished(state, step_of(run.trainer)), run.module.device.type == "cuda"
     finally:
-        # modules may share what the next block attaches to
-        if isinstance(run.tempered, Attachment):
-            run.tempered.detach()
+        run.detach()
         del run
         gpu_memory.release()
     return finished, clock.seconds[WARM:], on_gpu

@@ -109,6 +109,14 @@ def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.mo
     """
     began, channel = clock(), _Quiet()
     run = Run(request, channel, ranks)
+    try:
+        return _measured(run, channel, began, clock)
+    finally:
+        run.detach()
+
+
+def _measured(run: Run, channel: _Quiet, began: float, clock: Clock) -> Finished:
+    request = run.request
     if request.program.weights is not None:
         run.execute()
         return _finished(run, Times(start=clock() - began))

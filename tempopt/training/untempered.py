@@ -1,4 +1,4 @@
-"""A module whose temperature nobody sets: what a run has in place of a TemperedModule or an Attachment.
+"""A module whose temperature nobody sets, and what of a tempered one does not see its temperature.
 
 Only parameter sets that are compared may leave the temperature alone; a search is always about one.
 """
@@ -6,9 +6,15 @@ Only parameter sets that are compared may leave the temperature alone; a search 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from tempopt.attention.attach.observers import Observe
+from tempopt.attention.attach.projection import all_untempered
 from tempopt.temperature import EntropyParameters, TemperatureParameters, TemperaturePlan
 
 
@@ -43,3 +49,18 @@ class Untempered:
     def observed(self, observe: Observe) -> contextlib.AbstractContextManager[None]:
         """Return a context in which nothing is shown."""
         return contextlib.nullcontext()
+
+
+def configure_untempered(module: L.LightningModule) -> None:
+    """Have a module's optimizers made of its parameters, also where it finds them by attributes.
+
+    What a tempered projection has for its weight is the product with a factor, which is no parameter.
+    """
+    if is_overridden("configure_optimizers", module):
+        own = module.configure_optimizers
+        module.configure_optimizers = functools.partial(_configured, module, own)  # type: ignore[method-assign]
+
+
+def _configured(module: L.LightningModule, own: Callable[[], Any]) -> Any:
+    with all_untempered(module):
+        return own()

@@ -19,7 +19,7 @@ from tempopt.attention.attach.rows import RowsAttachment
 from tempopt.attention.attach.scalings import Scaling
 from tempopt.errors import AttachError
 from tempopt.training.callbacks import TemperatureCallback
-from tempopt.training.untempered import Untempered
+from tempopt.training.untempered import Untempered, configure_untempered
 
 
 class WeightsCallback(TemperatureCallback):
@@ -67,6 +67,7 @@ class WeightsCallback(TemperatureCallback):
         if self._module is not pl_module:
             attachment = self._attach(pl_module)
             self._module, self.attachment, self._tempered = pl_module, attachment, attachment
+            configure_untempered(pl_module)
             attachment.use(self._at_evaluation)
             self._final = _of_layers(attachment, attachment.plan.temperatures(1.0))
             self._changes = self._scalings(pl_module)

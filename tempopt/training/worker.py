@@ -138,7 +138,11 @@ def _answer(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Finishe
             from tempopt.training.step_timing import time_steps
 
             return time_steps(request, channel, ranks)
-        return Run(request, channel, ranks).execute()
+        run = Run(request, channel, ranks)
+        try:
+            return run.execute()
+        finally:
+            run.detach()
     except BaseException as error:
         traceback.print_exc()
         return _failed(request, error, ranks)

@@ -341,6 +341,11 @@ def test_the_self_test_refuses_a_loss_that_tells_nothing(model: Model, batch: An
         attach_rows(model, "head", {}, loss=lambda: None)
 
 
+def test_a_projection_without_a_shape_is_refused() -> None:
+    with pytest.raises(AttachError, match=r'"0.weight" has no shape before the first batch'):
+        attach_rows(nn.Sequential(nn.LazyLinear(3)), "0", {})
+
+
 SIZES = {
     "vocab_size": 64,
     "hidden_size": 32,

@@ -478,3 +478,69 @@ def test_the_best_constant_moves_with_a_factor_inside_of_the_loss(transform: str
         return min(found, key=found.__getitem__)
 
     assert best(Loss(factor)) == pytest.approx(best(Loss(1.0)) / factor, rel=0.02)
+
+
+def test_what_was_learned_as_found_is_there_again_after_another_plan_and_after_detaching(
+    model: Model,
+) -> None:
+    attached = attach_value(model, "criterion.logit_scale", {}, transform="log_inverse")
+    plan = attached.plan
+    with torch.no_grad():
+        model.criterion.logit_scale.fill_(3.0)
+    attached.use({"temperature_init": 0.2})
+    assert model.criterion.logit_scale.item() == pytest.approx(-math.log(0.2))
+    attached.keep(plan)
+    assert model.criterion.logit_scale.item() == 3.0 and model.criterion.logit_scale.requires_grad
+    attached.set_temperatures([0.5])
+    attached.detach()
+    assert model.criterion.logit_scale.item() == 3.0 and model.criterion.logit_scale.requires_grad
+
+
+def test_an_attribute_of_a_container_is_a_number_of_it() -> None:
+    class Head(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(2, 2))
+            self.temperature = 0.5
+
+    model = nn.ModuleDict({"head": Head()})
+    attached = attach_value(model, "head.temperature", {"temperature_init": 0.25})
+    assert attached.found == 0.5 and model["head"].temperature == 0.25
+
+
+def test_a_property_that_rounds_to_32_bits_is_followed() -> None:
+    class Rounding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.tensor(0.5))
+
+        @property
+        def temperature(self) -> float:
+            return float(self.kept)
+
+        @temperature.setter
+        def temperature(self, value: float) -> None:
+            self.kept.fill_(value)
+
+    model = Rounding()
+    with attach_value(model, "temperature", {"temperature_init": 0.3}) as attached:
+        assert model.temperature == pytest.approx(0.3, rel=1e-6)
+        attached.require_kept(as_found=True)
+        model.temperature = 0.31
+        with pytest.raises(AttachError, match="itself changes"):
+            attached.require_kept(as_found=True)
+    assert model.temperature == 0.5
+
+
+def test_a_scripted_module_has_no_number_that_can_be_changed() -> None:
+    class Scripted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.temperature = 0.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / self.temperature
+
+    with pytest.deprecated_call():
+        model = nn.ModuleDict({"loss": torch.jit.script(Scripted())})
+    with pytest.raises(AttachError, match=r'"loss.temperature" is in TorchScript'):
+        attach_value(model, "loss.temperature", {})

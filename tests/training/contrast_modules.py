@@ -94,6 +94,47 @@ class Contrast(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 
+class Manual(Contrast):
+    """Optimizes its towers one after the other by itself, and returns no loss."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # type: ignore[override]
+        """Step each optimizer by the gradient of a loss of its own."""
+        self.seen.append(self.in_force)
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+            self.manual_backward(self.loss(self.similarity(batch)))
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(tower.parameters(), lr=self.lr) for tower in self.towers]
+
+
+class Backward(Manual):
+    """Goes back through its loss without a word to Lightning."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # type: ignore[override]
+        """Step both optimizers by the gradient of one loss."""
+        loss = self.loss(self.similarity(batch))
+        loss.backward()
+        for optimizer in self.optimizers():
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Shared(Contrast):
+    """Has a loss that all of its kind share, as a default argument is."""
+
+    one_for_all = Criterion(0.5, "temperature")
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.criterion = self.one_for_all
+
+
 class AllUsed(Contrast):
     """Has no parameter that its loss does not read, which ranks would wait for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import lightning as L
@@ -68,6 +69,14 @@ class Routed(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Follower(Routed):
+    """Validates a copy of its head that it makes when training begins."""
+
+    def on_fit_start(self) -> None:
+        """Copy the head."""
+        self.follower = copy.deepcopy(self.head)
 
 
 class ByHand(Routed):

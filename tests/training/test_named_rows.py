@@ -310,3 +310,8 @@ def test_what_was_attached_before_a_fault_is_taken_off(routed: Routed, listener:
     with pytest.raises(AttachError, match="matches no module"):
         NamedValues(module, values, {}, validate_at="final")
     assert {type(each) for each in itertools.chain((module.head, module.mixed.gate))} == {torch.nn.Linear}
+
+
+def test_a_copy_that_training_makes_of_a_divided_projection_is_refused(routed: Routed, listener: Any) -> None:
+    with pytest.raises(AttachError, match='"follower" is a copy of a projection, made after its temperature'):
+        rehearse(routed(module="Follower", task="rehearse", metric="val_accuracy"), listener())

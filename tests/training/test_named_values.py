@@ -13,8 +13,10 @@ import torch
 
 from tempopt.errors import AttachError, SpecError
 from tempopt.training.dry_run import check, rehearse
+from tempopt.training.ranks import ALONE
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, RunRequest, Stage, Started
+from tempopt.training.worker import _answer
+from tempopt.workers.messages import Evaluation, Finished, RunRequest, Stage, Started
 
 STEPS = 24
 WAYS = [
@@ -384,3 +386,34 @@ def test_temperatures_at_the_ends_of_what_is_allowed_are_tested_too(named: Named
     # a sixteenth of it is no temperature any more
     request = named(init={"temperature": 2e-6}, task="rehearse", evaluations=TEST)
     assert rehearse(request, listener()).found == {"contrast": 2e-6}
+
+
+@pytest.mark.parametrize("module", ["Manual", "Backward"])
+def test_a_module_that_optimizes_by_itself_is_rehearsed_and_follows_its_schedule(
+    named: Named, listener: Any, module: str
+) -> None:
+    rehearse(named(module=module, task="rehearse", parameters=LINEAR, evaluations=TEST), listener())
+    run = Run(named(module=module, parameters=LINEAR), listener())
+    assert run.execute().state == "complete"
+    followed = seen(run) if module == "Manual" else [run.module.criterion.temperature]  # type: ignore[union-attr]
+    # a batch takes two steps
+    assert followed[-1] == pytest.approx(linear()[-2])
+    with pytest.raises(AttachError, match='nothing reads "criterion.tau" in training'):
+        rehearse(named(at("tau", "identity"), module=module, task="rehearse"), listener())
+
+
+def test_runs_that_share_a_loss_leave_it_as_it_was(named: Named, listener: Any) -> None:
+    for _ in range(2):
+        answer = _answer(named(module="Shared", parameters=LINEAR), listener(), ALONE)
+        assert isinstance(answer, Finished) and answer.state == "complete"
+
+
+def test_what_was_learned_is_kept_while_another_temperature_is_evaluated(named: Named, listener: Any) -> None:
+    values = at("logit_scale", "log_inverse") | {"gate": {"value": "gate.temperature"}}
+    elsewhere = Evaluation(name="gate", on="validate", temperature={"gate.temperature_init": 0.7})
+    request = named(values, init={"reads": "logit_scale"}, evaluations=[elsewhere], reads_temperature=True)
+    run = Run(request, listener())
+    assert run.execute().state == "complete"
+    learned = 1 / run.module.state_dict()["criterion.logit_scale"].exp().item()
+    assert learned != pytest.approx(0.5, rel=1e-3)
+    assert validated(run)[-1] == pytest.approx((learned, 0.7), rel=1e-6)

@@ -273,3 +273,39 @@ def test_a_module_without_the_projection_is_refused_before_it_trains(modules: An
         fitted(modules.Routed, RowsCallback("classifier", HEAD))
     with pytest.raises(AttachError, match=r'"head" has a temperature of attach_rows already'):
         fitted(modules.Routed, *both(), RowsCallback("head", HEAD))
+
+
+def test_optimizers_find_parameters_by_attributes_and_not_their_products(modules: Any) -> None:
+    def made() -> Any:
+        model = modules.Routed()
+
+        def groups() -> Any:
+            head = [each for each in model.parameters() if each is model.head.weight]
+            rest = [each for each in model.parameters() if each is not model.head.weight]
+            return torch.optim.SGD([{"params": rest}, {"params": head, "lr": 0.5}], lr=0.01)
+
+        model.configure_optimizers = groups
+        return model
+
+    model, trainer_of_it = fitted(made, RowsCallback("head", {}))
+    plain, _ = fitted(made)
+    sizes = [len(group["params"]) for group in trainer_of_it.optimizers[0].param_groups]
+    assert sizes[1] == 1 and sum(sizes) == len(list(plain.parameters()))
+    assert_same(model, plain)
+
+
+@pytest.mark.parametrize("way", ["in place", "data"])
+def test_a_write_to_weights_that_would_be_lost_ends_the_training(modules: Any, way: str) -> None:
+    class Normalising(L.Callback):
+        """Normalises the rows of the head before each step, as recipes with prototypes do."""
+
+        def on_train_batch_start(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
+            weight = module.head.weight
+            with torch.no_grad():
+                (weight.data if way == "data" else weight).copy_(
+                    torch.nn.functional.normalize(weight.detach(), dim=1)
+                )
+
+    with pytest.raises(AttachError, match='"head.weight" was changed in place, but what is read there'):
+        fitted(modules.Routed, RowsCallback("head", {}), Normalising())
+    fitted(modules.Routed, Normalising())

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 
 from tempopt import AttachError, UsageError, ValueCallback, load_checkpoint
@@ -287,3 +288,31 @@ def test_compiled_a_schedule_costs_one_more_graph_at_most(path: str) -> None:
         attachment.set_progress(progress(step, STEPS))
         assert torch.equal(compiled(one, other), criterion["criterion"](one, other))
     assert counter.frame_count == (2 if path == "criterion.temperature" else 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "transform"), [("criterion.tau", "identity"), ("criterion.logit_scale", "log_inverse")]
+)
+@pytest.mark.parametrize("validate_at", ["final", "current"])
+def test_validation_of_averaged_weights_is_at_the_temperature_of_the_schedule(
+    path: str, transform: Any, validate_at: str
+) -> None:
+    class Seeing(L.Callback):
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def on_validation_batch_end(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
+            criterion = module.criterion
+            tau, scale = float(criterion.tau), math.exp(-float(criterion.logit_scale.detach()))
+            self.seen.append(tau if path == "criterion.tau" else scale)
+
+    seeing, averaging = Seeing(), EMAWeightAveraging(decay=0.9)
+    callback = ValueCallback(path, LINEAR, transform, validate_at=validate_at)
+    model, made = fitted(averaging, callback, seeing, val_check_interval=1)
+    due = expected() if validate_at == "current" else [0.1] * STEPS
+    assert seeing.seen[::3] == pytest.approx(due, rel=1e-6)
+    column = 1 if path == "criterion.tau" else 2
+    assert [each[column] for each in model.seen] == pytest.approx(expected(), rel=1e-6)
+    seeing.seen.clear()
+    made.validate(model, verbose=False)
+    assert seeing.seen == pytest.approx([0.1] * 3, rel=1e-6)

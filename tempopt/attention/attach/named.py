@@ -102,11 +102,7 @@ class NamedAttachment(ABC):
         self._own = None
         schedule = self.plan.schedule
         as_found = isinstance(schedule, Constant) and schedule.temperature_init == self.found
-        if as_found and self._writes:
-            self._restore()
-        self._writes = not as_found
-        if self._writes:
-            self._hold()
+        self._set_writes(not as_found)
         self.set_progress(self.progress)
 
     def set_progress(self, progress: float) -> None:
@@ -131,8 +127,7 @@ class NamedAttachment(ABC):
         """
         self._require_attached()
         self._own = check_temperatures(temperatures, 1)
-        self._writes = True
-        self._hold()
+        self._set_writes(True)
         self.set_progress(self.progress)
 
     @abstractmethod
@@ -165,9 +160,22 @@ class NamedAttachment(ABC):
     def __exit__(self, *error: object) -> None:
         self.detach()
 
+    def _set_writes(self, writes: bool) -> None:
+        if writes and not self._writes:
+            self._keep_unwritten()
+        elif self._writes and not writes:
+            self._restore()
+        self._writes = writes
+        if writes:
+            self._hold()
+
     @abstractmethod
     def _write(self, temperature: float) -> None:
         """Put a temperature where training reads it."""
+
+    @abstractmethod
+    def _keep_unwritten(self) -> None:
+        """Keep what is there before the first temperature is written, for :meth:`_restore`."""
 
     @abstractmethod
     def _hold(self) -> None:
@@ -175,7 +183,7 @@ class NamedAttachment(ABC):
 
     @abstractmethod
     def _restore(self) -> None:
-        """Put back what was found."""
+        """Put back what was there before temperatures were written."""
 
     def _require_attached(self) -> None:
         if not self.attached:
@@ -265,7 +273,8 @@ def _plan(parameters: TemperatureParameters | Mapping[str, object], found: float
 @contextlib.contextmanager
 def _buffers_kept(model: nn.Module) -> Iterator[None]:
     # a forward may write into a buffer, or put another one in its place
-    kept = [(module, dict(module._buffers)) for module in model.modules()]
+    own = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    kept = [(module, dict(module._buffers)) for module in own]
     values = [(each, each.detach().clone()) for each in model.buffers()]
     try:
         yield

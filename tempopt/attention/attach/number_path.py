@@ -82,7 +82,7 @@ class Place:
             raise AttachError(
                 f'"{self.path}" cannot be written: {type(error).__name__}: {error}. {_REMEDY}'
             ) from error
-        if self.held is not value and self.held != value:
+        if self.held is not value and not same_number(self.held, value):
             raise AttachError(f'"{self.path}" is {self.held!r} after {value!r} was written to it. {_REMEDY}')
 
     def same_as(self, other: Place) -> bool:
@@ -91,6 +91,14 @@ class Place:
         if mine is not None or theirs is not None:
             return mine is theirs
         return self.owner is other.owner and self.key == other.key
+
+
+def same_number(there: object, written: object) -> bool:
+    """Return whether a number is the one that was written, or that as a tensor of 32 bits rounds it."""
+    if there == written:
+        return True
+    both = isinstance(there, Real) and isinstance(written, Real)
+    return both and float(there) == float(np.float32(written))  # type: ignore[arg-type]
 
 
 _REMEDY = (
@@ -116,6 +124,10 @@ def find_number(model: nn.Module, path: str) -> Place:
     owner: Any = model
     for depth, part in enumerate(parts[:-1]):
         owner = _part(owner, _key(owner, part, ".".join(parts[:depth]), model))
+    if isinstance(owner, torch.jit.ScriptModule):
+        raise AttachError(
+            f'"{path}" is in TorchScript, whose numbers cannot be changed. Give the module unscripted.'
+        )
     place = Place(path, owner, _key(owner, parts[-1], ".".join(parts[:-1]), model))
     _check(place, model)
     return place
@@ -183,6 +195,8 @@ def _key(owner: Any, part: str, path: str, model: nn.Module) -> str | int:
     elif isinstance(owner, Sequence | nn.ModuleList | nn.Sequential | nn.ParameterList):
         if re.fullmatch(r"[0-9]+", part) and int(part) < len(owner):
             return int(part)
+        if isinstance(owner, nn.Module) and hasattr(owner, part):
+            return part
         known = [str(index) for index in range(len(owner))]
     else:
         if hasattr(owner, part):
@@ -216,6 +230,8 @@ def likely_numbers(model: nn.Module) -> list[str]:
     """Return paths of the numbers of a model that by their names may be temperatures, twelve at most."""
     found: list[str] = []
     for prefix, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
         own = {**module.__dict__, **module._parameters, **module._buffers}
         for name, held in own.items():
             if not name.startswith("_") and _LIKELY.search(name.lower()) and not _what_is_wrong(held):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,6 +22,8 @@ from tempopt.errors import AttachError
 
 BINDING = "_tempopt_binding"
 """Name under which a tempered module holds what it knows."""
+_COMPARED = 16
+"""Reads of a projection's parameters, from its attachment on, whose contents are compared afterwards."""
 _INITIALISERS = ("reset_parameters", "_reset_parameters")
 
 Placement = tuple[torch.device, torch.dtype]
@@ -148,6 +150,22 @@ def factors_of(module: nn.Module) -> Factors | None:
     return None if binding is None else binding.factors
 
 
+def factors_in(model: nn.Module) -> list[Factors]:
+    """Return what the rows of all tempered modules of a model are multiplied by, each once."""
+    found = (factors_of(module) for module in model.modules())
+    return list({id(each): each for each in found if each is not None}.values())
+
+
+@contextmanager
+def all_untempered(model: nn.Module) -> Iterator[None]:
+    """Let all tempered modules of a model be of their own classes for a while."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            if isinstance(module, TemperedProjection):
+                stack.enter_context(untempered(module))
+        yield
+
+
 def place_of(layer: QueryRows) -> Placement:
     """Return device and type of a layer's projection."""
     weight = layer.parameters()[0][1]
@@ -162,6 +180,7 @@ class Binding:
     index: int
     factors: Factors
     overwritten: list[str] = field(default_factory=list)
+    compared: int = 0
 
 
 class TemperedProjection(nn.Module):
@@ -306,20 +325,32 @@ def _watch(product: Tensor, name: str, binding: Binding) -> None:
     if product.is_inference():
         return
     # Shares storage and version with the product, without its graph, and is let go of with it.
-    twin = product.detach()
-    weakref.finalize(product, _note_change, twin, twin._version, name, binding).atexit = False
+    twin, content = product.detach(), None
+    if binding.compared < _COMPARED:
+        # what is written to .data has no version
+        binding.compared += 1
+        content = twin.clone()
+    weakref.finalize(product, _note_change, twin, twin._version, content, name, binding).atexit = False
 
 
-def _note_change(twin: Tensor, version: int, name: str, binding: Binding) -> None:
-    if twin._version != version:
+def _note_change(twin: Tensor, version: int, content: Tensor | None, name: str, binding: Binding) -> None:
+    if twin._version != version or (content is not None and _differs(twin, content)):
         binding.overwritten.append(name)
+
+
+def _differs(one: Tensor, other: Tensor) -> bool:
+    try:
+        return not bool(((one == other) | one.isnan()).all())
+    except (RuntimeError, NotImplementedError):
+        # these have no values, as on the device meta or under vmap
+        return False
 
 
 def _lost_change(binding: Binding, parameter: str) -> str:
     full = f"{binding.name}.{parameter}".lstrip(".")
     return (
         f'"{full}" was changed in place, but what is read there is the parameter divided by the temperature, '
-        "a new tensor each time, so the change is lost. Change the parameter itself: "
+        "a new tensor each time, so the change is lost, also by way of .data. Change the parameter itself: "
         f'dict(model.named_parameters())["{full}"], or initialise the model before a temperature is attached.'
     )
 

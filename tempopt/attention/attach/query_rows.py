@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from tempopt.attention.attach.query_names import (
@@ -403,6 +404,11 @@ def _check_own(
             f"{otherwise}."
         )
     value = _parameter(module, parameter)
+    if is_lazy(value):
+        raise AttachError(
+            f'"{full}" has no shape before the first batch. Make the module with its sizes, or run a batch '
+            "through it in __init__."
+        )
     if not value.is_floating_point():
         raise AttachError(
             f'"{full}" is quantised ({value.dtype}); rows of integers cannot be divided by a temperature. '

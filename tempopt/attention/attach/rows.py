@@ -108,6 +108,9 @@ class RowsAttachment(NamedAttachment):
     def _write(self, temperature: float) -> None:
         self._factors.set([1.0 / temperature] * len(self._rows))
 
+    def _keep_unwritten(self) -> None:
+        """Do nothing: parameters stay as they are."""
+
     def _hold(self) -> None:
         self._factors.final = (self.last,) * len(self._rows)
 

@@ -22,7 +22,13 @@ from tempopt.attention.attach.named import (
     trained,
     trained_twice,
 )
-from tempopt.attention.attach.number_path import Place, find_number, likely_numbers, tables_beside
+from tempopt.attention.attach.number_path import (
+    Place,
+    find_number,
+    likely_numbers,
+    same_number,
+    tables_beside,
+)
 from tempopt.attention.attach.outputs import close
 from tempopt.errors import AttachError, SpecError, unknown
 from tempopt.temperature import TemperatureParameters
@@ -135,7 +141,7 @@ class ValueAttachment(NamedAttachment):
         if tensor is not None:
             # as its precision rounds it
             due = torch.tensor(due, dtype=tensor.dtype).item()
-        if there == due:
+        if there == due or (tensor is None and same_number(there, due)):
             return
         raise AttachError(
             f'The code of {type(self._model).__name__} itself changes "{self.path}" in training: {due:.6g} '
@@ -154,12 +160,13 @@ class ValueAttachment(NamedAttachment):
         """
         own = self.temperatures[0] if self._writes else self.found
         self._learning = True
+        # keeps what is there before a tensor takes its place
+        self.set_temperatures([own])
         if self._place.tensor is None:
             # as precise as the number, and of no weight in the type of a result
             self._place.hold(torch.tensor(self._place.read(), dtype=torch.float64))
             if self._place.tensor is None:
                 raise AttachError(f'"{self.path}" takes numbers only, which have no gradient.')
-        self.set_temperatures([own])
         assert self._place.tensor is not None
         require_gradients([self._place.tensor])
 
@@ -220,13 +227,18 @@ class ValueAttachment(NamedAttachment):
         return trained(self._model, loss, learned)
 
     def detach(self) -> None:
-        """Take the schedule off: the number is again what was found, and is learned if it was."""
+        """Take the schedule off: the number is what it was before one was written, and learned if it was."""
         if self.attached:
-            self._restore()
+            if self._writes:
+                self._restore()
             self._model.__dict__[_ATTACHED].remove(self)
 
     def _write(self, temperature: float) -> None:
         self._place.write(self.stored(temperature))
+
+    def _keep_unwritten(self) -> None:
+        # as found it may have been learned meanwhile
+        self._original = self._place.held if self._is_number else self._place.read()
 
     def _hold(self) -> None:
         tensor = self._place.tensor
