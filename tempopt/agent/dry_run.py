@@ -63,7 +63,12 @@ def rehearse(
         StudyFailed: The worker died over it.
     """
     started, finished = _checked(spec, worker, task, told)
-    found = spec.with_found(finished.found, not_learned=finished.not_learned, evaluated=finished.evaluated)
+    found = spec.with_found(
+        finished.found,
+        not_learned=finished.not_learned,
+        evaluated=finished.evaluated,
+        trained=finished.trained,
+    )
     return found, started
 
 

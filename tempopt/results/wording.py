@@ -40,12 +40,18 @@ def parameters_text(parameters: Mapping[str, Any]) -> str:
 def baseline_name(spec: StudySpec) -> str:
     """Return what a study is measured against, as a sentence says it.
 
-    That is ``τ = 1``, ``contrast = 0.5 as found``, or of several ``the temperatures as found``.
+    That is ``τ = 1``, ``contrast = 0.5 as found``, or of several ``the temperatures as found``. Of a number
+    that the module learns it is ``contrast as found, learned by the module from 0.5``.
     """
     if not spec.temperatures:
         return ATTENTIONS_BASELINE
     values = _found(spec)
-    return "the temperatures as found" if len(values) > 1 else f"{values[0]} as found"
+    if len(values) > 1:
+        return "the temperatures as found"
+    [(name, each)] = spec.temperatures.items()
+    if each.trained and each.as_found is not None:
+        return f"{name} as found, learned by the module from {each.as_found:.4g}"
+    return f"{values[0]} as found"
 
 
 def baseline_values(spec: StudySpec) -> str:
@@ -62,7 +68,9 @@ def baseline_label(spec: StudySpec) -> str:
 def _found(spec: StudySpec) -> list[str]:
     """Return the temperature of the baseline for each that is searched."""
     named = [
-        name if each.as_found is None else f"{name} = {each.as_found:.4g}"
+        name
+        if each.as_found is None
+        else f"{name} {'learned from' if each.trained else '='} {each.as_found:.4g}"
         for name, each in spec.temperatures.items()
     ]
     return [*([ATTENTIONS_BASELINE] if spec.attends else []), *named]

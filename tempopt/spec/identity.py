@@ -59,7 +59,7 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
     del data["study"]["not_learned"]
     for each in data["temperatures"].values():
         # what the module has, and reads, is looked up where a person does not write it
-        del each["as_found"], each["evaluated"]
+        del each["as_found"], each["evaluated"], each["trained"]
     return data
 
 

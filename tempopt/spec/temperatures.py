@@ -53,6 +53,8 @@ class TemperatureSection(Section):
             looked up before the study begins.
         evaluated: Whether the metric reads it when a trained model is evaluated; None: it is looked up before
             the study begins.
+        trained: Whether the module's own optimizers train it, where it stays as found; None: it is looked up
+            before the study begins.
     """
 
     value: Annotated[
@@ -69,6 +71,7 @@ class TemperatureSection(Section):
         Field(ge=LOWEST, le=HIGHEST, description=f"a number from {LOWEST:g} to {HIGHEST:g}, or null"),
     ] = None
     evaluated: Annotated[bool | None, Field(description="true, false or null")] = None
+    trained: Annotated[bool | None, Field(description="true, false or null")] = None
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -259,6 +262,7 @@ def with_found(
     *,
     not_learned: str | None = None,
     evaluated: Collection[str] | None = None,
+    trained: Collection[str] | None = None,
 ) -> StudySpec:
     """Return a spec with what a dry run has found of its module, where it does not say it.
 
@@ -267,12 +271,14 @@ def with_found(
         found: The named temperatures that the module has.
         not_learned: Why they cannot be learned; None: they can, or it was not tried.
         evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
+        trained: Names of those that the module's own optimizers train; None: it was not tried.
     """
     sections = {}
     for name, each in spec.temperatures.items():
         looked_up = {
             "as_found": found.get(name),
             "evaluated": None if evaluated is None else name in evaluated,
+            "trained": None if trained is None else name in trained,
         }
         lacking = {key: value for key, value in looked_up.items() if getattr(each, key) is None}
         sections[name] = each.model_copy(update=lacking)
@@ -284,4 +290,5 @@ def begun_as(spec: StudySpec, stored: StudySpec) -> StudySpec:
     """Return a spec with what the dry run had found when the study was begun."""
     found = {name: each.as_found for name, each in stored.temperatures.items() if each.as_found is not None}
     read = [name for name, each in stored.temperatures.items() if each.evaluated]
-    return spec.with_found(found, not_learned=stored.study.not_learned, evaluated=read)
+    trained = [name for name, each in stored.temperatures.items() if each.trained]
+    return spec.with_found(found, not_learned=stored.study.not_learned, evaluated=read, trained=trained)

@@ -193,7 +193,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         stages.over("evaluated as a confirming run")
     refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
-    finished = dataclasses.replace(finished, found=found, evaluated=read)
+    finished = dataclasses.replace(finished, found=found, evaluated=read, trained=_trained(run))
     run.detach()
     if baked.bake is not None:
         # that a temperature can be attached is known by now
@@ -370,6 +370,17 @@ def _require_read(run: Run) -> None:
             faults.append(f"{place}: {error}{metric if elsewhere else ''}")
     if faults:
         raise AttachError("\n".join(faults))
+
+
+def _trained(run: Run) -> list[str]:
+    """Return the named temperatures that the module's own optimizers train where nothing is written."""
+    groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
+    moved = {id(each) for group in groups for each in group["params"]}
+    return [
+        name
+        for name, each in run.values.attachments.items()
+        if isinstance(each, ValueAttachment) and each.is_learned and id(each.tensor) in moved
+    ]
 
 
 def _read_by_metric(run: Run) -> list[str]:

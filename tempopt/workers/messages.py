@@ -30,8 +30,8 @@ class Program:
         attach: ``{"layers": [patterns] | "auto", "way": ...}`` for a module that is not a TemperedModule,
             else None; ``way`` as for :func:`tempopt.attention.attach.attach`.
         values: Named temperatures by name, each with the keys ``value``, ``rows``, ``transform``,
-            ``as_found`` and ``evaluated`` of the spec; a key that the spec does not have is None. Without
-            ``value`` and ``rows`` it is one that a TemperedModule registers.
+            ``as_found``, ``evaluated`` and ``trained`` of the spec; a key that the spec does not have is
+            None. Without ``value`` and ``rows`` it is one that a TemperedModule registers.
         metric_reads_temperature: Whether the metric may change with a named temperature alone.
         metric: Name of the logged validation metric.
         validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
@@ -350,6 +350,8 @@ class Finished:
         found: Of a check: the named temperatures that the module has.
         evaluated: Of a rehearsal: the named temperatures that the metric reads in evaluation; None if that
             was not tried.
+        trained: Of a rehearsal: the named temperatures that the module's own optimizers train; None if that
+            was not tried.
         not_learned: Of a rehearsal: why its temperatures cannot be learned; None if they can.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
@@ -371,6 +373,7 @@ class Finished:
     times: Times | None = None
     found: dict[str, float] = field(default_factory=dict)
     evaluated: list[str] | None = None
+    trained: list[str] | None = None
     not_learned: str | None = None
     log_lost: str | None = None
 

@@ -76,6 +76,15 @@ def test_the_baseline_has_the_name_of_what_is_searched(
     assert (baseline_name(spec), baseline_values(spec), baseline_label(spec)) == (name, values, label)
 
 
+def test_of_a_temperature_that_the_module_trains_the_baseline_says_so(make_spec: Any) -> None:
+    sections = named("contrast")
+    sections["temperatures"]["contrast"]["trained"] = True
+    assert baseline_name(make_spec(sections)) == "contrast as found, learned by the module from 1.414"
+    sections = named("contrast", "head")
+    sections["temperatures"]["contrast"]["trained"] = True
+    assert baseline_values(make_spec(sections)) == " (contrast learned from 1.414, head = 2.828)"
+
+
 def test_before_a_module_was_looked_into_no_temperature_is_told(make_spec: Any) -> None:
     sections = named("contrast", "head")
     del sections["temperatures"]["head"]["as_found"]

@@ -48,6 +48,7 @@ def test_a_temperature_is_a_path_a_transform_and_what_was_found(
             "transform": "log_inverse",
             "as_found": 1.0,
             "evaluated": None,
+            "trained": None,
         }
     }
     assert make().temperatures == {} and make().program().values == {}
@@ -66,6 +67,7 @@ def test_rows_are_patterns_and_their_temperature_is_one_as_found(monkeypatch: py
                 "transform": None,
                 "as_found": 1.0,
                 "evaluated": None,
+                "trained": None,
             }
         }
         assert spec.fixed_temperatures == {"contrast.as_found": 1.0}
@@ -99,6 +101,7 @@ def test_a_temperature_without_a_path_is_that_which_the_module_registers(
             "transform": "identity",
             "as_found": None,
             "evaluated": None,
+            "trained": None,
         }
     }
     assert named().identity() != spec.identity()

@@ -417,3 +417,12 @@ def test_what_was_learned_is_kept_while_another_temperature_is_evaluated(named: 
     learned = 1 / run.module.state_dict()["criterion.logit_scale"].exp().item()
     assert learned != pytest.approx(0.5, rel=1e-3)
     assert validated(run)[-1] == pytest.approx((learned, 0.7), rel=1e-6)
+
+
+@pytest.mark.parametrize(("reads", "transform"), WAYS)
+def test_a_dry_run_finds_which_temperature_the_module_trains_itself(
+    named: Named, listener: Any, reads: str, transform: str
+) -> None:
+    values = at(reads, transform) | {"gate": {"value": "gate.temperature"}}
+    request = named(values, init={"reads": reads}, parameters=LINEAR, task="rehearse")
+    assert rehearse(request, listener()).trained == (["contrast"] if reads == "logit_scale" else [])

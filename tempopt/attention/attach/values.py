@@ -105,6 +105,11 @@ class ValueAttachment(NamedAttachment):
         """The tensor that holds the number, None if a Python number does."""
         return self._place.tensor
 
+    @property
+    def is_learned(self) -> bool:
+        """Whether the number is a parameter that is learned where nothing is written."""
+        return self._learned
+
     def is_at(self, place: Place) -> bool:
         """Return whether the schedule is on the number at a place, whatever path leads there."""
         return self._place.same_as(place)
