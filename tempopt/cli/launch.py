@@ -37,7 +37,13 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
         def order() -> tuple[StudySpec, StudyRow | None]:
             trials = arguments.trials
             return ordered(
-                store, spec, trials=trials.whole, more=trials.more, enqueue=enqueue, amend=arguments.amend
+                store,
+                spec,
+                trials=trials.whole,
+                more=trials.more,
+                enqueue=enqueue,
+                amend=arguments.amend,
+                told=print,
             )
 
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)

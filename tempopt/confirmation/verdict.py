@@ -204,6 +204,66 @@ def conclude(
     return None
 
 
+def earlier_verdicts(
+    tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec, latest: Verdict
+) -> tuple[Verdict, ...]:
+    """Return the verdicts of a study before its latest, oldest first.
+
+    Each is what it was when it was made: the tickets of later rounds do not enter it.
+
+    Args:
+        tickets: All tickets of the study.
+        measurements: As for :func:`conclude`.
+        spec: The study's spec.
+        latest: What :func:`conclude` returns.
+    """
+    measurements = list(measurements)
+    found = (
+        _conclude_round(of_round, [each for each in tickets if each.round <= of_round], measurements, spec)
+        for of_round in range(latest.round)
+    )
+    return tuple(verdict for verdict in found if verdict is not None)
+
+
+def standing(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
+    """Return the newest earlier verdict whose recommendation stays valid where the latest changes nothing.
+
+    All verdicts share one error rate, so one that shows nothing takes nothing back.
+
+    Args:
+        latest: The latest verdict of a study.
+        earlier: Those before it, oldest first.
+    """
+    if latest.recommendation is None or latest.recommendation.now != "change_nothing":
+        return None
+    for verdict in reversed(earlier):
+        found = verdict.recommendation
+        if found is not None and found.now != "change_nothing" and not _taken_back(verdict, latest):
+            return verdict
+    return None
+
+
+def _taken_back(earlier: Verdict, latest: Verdict) -> bool:
+    """Return whether a verdict shows that a change which an earlier one recommends is not worth making.
+
+    It does if it is about the same parameters, and shows that they are worse, that they gain less than
+    ``study.min_gain``, or that they break a guard.
+    """
+    before, now = earlier.recommendation, latest.recommendation
+    assert before is not None and now is not None
+    if before.now == "inference_only":
+        found = latest.inference_only
+        if found is None or found.plan != before.plan:
+            return False
+        answer, guards = found.answer, latest.guards_of.get("inference_only", ())
+    else:
+        if training_key(earlier.params) != training_key(latest.params):
+            return False
+        answer, guards = latest.total, latest.guards
+    too_small = answer.significant and answer.paired.gain < now.min_gain
+    return answer.worse or too_small or any(guard.state == "broken" for guard in guards)
+
+
 def _conclude_round(
     of_round: int, tickets: Sequence[TicketRow], measurements: Sequence[Measurement], spec: StudySpec
 ) -> Verdict | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
-from tempopt.results.verdict_text import GAIN, NO_GAIN, verdict_lines
-from tempopt.results.verdict_text import answer as answer_of_verdict
+from tempopt.results.verdict_text import GAIN, NO_GAIN, answer_of, verdict_lines
 from tempopt.results.wording import baseline_name
 from tempopt.temperature import registered_path
 
@@ -29,7 +28,7 @@ def answer(result: StudyResult) -> str:
         return GAIN if result.evaluated.shown else NO_GAIN
     if result.verdict is None:
         return "No verdict" if result.state == "done" else "No verdict yet"
-    return answer_of_verdict(result.verdict)
+    return answer_of(result, result.verdict)
 
 
 def verdict(result: StudyResult, storage: str = "") -> tuple[str, list[tuple[str, list[str]]]]:
@@ -81,7 +80,9 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
 
 def in_short(result: StudyResult) -> str:
     """Return the recommendation in a few words, for a list of studies; empty without one."""
-    found = None if result.verdict is None else result.verdict.recommendation
+    found = result.recommendation
+    if (stands := result.standing) is not None:
+        return f"what verdict {stands.looks} recommends"
     return "" if found is None else _IN_SHORT[found.action]
 
 
@@ -101,7 +102,7 @@ def terms(result: StudyResult) -> list[str]:
         told.append(f"{name} is the temperature {what}{found}.")
     if result.verdict is None:
         return told
-    advice = result.verdict.recommendation
+    advice = result.recommendation
     shown = [result.verdict.params, *((advice.parameters, advice.at_inference or {}) if advice else ())]
     if any(each.get("length_scaling", "none") != "none" for each in shown):
         told.append(

@@ -290,7 +290,7 @@ def _saved(attaching: Mapping[str, Any]) -> list[str]:
 
 def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
     verdict, weights = result.verdict, result.spec.study.evaluate_only
-    found = None if verdict is None else verdict.recommendation
+    found = result.recommendation
     if result.spec.compare is not None:
         return _Wanted(
             parameters=effective(exported(result).params),

@@ -10,6 +10,7 @@ from tempopt.confirmation.inference import Tuned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.results.guard_text import not_kept
+from tempopt.results.rounds import next_share
 from tempopt.results.wording import (
     baseline_name,
     confidence,
@@ -28,6 +29,7 @@ from tempopt.temperature import CREDITED, active_groups
 if TYPE_CHECKING:
     from tempopt.confirmation.verdict import Verdict
     from tempopt.results.study_result import StudyResult
+    from tempopt.spec.study_spec import StudySpec
 
 HEAD = "What to do: "
 """What the recommendation begins with wherever it is printed."""
@@ -53,11 +55,59 @@ def recommendation_text(result: StudyResult, storage: str = "") -> str:
     assert verdict is not None and verdict.recommendation is not None
     found = verdict.recommendation
     where = f"{shlex.quote(result.name)}{storage}"
+    if (stands := result.standing) is not None:
+        return _stays_valid(result, verdict, stands, where)
     if found.action == "widen_range":
-        return f"{_widen(found, where)} Until then: {_now(result, verdict, found, where)}"
+        now = f"Until then: {_now(result, verdict, found, where)}"
+        return " ".join(filter(None, (_widen(found, where), next_share(result.runs), now)))
     if found.action == "more_pairs":
-        return _more_pairs(result, found, where)
+        pairs = _more_pairs(result, found, where)
+        passed_over = _passed_over(found, baseline_name(result.spec))
+        return f"{pairs} Until they are trained, change nothing.{passed_over}"
     return _now(result, verdict, found, where)
+
+
+def _stays_valid(result: StudyResult, verdict: Verdict, stands: Verdict, where: str) -> str:
+    """Return what to do where an earlier verdict recommends a change, and the latest shows no other."""
+    assert stands.recommendation is not None and verdict.recommendation is not None
+    found = verdict.recommendation
+    before, now = f"verdict {stands.looks}", f"Verdict {verdict.looks}"
+    text = (
+        f"what {before} recommends, which stays valid: {_in_short(result.spec, stands.recommendation)}. As "
+        f"code: `tempopt export {where}`. {now} has the smaller share of the error rate and shows no other "
+        "change that is worth making; it takes nothing back."
+    )
+    if found.action == "more_pairs":
+        return f"{text} By {now.lower()} {_more_pairs(result, found, where)}"
+    return f"{text}{_passed_over(found, baseline_name(result.spec))}"
+
+
+def earlier_advice(spec: StudySpec, found: Recommendation) -> str:
+    """Return in a few words what an earlier verdict recommended."""
+    advice = _in_short(spec, found)
+    if found.action == "widen_range":
+        return f"widen {' and '.join(map(_range, found.widen))}, and until then {advice}"
+    if found.action == "more_pairs":
+        assert found.pairs is not None
+        return f"add {found.pairs.pairs} pairs, and until then {advice}"
+    return advice
+
+
+def _in_short(spec: StudySpec, found: Recommendation) -> str:
+    """Return what a recommendation has people do now, without why."""
+    if found.now == "change_nothing":
+        return "change nothing"
+    plan = "" if found.plan is None else f", and evaluate at {plan_text(found.plan)}"
+    if found.now == "inference_only":
+        return f"train at {baseline_name(spec)}{_others(found)}{plan}"
+    return f"train {_how(found)}: {temperature_text(found.parameters)}{plan}"
+
+
+def _how(found: Recommendation) -> str:
+    if found.now != "train_at_constant":
+        return "with a schedule"
+    changed = {part.rpartition(".")[0] for part in active_groups(found.parameters)}
+    return "at constant temperatures" if len(changed) > 1 else "at a constant temperature"
 
 
 def _now(result: StudyResult, verdict: Verdict, found: Recommendation, where: str) -> str:
@@ -71,9 +121,6 @@ def _now(result: StudyResult, verdict: Verdict, found: Recommendation, where: st
 def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     baseline = baseline_name(result.spec)
     constant = found.now == "train_at_constant"
-    changed = {part.rpartition(".")[0] for part in active_groups(found.parameters)}
-    level = "at constant temperatures" if len(changed) > 1 else "at a constant temperature"
-    how = level if constant else "with a schedule"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
     where = "at the same temperature" if constant else "at its last temperature"
     if found.plan is not None and tuned is not None:
@@ -81,7 +128,7 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
             f"at {plan_text(found.plan)} ({best_of(tuned)}), which gains its models another "
             f"{size(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
         )
-    text = f"train {how}: {temperature_text(found.parameters)}."
+    text = f"train {_how(found)}: {temperature_text(found.parameters)}."
     if result.spec.evaluated:
         text += f" Evaluate {where}."
     if found.parameters == verdict.params:
@@ -163,8 +210,7 @@ def _more_pairs(result: StudyResult, found: Recommendation, where: str) -> str:
     return (
         f"it is not decided whether there is a gain of {gain} (study.min_gain)."
         f" If there is, {pairs.pairs} more pairs ({cost}; {_PAIRS}) show it with a chance of 80 %: "
-        f"`tempopt resume {where} --pairs +{pairs.pairs}`. Until they are trained, change "
-        f"nothing.{_passed_over(found, baseline_name(result.spec))}"
+        f"`tempopt resume {where} --pairs +{pairs.pairs}`."
     )
 
 

@@ -10,7 +10,7 @@ from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import current_round, of_kind, usable, verdicts
 from tempopt.spec.amendments import changes, fits
 from tempopt.spec.study_spec import StudySpec
-from tempopt.statistics.alpha_ledger import level
+from tempopt.statistics.alpha_ledger import FIRST, level
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -83,11 +83,26 @@ def ledger_lines(result: StudyResult) -> list[str]:
     if not result.spec.confirms or (not lines and len(entries) < 2):
         return lines
     told = [f"verdict {e.verdict} (round {e.round}) may spend {100 * e.alpha:.3g} %" for e in entries]
-    # a round that is open has its share, whenever its confirmation begins
-    following = level(verdicts(result.runs, current_round(result.runs) + 1))
-    share = f"{100 * following:.3g} %"
+    share = f"{100 * _following(result.runs):.3g} %"
     told.append(f"the next one {share}" if told else f"the first verdict may spend {share}")
     return [*lines, f"error ledger, 5 % for all verdicts: {', '.join(told)}."]
+
+
+def _following(tickets: Sequence[TicketRow]) -> float:
+    """Return what the next verdict may spend."""
+    # a round that is open has its share, whenever its confirmation begins
+    return level(verdicts(tickets, current_round(tickets) + 1))
+
+
+def next_share(tickets: Sequence[TicketRow]) -> str:
+    """Return a sentence on the share of the error rate that the next verdict has; empty before the first."""
+    following = _following(tickets)
+    if following == FIRST:
+        return ""
+    return (
+        f"The next verdict has {100 * following:.3g} % of the 5 % that all verdicts of the study share; the "
+        f"first had {100 * FIRST:.3g} %."
+    )
 
 
 def _told(change: Change) -> str:

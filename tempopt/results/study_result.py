@@ -17,7 +17,8 @@ from tempopt.confirmation.compare import Comparison, compared
 from tempopt.confirmation.evaluated import Evaluated, evaluated
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.confirmation.recommendation import Recommendation
+from tempopt.confirmation.verdict import Verdict, conclude, earlier_verdicts, standing
 from tempopt.files import replace as replace_file
 from tempopt.records.liveness import at_work
 from tempopt.records.rows import (
@@ -122,6 +123,7 @@ class StudyResult:
         best: Best complete search trial in the search space of now; None before the first.
         winner: Parameters that the verdict is about, or without one those that choosing has settled on.
         verdict: The four answers of the last round that was confirmed; None before the first was.
+        earlier_verdicts: Those of the rounds before, oldest first.
         cost: What it took so far.
         round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
         lost: Tickets of which attempts were lost, those first that have failed for good.
@@ -156,6 +158,7 @@ class StudyResult:
     earlier: PriorRuns = ()
     comparison: Comparison | None = None
     evaluated: Evaluated | None = None
+    earlier_verdicts: tuple[Verdict, ...] = ()
 
     @property
     def name(self) -> str:
@@ -173,6 +176,17 @@ class StudyResult:
         return self.spec.study.direction
 
     @property
+    def standing(self) -> Verdict | None:
+        """The earlier verdict whose recommendation stays valid, where the latest changes nothing."""
+        return None if self.verdict is None else standing(self.verdict, self.earlier_verdicts)
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """What is to be done now: what the latest verdict recommends, or an earlier one that stays valid."""
+        verdict = self.standing or self.verdict
+        return None if verdict is None else verdict.recommendation
+
+    @property
     def forks(self) -> list[dict[str, Any]]:
         """The runs that began from another's checkpoint: ``run``, ``from`` which, at which ``step``."""
         names = {run.id: run.name for run in self.runs}
@@ -185,7 +199,7 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
-        from tempopt.results.verdict_json import evaluated_json, verdict_json
+        from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
 
         return {
             "study": self.name,
@@ -204,6 +218,7 @@ class StudyResult:
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
             **rounds_json(self),
+            "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],
         }
 
     def export(self, path: str | Path | None = None, *, winner: bool = False, format: Format = "yaml") -> str:
@@ -324,6 +339,7 @@ def assemble(
         best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
         winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
         verdict=verdict,
+        earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
         comparison=compared(tickets, spec, measurements) if compares else None,
         evaluated=None if spec.confirms else evaluated(tickets, measurements, spec),
         cost=_cost(tickets),

@@ -11,10 +11,10 @@ from tempopt.confirmation.evaluated import Evaluated
 from tempopt.confirmation.inference import InferenceOnly, Tuned
 from tempopt.confirmation.learned import Learned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
-from tempopt.confirmation.verdict import Share, Simplest
+from tempopt.confirmation.verdict import Share, Simplest, Verdict
 from tempopt.results.guard_text import guards_json
 from tempopt.results.learned_text import ends_json
-from tempopt.results.recommendation_text import recommendation_text
+from tempopt.results.recommendation_text import earlier_advice, recommendation_text
 from tempopt.statistics.bootstrap import Interval
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import PairedTest
@@ -60,6 +60,31 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
         "failures": verdict.failures and asdict(verdict.failures),
         "guards": guards_json(verdict),
         "guards_kept": verdict.guards_kept,
+    }
+
+
+def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
+    """Return an earlier verdict of a study as plain data: what it showed, and what it recommended."""
+    found = verdict.recommendation
+    assert found is not None
+    return {
+        "verdict": verdict.looks,
+        "round": verdict.round,
+        "alpha": verdict.alpha,
+        **_answer_json(verdict.total),
+        "confidence": verdict.total.paired.confidence,
+        "n_pairs": verdict.total.paired.n_pairs,
+        "params": verdict.params,
+        "baseline_params": verdict.baseline_params,
+        "recommendation": {
+            "action": found.action,
+            "why": earlier_advice(result.spec, found),
+            "now": found.now,
+            "params": found.parameters,
+            "at_inference": found.at_inference,
+            "gain": found.gain and _answer_json(found.gain),
+        },
+        "stands": verdict == result.standing,
     }
 
 
@@ -158,6 +183,7 @@ def _recommendation_json(result: StudyResult, found: Recommendation) -> dict[str
         "action": found.action,
         "why": recommendation_text(result),
         "now": found.now,
+        "stays_valid": None if result.standing is None else result.standing.looks,
         "params": found.parameters,
         "at_inference": found.at_inference,
         "gain": found.gain and _answer_json(found.gain),

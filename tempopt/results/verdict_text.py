@@ -14,7 +14,7 @@ from tempopt.confirmation.verdict import Verdict
 from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.learned_text import learned_lines
-from tempopt.results.recommendation_text import choice_text, ends_text, recommendation_line
+from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
     baseline_name,
@@ -116,12 +116,44 @@ def answer(verdict: Verdict) -> str:
     return f"{NO_GAIN} by training at another temperature" if alone else NO_GAIN
 
 
+def answer_of(result: StudyResult, verdict: Verdict) -> str:
+    """Return :func:`answer` of the latest verdict; one without a gain is named where an earlier has one."""
+    said = answer(verdict)
+    return f"{said} by verdict {verdict.looks}" if said == NO_GAIN and _gained(result) else said
+
+
+def _gained(result: StudyResult) -> list[Verdict]:
+    """Return the earlier verdicts that showed a gain, oldest first."""
+    return [each for each in result.earlier_verdicts if each.total.significant]
+
+
 def headline(result: StudyResult) -> str:
     """Return the verdict in one line: gain or no gain, interval, p, and on what."""
     verdict = result.verdict
     if verdict is None:
         return f"{result.metric}: nothing is confirmed yet."
-    return f"{answer(verdict)}: {_told(result, verdict)}"
+    return f"{answer_of(result, verdict)}: {_told(result, verdict)}{_still_holds(result, verdict)}"
+
+
+def _still_holds(result: StudyResult, verdict: Verdict) -> str:
+    """Return a sentence on the newest earlier verdict that showed a gain, where the latest shows none."""
+    shown = _gained(result)
+    if verdict.total.significant or not shown:
+        return ""
+    before, test = shown[-1], shown[-1].total.paired
+    same = training_key(before.params) == training_key(verdict.params)
+    holds = "" if same and verdict.total.worse else " It still holds."
+    return f" Verdict {before.looks} showed a gain: {signed(test)} ({numbers(test)}).{holds}"
+
+
+def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
+    """Return what an earlier verdict showed, and what it recommended."""
+    test, found = verdict.total.paired, verdict.recommendation
+    assert found is not None
+    # a winner at the baseline has nothing to gain over it
+    gain = "" if verdict.at_one else f", {signed(test)} ({numbers(test)})"
+    shown = f"verdict {verdict.looks} (round {verdict.round}): {answer(verdict).lower()}{gain}"
+    return f"{shown}; it recommended: {earlier_advice(result.spec, found)}."
 
 
 def _told(result: StudyResult, verdict: Verdict) -> str:
@@ -163,7 +195,8 @@ def compared_lines(result: StudyResult) -> list[str]:
     baseline = baseline_name(result.spec)
     found = verdict.recommendation
     # where nothing is to be changed the recommendation says it
-    if found is not None and found.excluded is not None and found.action != "change_nothing":
+    told = found is not None and found.action == "change_nothing" and result.standing is None
+    if found is not None and found.excluded is not None and not told:
         above = unsigned(found.excluded, total.paired)
         lines.append(f"a gain of the winner above {above} is excluded ({confidence(total.paired)}).")
     if total.lost:
@@ -219,7 +252,7 @@ def round_lines(result: StudyResult) -> list[str]:
             f"verdict {verdict.looks} of this study: of the 5 % that all its verdicts share, this one may "
             f"spend {100 * verdict.alpha:.2g} %, so p is multiplied by {ALPHA / verdict.alpha:.3g}."
         )
-    return lines
+    return [*lines, *(_earlier_line(result, each) for each in result.earlier_verdicts)]
 
 
 def _missing_lines(result: StudyResult, storage: str) -> list[str]:

@@ -52,8 +52,11 @@ def search(
     refuse_comparison(spec)
     import_schedules(spec)
     with Store.open(storage, create=True) as store:
-        spec, study = ordered(store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend)
-        runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved())
+        seen = observer or Unobserved()
+        spec, study = ordered(
+            store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend, told=seen.note
+        )
+        runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
         return runner.carry_out()
 
 

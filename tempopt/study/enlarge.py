@@ -13,6 +13,7 @@ from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import UsageError
 from tempopt.records.rows import StudyRow, TicketRow
+from tempopt.results.rounds import next_share
 from tempopt.spec.identity import differences
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
@@ -30,6 +31,7 @@ def ordered(
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     amend: bool = False,
+    told: Callable[[str], None] = lambda text: None,
 ) -> tuple[StudySpec, StudyRow | None]:
     """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
 
@@ -38,6 +40,7 @@ def ordered(
         more: Search tickets to add to a study that has been begun.
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
         amend: Whether a study that searches another space searches this one from now on.
+        told: Called with a sentence on the share of the error rate that the verdict of what is added has.
 
     Raises:
         UsageError: There is no study that could grow, or be amended.
@@ -48,10 +51,12 @@ def ordered(
     study = find(store, spec.study.name)
     if study is not None and amend and differences(StudySpec.stored(study), spec):
         spec = amend_study(store, study, spec, more=more, enqueue=enqueue)
+        _tell_share(store, study, spec, told)
         return spec, store.load_study(study.name)
     if study is not None:
         spec = go_on_with(store, study, spec)
-        grow(store, study, spec, more, enqueue)
+        if grow(store, study, spec, more, enqueue):
+            _tell_share(store, study, spec, told)
         return spec, study
     if amend:
         raise UsageError(
@@ -86,7 +91,7 @@ def grown(
         pairs: Pairs to add to its verdict.
         amend: Changes of its search space, as for :func:`tempopt.study.amend.with_changes`.
         retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
-        told: Called with a sentence on what is trained again.
+        told: Called with a sentence on what is trained again, or on the share of the verdict that follows.
 
     Raises:
         UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
@@ -115,16 +120,25 @@ def grown(
     changed = with_changes(spec, amend) if amend else spec
     import_schedules(changed)
     if differences(spec, changed):
-        return amend_study(store, study, changed, more=more, texts=amend)
+        changed = amend_study(store, study, changed, more=more, texts=amend)
+        _tell_share(store, study, changed, told)
+        return changed
     grow(store, study, spec, more)
     add_pairs(store, study, spec, pairs)
+    if more or pairs:
+        _tell_share(store, study, spec, told)
     return spec
+
+
+def _tell_share(store: Store, study: StudyRow, spec: StudySpec, told: Callable[[str], None]) -> None:
+    if spec.confirms and (share := next_share(store.tickets(study.id))):
+        told(share)
 
 
 def grow(
     store: Store, study: StudyRow, spec: StudySpec, count: int, enqueue: Sequence[Mapping[str, Any]] = ()
-) -> None:
-    """Add search tickets to a study, those that are wanted in particular among them.
+) -> bool:
+    """Add search tickets to a study, those that are wanted in particular among them; return whether any were.
 
     Raises:
         UsageError: It is a comparison, which has none, or its new verdict could show nothing.
@@ -142,11 +156,11 @@ def grow(
         wanted = [each for each in given if not any(_tries(row, each) for row in rows)]
         tickets = more_tickets(rows, spec, max(count, len(wanted)), wanted)
         if not tickets:
-            return
+            return False
         check_can_show(rows, tickets[0].round, spec)
         # if somebody else adds tickets at the same moment, or the search ends, ours follow from other ones
         if store.add_tickets(study.id, tickets, version=version, resume=True):
-            return
+            return True
 
 
 def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> None:

@@ -184,6 +184,7 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "forks",
         "amendments",
         "ledger",
+        "earlier_verdicts",
         "jobs",
         "agents_at_work",
     ]

@@ -34,7 +34,17 @@ DOCUMENTED: dict[str, Any] = {
     "best": ("number", "value", "params"),
     "verdict": {
         "recommendation": (
-            *("action", "why", "now", "params", "at_inference", "gain", "winner_over_it", "min_gain"),
+            *(
+                "action",
+                "why",
+                "now",
+                "stays_valid",
+                "params",
+                "at_inference",
+                "gain",
+                "winner_over_it",
+                "min_gain",
+            ),
             *("excluded_above", "pairs", "widen", "passed_over"),
         ),
         **dict.fromkeys(ANSWER),
@@ -91,6 +101,7 @@ DOCUMENTED: dict[str, Any] = {
     "forks": None,
     "amendments": None,
     "ledger": None,
+    "earlier_verdicts": None,
 }
 
 

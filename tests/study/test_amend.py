@@ -88,6 +88,7 @@ def test_a_study_goes_on_in_a_wider_space_and_loses_no_trial(toy_folder: None) -
         again = dataclasses.replace(load_study(URL, "toy"), runs=())
     assert again.spec.in_space(0).search.keys() == {"temperature_init", "temperature_final", "schedule"}
     assert verdict_of_round(0) == told
+    assert after.earlier_verdicts == (before.verdict,)
 
 
 def verdict_of_round(of_round: int) -> Any:

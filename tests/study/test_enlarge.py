@@ -12,7 +12,7 @@ from tempopt.errors import SpecError, UsageError
 from tempopt.records.changes import Ended, Outcomes, Wanted
 from tempopt.records.rows import KINDS, NewTicket, StudyRow
 from tempopt.store.store import Store
-from tempopt.study.enlarge import add_pairs, grow, ordered
+from tempopt.study.enlarge import add_pairs, grow, grown, ordered
 from tests.simulated import Simulated
 
 LOGGER = {"class_path": "MLFlowLogger", "init_args": {"tracking_uri": "http://host/"}}
@@ -111,3 +111,27 @@ def test_a_trained_model_gets_more_trials_of_any_number_of_rounds_and_no_pairs(
             add_pairs(store, row, spec, 3)
         grow(store, row, spec, 3)
         assert [t.round for t in store.tickets(row.id) if t.kind == "search"][-3:] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("asked", [{"more": 3}, {"pairs": 3}])
+def test_the_share_of_the_next_verdict_is_told_where_one_was_spent(
+    make_spec: Any, tmp_path: Path, asked: dict[str, int]
+) -> None:
+    study = Simulated(make_spec(trials=4), lambda t: t.seed % 997 / 997)
+    study.search()
+    open_yet = Simulated(make_spec(name="open", trials=4), study.worth)
+    open_yet.search()
+    study.run()
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        told: list[str] = []
+        row, unproved = began(store, study), began(store, open_yet)
+        grown(store, unproved, more=3, told=told.append)
+        grown(store, row, told=told.append)
+        assert told == []
+        grown(store, row, told=told.append, **asked)
+        share = (
+            "The next verdict has 0.5 % of the 5 % that all verdicts of the study share; the first had 4 %."
+        )
+        assert told == [share]
+        ordered(store, study.spec, more=2, told=told.append)
+        assert told == [share, share]

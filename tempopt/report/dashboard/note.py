@@ -85,7 +85,7 @@ def _shown(result: StudyResult) -> tuple[str, Mapping[str, Any]]:
     """Return what the note says how to use, and its parameters: what is recommended, once there is that."""
     if result.evaluated is not None:
         return "What does best on the validation data", result.evaluated.params
-    found = None if result.verdict is None else result.verdict.recommendation
+    found = result.recommendation
     if found is None:
         best = result.best.params if result.best else {}
         return ("The winner, not confirmed", result.winner) if result.winner else ("The best so far", best)

@@ -180,7 +180,7 @@ def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]
 def _title_of_use(result: StudyResult) -> str:
     if result.evaluated is not None:
         return "The model at τ = 1" if result.evaluated.at_one else "How to use it"
-    found = None if result.verdict is None else result.verdict.recommendation
+    found = result.recommendation
     if found is None:
         return "The best so far, not confirmed"
     at_baseline = f"The configuration at {baseline_name(result.spec)}"
