@@ -50,8 +50,8 @@ Action = Literal[
     "widen_range",
 ]
 
-_ALONE = 4
-"""Inference alone, where no gain is shown, is judged at the level divided by this."""
+ALONE_LEVEL = ALPHA / 4
+"""The level at which inference alone is judged where no gain is shown."""
 _PER_PAIR: tuple[Kind, ...] = ("confirm", "init_only")
 _CONSTANTS: tuple[Literal["constant_twin", "constant"], ...] = ("constant_twin", "constant")
 
@@ -226,7 +226,7 @@ def _none_shown(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recomm
     for option in _inference(verdict):
         assert option.gain is not None
         test = option.gain.paired
-        alone = option.gain.significant and test.p_value < ALPHA / _ALONE and test.gain >= min_gain
+        alone = option.gain.significant and test.p_value < ALONE_LEVEL and test.gain >= min_gain
         if alone and option.in_the_way:
             passed_over.append(option.passed_over(option.in_the_way))
         elif alone:

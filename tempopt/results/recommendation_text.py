@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import Tuned
-from tempopt.confirmation.recommendation import PassedOver, Recommendation
+from tempopt.confirmation.recommendation import ALONE_LEVEL, PassedOver, Recommendation
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.results.guard_text import not_kept
 from tempopt.results.rounds import next_share
@@ -181,7 +181,7 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
             f"{text} The gain is shown, but smaller than study.min_gain, {result.spec.study.min_gain}"
             f"{_in_units(result, found)}."
         )
-    text += _passed_over(found, baseline)
+    text += _passed_over(found, baseline) + _not_alone(verdict, found)
     if verdict.at_one:
         return f"{text} The search found nothing better."
     if found.excluded is None:
@@ -198,6 +198,21 @@ def _change_nothing(result: StudyResult, verdict: Verdict, found: Recommendation
     if found.excluded < found.min_gain:
         return f"{text} That is less than study.min_gain, {result.spec.study.min_gain}."
     return text
+
+
+def _not_alone(verdict: Verdict, found: Recommendation) -> str:
+    """Return why another temperature at inference is not recommended that is shown to gain, or nothing."""
+    inference = verdict.inference_only
+    if inference is None or not inference.answer.significant:
+        return ""
+    test = inference.answer.paired
+    if test.gain < max(found.min_gain, 0.0) or test.p_value < ALONE_LEVEL:
+        return ""
+    return (
+        f" Evaluating the same models at {plan_text(inference.plan)} gains {size(test)} "
+        f"({numbers_of_size(test)}); where no gain of the winner is shown, that is recommended only if p is "
+        f"below {ALONE_LEVEL:.4g}."
+    )
 
 
 def _more_pairs(result: StudyResult, found: Recommendation, where: str) -> str:

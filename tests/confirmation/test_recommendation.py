@@ -11,9 +11,9 @@ import pytest
 from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.verdict import Verdict, conclude
 from tempopt.confirmation.widening import at_ends
-from tempopt.records.rows import TicketRow
+from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.results.recommendation_text import widen_command
+from tempopt.results.recommendation_text import recommendation_text, widen_command
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Stage, paired, pairs_to_add
 from tempopt.study.amend import with_changes
@@ -82,7 +82,7 @@ def test_how_much_the_winner_has_to_be_better_by_is_what_is_worth_having(
 
 
 def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_doubt(
-    make_spec: Any, whole_study: list[TicketRow], measure: Any
+    make_spec: Any, whole_study: list[TicketRow], measure: Any, result_of: Any
 ) -> None:
     none = with_gains(whole_study, noisy(0.0))
     sure = {"validate:constant=0.5": 0.03, "test:constant=0.5": 0.03}
@@ -93,6 +93,8 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
     small = conclude(none, measure(none, baseline=sure), make_spec(WIDE, min_gain=0.2))
     assert of(small).action == "change_nothing"
 
+    last: list[Measurement] = []
+
     def with_p(p_of_spread: float) -> tuple[float, Recommendation]:
         measured = measure(none, baseline={"validate:constant=0.5": 0.03})
         draws = iter(noisy(0.03, p_of_spread))
@@ -102,12 +104,16 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
             else m
             for m in measured
         ]
+        last[:] = uncertain
         verdict = conclude(none, uncertain, make_spec(WIDE))
         assert verdict is not None and verdict.inference_only is not None
         return verdict.inference_only.answer.paired.p_value, of(verdict)
 
     p, found_at_p = with_p(0.029)
     assert 0.0125 < p < 0.05 and found_at_p.action == "change_nothing"
+    text = recommendation_text(result_of(make_spec(WIDE), none, last, state="done"))
+    assert "Evaluating the same models at τ = 0.5 gains 0.03" in text
+    assert "is recommended only if p is below 0.0125." in text
     p, found_at_p = with_p(0.019)
     assert p < 0.0125 and found_at_p.action == "inference_only"
 
