@@ -217,22 +217,21 @@ def test_attention_and_a_named_temperature_are_searched_together() -> None:
 
 @pytest.mark.usefixtures("toy_folder")
 @pytest.mark.long
-def test_a_second_temperature_is_added_to_the_search_of_one() -> None:
-    attention = {"temperature_init": {"low": 0.25, "high": 4.0}}
-    spec = named_spec("Attending", space=attention, trials=4)
-    first = search(spec, storage=URL, workers=1)
-    assert first.state == "done"
+def test_attentions_temperature_is_added_to_the_search_of_a_named_one() -> None:
+    spec = named_spec("Attending", trials=4)
+    assert search(spec, storage=URL, workers=1).state == "done"
     old = {t.id: t for t in tickets()}
-    assert not any("contrast.temperature_init" in (t.sampled or {}) for t in old.values())
-    spec["search"] |= SPACE
+    assert not any("temperature_init" in (t.sampled or {}) for t in old.values())
+    spec["search"]["temperature_init"] = {"low": 0.25, "high": 4.0}
     result = search(spec, storage=URL, workers=1, amend=True)
     assert result.state == "done" and result.verdict is not None and result.verdict.round == 1
     new = [t for t in tickets() if t.id not in old]
     (constant,) = [t for t in new if t.kind == "constant"]
-    assert constant.parameters is not None and constant.parameters["contrast.temperature_init"] != 0.5
-    # runs of before count in the new space: their contrast stayed as found
+    levels = {"temperature_init", "contrast.temperature_init"}
+    assert constant.parameters is not None and levels <= constant.parameters.keys()
     trials = [t for t in new if t.kind == "search"]
     assert trials and all(t.sampled and t.sampled.keys() == spec["search"].keys() for t in trials)
+    # runs of before lie in the new space: attention was at 1
     complete = [t for t in old.values() if t.kind == "search" and t.outcome == "complete"]
     assert result.to_json()["amendments"][0]["kept"] == len(complete)
 
