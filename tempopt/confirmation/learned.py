@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import geometric_mean
 
 from tempopt.confirmation.comparisons import Answer, Evidence
 from tempopt.confirmation.inference import share_of
@@ -30,8 +30,8 @@ class Learned:
         winner: What the winner gains over them; None if no pair of both is left.
         share: What they gain over the baseline as a share of what the winner gains over it; None unless the
             total gain is significant.
-        ends: The temperatures at the end of training, by name, attention's by the number of its layer: mean,
-            lowest and highest over the runs.
+        ends: The temperatures at the end of training, by name, attention's by the number of its layer:
+            geometric mean, lowest and highest over the runs.
     """
 
     params: Parameters
@@ -83,10 +83,6 @@ def _ends(evidence: Evidence, measurements: Iterable[Measurement]) -> dict[str, 
             own = last.setdefault(each.name.removeprefix(LEARNED_CURVE), {})
             own[each.ticket_id] = max(own.get(each.ticket_id, (-1, 0.0)), (each.step, each.value))
     return {
-        name: (fmean(v for _, v in ends.values()), *_range([v for _, v in ends.values()]))
-        for name, ends in last.items()
+        name: (geometric_mean(values), min(values), max(values))
+        for name, values in ((name, [v for _, v in ends.values()]) for name, ends in last.items())
     }
-
-
-def _range(values: list[float]) -> tuple[float, float]:
-    return min(values), max(values)

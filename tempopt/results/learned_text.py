@@ -45,7 +45,7 @@ def rate_text(found: Learned) -> str:
 
 
 def ends_text(found: Learned) -> str:
-    """Return where the temperatures ended: ``at the end contrast = 0.134 (0.131 to 0.138)``."""
+    """Return where the temperatures ended, in the geometric mean over the runs, and from which to which."""
     layers = {name: ends for name, ends in found.ends.items() if name.isdecimal()}
     named = {name: ends for name, ends in found.ends.items() if name not in layers}
     told = [_end(name, ends) for name, ends in named.items()]
@@ -53,9 +53,7 @@ def ends_text(found: Learned) -> str:
         told += [_end(f"τ of layer {name}", ends) for name, ends in layers.items()]
     else:
         low, high = (pick(layers, key=lambda name: layers[name][0]) for pick in (min, max))
-        told.append(
-            f"τ from {layers[low][0]:.3g} in layer {low} to {layers[high][0]:.3g} in layer {high} (means)"
-        )
+        told.append(f"τ from {layers[low][0]:.3g} in layer {low} to {layers[high][0]:.3g} in layer {high}")
     return f"at the end of training {', '.join(told) or 'not measured'}"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -76,6 +78,22 @@ def test_tables_have_a_column_for_each_temperature(result: StudyResult) -> None:
             assert isinstance(trial, int)
             for name, found in FOUND.items():
                 assert told[f"{name} at first"] == runs[trial].get(f"{name}.temperature_init", found)
+
+
+def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: StudyResult) -> None:
+    assert result.verdict is not None and result.verdict.learned is not None
+    data = plots.learned_data(result)
+    drawn = {path.name.removeprefix("τ of layer "): path for path in data.paths}
+    assert drawn.keys() == result.verdict.learned.ends.keys()
+    for name, ends in result.verdict.learned.ends.items():
+        values = [
+            run[f"learned/{name}"][-1][1] for run in result.measured.values() if f"learned/{name}" in run
+        ]
+        mean = math.exp(fmean(map(math.log, values)))
+        assert mean != pytest.approx(fmean(values), rel=1e-6)
+        assert ends == pytest.approx((mean, min(values), max(values)))
+        assert (drawn[name].mean[-1], drawn[name].low[-1], drawn[name].high[-1]) == pytest.approx(ends)
+    assert "in the geometric mean" in data.caption() and "geometric mean" in data.table().columns
 
 
 def test_learned_layers_share_the_panel_of_attention(result: StudyResult) -> None:

@@ -84,8 +84,9 @@ class LearnedShown:
         ]
         more = len(self.paths) - len(ends)
         return (
-            f"Solid lines are the temperatures that {self.runs} confirming runs have learned, in the mean; "
-            f"bands go from the lowest run to the highest. Dashed lines are the winner's schedule. "
+            f"Solid lines are the temperatures that {self.runs} confirming runs have learned, in "
+            "the geometric mean; bands go from the lowest run to the highest. Dashed lines are the winner's "
+            "schedule. "
             f"Learned: {', '.join(ends)}{f' and {more} more' if more else ''}."
         )
 
@@ -96,7 +97,7 @@ class LearnedShown:
             for path in self.paths
             for place, step in enumerate(self.steps)
         )
-        columns = ("temperature", "step", "mean", "lowest run", "highest run")
+        columns = ("temperature", "step", "geometric mean", "lowest run", "highest run")
         return Table(columns=columns, rows=tuple(rows[place] for place in evenly(len(rows), _ROWS)))
 
 
