@@ -323,7 +323,7 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
         tried = constants.done + constants.failed
         several = "s" if len(temperatures_of(verdict.constant_params)) > 1 else ""
         constant = set_text(verdict.constant_params)
-        name = f"the best constant temperature{several} of {tried} runs ({constant})"
+        name = f"the best constant temperature{several}, chosen after {tried} runs ({constant})"
         if training_key(verdict.constant_params) == training_key(verdict.params):
             return [f"  {name} is the winner itself."]
         said.append(f"{name}: {_compared(verdict.over_constant)}")

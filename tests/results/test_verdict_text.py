@@ -65,7 +65,9 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     )
     # what is to be widened is said above
     assert winner == "  winner of the search: temperature_init=4"
-    assert "against the best constant temperature of 4 runs (temperature_init=3): +0.0517" in constant
+    assert (
+        "against the best constant temperature, chosen after 4 runs (temperature_init=3): +0.0517" in constant
+    )
     assert constant.endswith(": the winner is a constant.")
     assert "winner's final temperature" in inference and inference.endswith(
         "29 % of the winner's gain (96 % interval 28 to 30 %)."
@@ -265,7 +267,7 @@ def test_a_gain_beside_other_parameters_is_told_against_baseline_and_twin(
     assert lines[3].startswith("  against the best at τ = 1, tuned again after choosing: +0.9")
     assert re.match(r"  against its own other parameters at τ = 1 \(.*lr=0\.\d+\): \+1\.0", lines[4])
     assert lines[4].endswith("the more cautious of the two counts, at each end.")
-    assert re.match(r"  against the best constant temperature of 3 runs \(.*\): \+1\.0", lines[5])
+    assert re.match(r"  against the best constant temperature, chosen after 3 runs \(.*\): \+1\.0", lines[5])
     assert re.match(
         r"  against the winner with constant τ = \d\S* in place of its schedule \(the best on the "
         r"choosing seeds of constants that span it\), all else as in the winner: \+0",
