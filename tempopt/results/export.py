@@ -17,6 +17,7 @@ import yaml
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.results.comparison_text import export_header, exported
 from tempopt.results.evaluation_text import export_lines
+from tempopt.results.export_notes import ATTACH, ROWS, VALUE, comment, constants, has, in_weights
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import headline, round_lines
@@ -45,14 +46,8 @@ _DEPLOYED = "deployed.ckpt"
 _CHECKPOINT = ".ckpt"
 _STATE = "deployed.pt"
 _FOLDER = "deployed"
-_CALLBACK = "tempopt.AttachCallback"
-_VALUE = "tempopt.ValueCallback"
-_ROWS = "tempopt.RowsCallback"
 _LOADING = "tempopt.LoadCallback"
 _PRETRAINED = "tempopt.attention.attach.weights.pretrained_model"
-_IN_WEIGHTS = (
-    "Checkpoints have the temperature in their weights: they load in a process without tempopt, too."
-)
 # It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
 _ARGUMENTS = "tempopt.training.arguments.Arguments"
 
@@ -110,13 +105,14 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     if attaching is not None:
         notes += [
             f"tempopt.AttachCallback sets the temperature, so {does} needs tempopt.",
-            *_saved(attaching),
+            *_saved(attaching, callbacks),
         ]
-    if _has(callbacks, _VALUE):
+    if has(callbacks, VALUE):
         notes.append(f"tempopt.ValueCallback sets a temperature of the module, so {does} needs tempopt.")
-    if _has(callbacks, _ROWS):
+        notes += constants(callbacks)
+    if has(callbacks, ROWS):
         notes.append(f"tempopt.RowsCallback divides outputs by a temperature, so {does} needs tempopt.")
-        notes += [] if attaching is not None else [_IN_WEIGHTS]
+        notes += [] if attaching is not None else [in_weights(callbacks)]
     if wanted.weights is not None:
         notes.append("tempopt.LoadCallback loads the weights. Run it with: validate")
     if (own := _of_attention(wanted.at_inference)) is not None and attaching is None:
@@ -126,7 +122,7 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
             "The Python script (--format python) does that, too.",
         ]
     text: str = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-    return _comment(notes) + text
+    return comment(notes) + text
 
 
 def to_python(result: StudyResult, *, winner: bool = False) -> str:
@@ -168,8 +164,9 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
             parameters = code.name("tempopt.temperature.TemperatureParameters")
             body.append(f"model.use({parameters}.from_mapping({own!r}))")
         body.append(f"trainer.validate({given})")
-    body += _saving(result, wanted, attaching, code, rows=_has(callbacks, _ROWS))
-    return _comment([*wanted.header, *_left_out(result)]) + "\n".join([*code.imports(), "", *body, ""])
+    body += _saving(result, wanted, attaching, code, callbacks)
+    notes = [*wanted.header, *_left_out(result), *constants(callbacks)]
+    return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
 
 
 def _attaching(
@@ -198,7 +195,7 @@ def _callbacks(
     if wanted.weights is not None:
         found.append({"class_path": _LOADING, "init_args": {"path": wanted.weights}})
     if attaching is not None:
-        found.append({"class_path": _CALLBACK, "init_args": dict(attaching)})
+        found.append({"class_path": ATTACH, "init_args": dict(attaching)})
     for name, value in result.spec.temperatures.items():
         schedule = schedule_of(wanted.parameters, name)
         at_inference = groups_of(wanted.at_inference or {}).get(name)
@@ -217,12 +214,8 @@ def _callbacks(
         arguments["validate_at"] = result.spec.study.validate_at
         if at_inference is not None:
             arguments["at_inference"] = at_inference["temperature_init"]
-        found.append({"class_path": _VALUE if value.rows is None else _ROWS, "init_args": arguments})
+        found.append({"class_path": VALUE if value.rows is None else ROWS, "init_args": arguments})
     return found
-
-
-def _has(callbacks: Sequence[Mapping[str, Any]], class_path: str) -> bool:
-    return any(each["class_path"] == class_path for each in callbacks)
 
 
 def _nested_numbers(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,13 +231,12 @@ def _saving(
     wanted: _Wanted,
     attaching: Mapping[str, Any] | None,
     code: _Code,
-    *,
-    rows: bool,
+    callbacks: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     """Return the lines that save what is to be served, as far as there is something new to save."""
     save = f"trainer.save_checkpoint({_DEPLOYED!r}, weights_only=True)"
-    if attaching is None and rows:
-        return [f"# {_IN_WEIGHTS}", save]
+    if attaching is None and has(callbacks, ROWS):
+        return [*comment([in_weights(callbacks)]).splitlines()[:-1], save]
     if attaching is None:
         if result.spec.confirms or result.spec.attach is not None:
             return []
@@ -252,7 +244,7 @@ def _saving(
             "# the temperature is among the arguments of the module, which are in the checkpoint",
             save,
         ]
-    body = [*(f"# {line}" for line in _saved(attaching)), save]
+    body = [*comment(_saved(attaching, callbacks)).splitlines()[:-1], save]
     if result.spec.confirms or wanted.weights is None or _beside(attaching):
         return body
     given = Path(wanted.weights)
@@ -278,14 +270,14 @@ def _beside(attaching: Mapping[str, Any]) -> list[str]:
     return [name for name in ("length_scaling", "normaliser") if evaluated[name] != NEUTRAL[name]]
 
 
-def _saved(attaching: Mapping[str, Any]) -> list[str]:
-    """Return what is to be known of the checkpoints that the callback has written."""
+def _saved(attaching: Mapping[str, Any], callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what is to be known of the checkpoints that the callbacks have written."""
     if beside := _beside(attaching):
         return [
             f"Weights cannot hold {' and '.join(beside)}, so checkpoints have the temperature beside them:",
             "load them with tempopt.load_checkpoint(model, path).",
         ]
-    return [_IN_WEIGHTS]
+    return [in_weights(callbacks)]
 
 
 def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
@@ -307,7 +299,7 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
             parameters=_winner(result), at_inference=None, weights=None, header=_winners_header(result)
         )
     header = [f"What tempopt's study {result.name!r} recommends, as written by tempopt export."]
-    header += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result)}"]
+    header += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result, as_code=False)}"]
     if found.now != "inference_only":
         return _Wanted(
             parameters=effective(found.parameters),
@@ -344,7 +336,11 @@ def _winner(result: StudyResult) -> dict[str, Any]:
 def _winners_header(result: StudyResult) -> list[str]:
     lines = [f"The winner of the search of tempopt's study {result.name!r}, as written by tempopt export."]
     if result.verdict is not None:
-        lines += [headline(result), *round_lines(result), f"{HEAD}{recommendation_text(result)}"]
+        lines += [
+            headline(result),
+            *round_lines(result),
+            f"{HEAD}{recommendation_text(result, as_code=False)}",
+        ]
     else:
         source = "Chosen on fresh seeds" if result.winner is not None else "The best trial of the search"
         gain = f"its gain over {baseline_name(result.spec)}"
@@ -357,10 +353,6 @@ def _left_out(result: StudyResult) -> list[str]:
     if not result.spec.trainer.get("logger"):
         return []
     return ["The study's loggers (trainer.logger) are left out; give the Trainer your own."]
-
-
-def _comment(lines: list[str]) -> str:
-    return "".join(f"# {line}\n" for text in lines for line in text.splitlines()) + "\n"
 
 
 def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -44,38 +44,40 @@ def recommendation_line(result: StudyResult, storage: str = "") -> str | None:
     return f"{HEAD}{recommendation_text(result, storage)}"
 
 
-def recommendation_text(result: StudyResult, storage: str = "") -> str:
+def recommendation_text(result: StudyResult, storage: str = "", *, as_code: bool = True) -> str:
     """Return what to do and why, for a study that has a verdict.
 
     Args:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+        as_code: Whether to name the command that gives it as code.
     """
     verdict = result.verdict
     assert verdict is not None and verdict.recommendation is not None
     found = verdict.recommendation
     where = f"{shlex.quote(result.name)}{storage}"
+    code = f" As code: `tempopt export {where}`." if as_code else ""
     if (stands := result.standing) is not None:
-        return _stays_valid(result, verdict, stands, where)
+        return _stays_valid(result, verdict, stands, where, code)
     if found.action == "widen_range":
-        now = f"Until then: {_now(result, verdict, found, where)}"
+        now = f"Until then: {_now(result, verdict, found, code)}"
         return " ".join(filter(None, (_widen(found, where), next_share(result.runs), now)))
     if found.action == "more_pairs":
         pairs = _more_pairs(result, found, where)
         passed_over = _passed_over(found, baseline_name(result.spec))
         return f"{pairs} Until they are trained, change nothing.{passed_over}"
-    return _now(result, verdict, found, where)
+    return _now(result, verdict, found, code)
 
 
-def _stays_valid(result: StudyResult, verdict: Verdict, stands: Verdict, where: str) -> str:
+def _stays_valid(result: StudyResult, verdict: Verdict, stands: Verdict, where: str, code: str) -> str:
     """Return what to do where an earlier verdict recommends a change, and the latest shows no other."""
     assert stands.recommendation is not None and verdict.recommendation is not None
     found = verdict.recommendation
     before, now = f"verdict {stands.looks}", f"Verdict {verdict.looks}"
     text = (
-        f"what {before} recommends, which stays valid: {_in_short(result.spec, stands.recommendation)}. As "
-        f"code: `tempopt export {where}`. {now} has the smaller share of the error rate and shows no other "
-        "change that is worth making; it takes nothing back."
+        f"what {before} recommends, which stays valid: {_in_short(result.spec, stands.recommendation)}."
+        f"{code} {now} has the smaller share of the error rate and shows no other change that is worth making; "
+        "it takes nothing back."
     )
     if found.action == "more_pairs":
         return f"{text} By {now.lower()} {_more_pairs(result, found, where)}"
@@ -110,12 +112,11 @@ def _how(found: Recommendation) -> str:
     return "at constant temperatures" if len(changed) > 1 else "at a constant temperature"
 
 
-def _now(result: StudyResult, verdict: Verdict, found: Recommendation, where: str) -> str:
+def _now(result: StudyResult, verdict: Verdict, found: Recommendation, code: str) -> str:
     if found.now == "change_nothing":
         return _change_nothing(result, verdict, found)
     told = _inference_only if found.now == "inference_only" else _train
-    text = told(result, verdict, found)
-    return f"{text} As code: `tempopt export {where}`."
+    return f"{told(result, verdict, found)}{code}"
 
 
 def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from tempopt.attention.attach.values import attach_value
 from tempopt.errors import StudyFailed, TempoptError
 from tempopt.records.rows import TicketRow
 from tempopt.results.export import to_python, to_yaml
@@ -453,6 +456,52 @@ def test_the_python_of_divided_outputs_saves_the_model_that_is_deployed(best_of:
         assert each.count("Checkpoints have the temperature in their weights") == 1
         assert "AttachCallback" in each and "RowsCallback" in each
     assert to_python(beside).count("save_checkpoint") == 1
+
+
+def test_checkpoints_are_said_to_hold_what_they_hold_beside_a_number_of_the_module(best_of: Any) -> None:
+    of_gate = {name: each for name, each in ROUTED.items() if "gate" in name}
+    found = of_gate | {"contrast.as_found": 0.5, "contrast.schedule": "constant"}
+    result = routed(
+        best_of,
+        found | {"contrast.temperature_init": 0.25},
+        search={f"{name}.temperature_init": {"low": 0.1, "high": 4.0} for name in ("gate", "contrast")},
+        temperatures={
+            "gate": {"rows": ["experts.*.gate"]},
+            "contrast": {"value": "criterion.scale", "transform": "inverse", "as_found": 0.5},
+        },
+    )
+    for text in (to_yaml(result), to_python(result)):
+        said = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+        assert "they load in a process without tempopt" not in said
+        assert (
+            "Checkpoints have the temperature of the outputs in their weights. A Python number that" in said
+        )
+        assert "a module that is made with criterion.scale = 4, and does not learn it, needs no" in said
+
+
+@pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
+def test_a_constant_is_told_as_the_module_stores_it(best_of: Any, transform: Any) -> None:
+    found = {"contrast.as_found": 0.5, "contrast.schedule": "constant", "contrast.temperature_init": 0.1}
+    search = {"contrast.temperature_init": {"low": 0.02, "high": 1.0}}
+    temperatures = {"contrast": {"value": "criterion.t", "transform": transform, "as_found": 0.5}}
+    text = to_yaml(best_of({"search": search, "temperatures": temperatures}, found))
+    told = re.search(r"made with criterion\.t = (\S+), and does not learn it", text)
+    module = torch.nn.Module()
+    module.criterion = torch.nn.Module()
+    module.criterion.t = float(told[1]) if told else 0.0
+    assert attach_value(module, "criterion.t", {}, transform=transform).temperatures == pytest.approx([0.1])
+    moving = found | {"contrast.schedule": "linear", "contrast.temperature_final": 0.5}
+    assert "stays constant" not in to_yaml(best_of({"search": search, "temperatures": temperatures}, moving))
+
+
+def test_comments_are_of_a_length_that_people_read_and_name_no_command_that_wrote_them(
+    make_spec: Any, whole_study: Any, result_of: Any, measure_baseline: Any
+) -> None:
+    result = result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done")
+    for text in (to_yaml(result), to_python(result), to_yaml(result, winner=True)):
+        comments = [line for line in text.splitlines() if line.startswith("#")]
+        assert "What to do: " in "".join(comments) and "As code" not in text
+        assert max(map(len, comments)) <= 110
 
 
 def test_divided_outputs_are_evaluated_at_another_temperature_if_recommended(
