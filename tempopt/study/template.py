@@ -16,7 +16,7 @@ from tempopt.training.describe import Argument, ModuleInfo, inspect_module
 __all__ = ["Argument", "ModuleInfo", "inspect_module", "render"]
 
 _TEMPLATE = """\
-# Which attention temperature should {short} have been trained with?
+# Which temperature should {short} have been trained with?
 #
 # {blanks}
 #   tempopt check THIS_FILE     looks for mistakes; with --dry-run it trains two steps
@@ -49,8 +49,10 @@ search:
   # layer_ratio: {{low: 0.5, high: 2}}  # ... and how much of it
   # contrast.temperature_init: {{low: 0.02, high: 1}}  # of a named temperature, see temperatures:
 {search}
-# temperatures:  # numbers of the module that are temperatures, each with a name to search it by
-#   contrast: {{value: criterion.temperature}}  # its path; with transform: inverse it is a scale
+# temperatures:  # those that are not attention's, each with a name to search it by
+#   contrast: {{value: criterion.temperature}}  # path of a number; with transform: inverse it is a scale
+#   # or NAME: {{rows: [experts.*.gate]}}, which divides the outputs of these projections; or NAME: {{}}, a
+#   # temperature that a TemperedModule registers by that name
 #   # Usual ranges: 0.02 to 1 for a contrastive loss, 0.02 to 0.1 for the teacher of a self-distillation,
 #   # 1 to 20 for distillation, 0.1 to 2 for Gumbel-softmax, 0.01 to 1 for a classifier on cosines.
 
@@ -81,6 +83,8 @@ _TEMPERED = """\
 _ATTACH = """\
 # The module is not a tempopt.TemperedModule: the temperature of its attention layers is set from outside.
 # tempopt check THIS_FILE --dry-run lists them, and refuses a module without any.
+# For a temperature that is not attention's, take this section and temperature_* and schedule of search: out,
+# and give temperatures:.
 attach:
   layers: auto  # or patterns of the attention layers' names, as in [encoder.layers.*.self_attn]
   # way: attention_interface  # for a model of transformers, where more can be searched

@@ -36,7 +36,7 @@ from tempopt.training.callbacks import seed_generators
 from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_values import NamedValues, section_of
+from tempopt.training.named_values import NamedValues, other_temperatures, section_of
 from tempopt.training.no_effect import refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
@@ -346,7 +346,7 @@ def _require_attention(module: TemperedModule, attended: set[int], space: Collec
         raise SpecError(
             f"search.{searched[0]}: {type(module).__name__} says num_layers=0, so it has no attention whose "
             f"temperature this would be. Take {' and '.join(searched)} out, or say how many layers call "
-            "self.attend."
+            f"self.attend.{other_temperatures(module)}"
         )
     missing = sorted(set(range(module.num_layers)) - attended)
     if missing:

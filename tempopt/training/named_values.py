@@ -9,15 +9,16 @@ from typing import Any, Self
 
 import lightning as L
 
-from tempopt.attention.attach.number_path import Place, find_number
+from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
 from tempopt.attention.attach.rows import RowsAttachment, attach_rows
 from tempopt.attention.attach.values import ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
+from tempopt.training.build import other_way
 from tempopt.training.module import TemperedModule
 from tempopt.training.value_following import FollowNamed, FollowValue
-from tempopt.workers.messages import RunRequest
+from tempopt.workers.messages import Program, RunRequest
 
 # As large as those of the self-test, in ratio to the temperature as found.
 _PERTURBED = (16.0, 1 / 16.0, 1.5)
@@ -149,6 +150,38 @@ def _following(attachment: ValueAttachment | RowsAttachment, validate_at: str) -
     if isinstance(attachment, ValueAttachment):
         return FollowValue(attachment, validate_at=validate_at, as_found=True)
     return FollowNamed(validate_at=validate_at, tempered=attachment)
+
+
+def remedy(refusal: str, way: str, module: L.LightningModule, program: Program) -> str:
+    """Return what a spec can ask for where attention is refused to be attached to; empty if there is nothing.
+
+    Args:
+        refusal: Why it is refused.
+        way: The way of attaching that is refused.
+        module: The module that has no attention, or another one.
+        program: What is trained.
+    """
+    none = "No attention was found" in refusal or "in layers matches" in refusal
+    return other_temperatures(module) if none and not program.values else other_way(refusal, way)
+
+
+def other_temperatures(module: L.LightningModule) -> str:
+    """Return how a spec searches a temperature that is not attention's; empty where a module has none.
+
+    Those of a module are what it registers, and numbers that by their names may be temperatures.
+    """
+    known = module.registered_temperatures if isinstance(module, TemperedModule) else ()
+    if known:
+        return f" To search the temperature that it registers: temperatures: {{{known[0]}: {{}}}}."
+    numbers = likely_numbers(module)
+    if not numbers:
+        return ""
+    more = f" By their names, {', '.join(numbers[1:])} may be temperatures, too." if numbers[1:] else ""
+    scale = " (with transform: inverse or log_inverse if it is a scale)" if "scale" in numbers[0] else ""
+    return (
+        " To search another temperature than attention's, give the path of its number: "
+        f"temperatures: {{contrast: {{value: {numbers[0]}}}}}{scale}.{more}"
+    )
 
 
 def _registered(module: L.LightningModule, name: str) -> str:

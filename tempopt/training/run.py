@@ -22,7 +22,7 @@ from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters, groups_of, not_learning
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
-from tempopt.training.build import build, other_way
+from tempopt.training.build import build
 from tempopt.training.callbacks import (
     LossScaleCallback,
     RunCallback,
@@ -44,7 +44,7 @@ from tempopt.training.learned_callback import learned_of
 from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_values import NamedValues
+from tempopt.training.named_values import NamedValues, remedy
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 from tempopt.training.steps import step_of
 from tempopt.training.trackers import Trackers
@@ -342,7 +342,7 @@ class Run:
         try:
             return attach(self.module, self._temperature, layers=self._layers, way=self._way, example=None)
         except AttachError as error:
-            raise AttachError(f"{error}{other_way(str(error), self._way)}") from error
+            raise AttachError(f"{error}{remedy(str(error), self._way, self.module, program)}") from error
 
     def _bake(self) -> None:
         parameters = self.request.bake

@@ -55,6 +55,28 @@ def refused(request: RunRequest, channel: Any) -> str:
     return str(caught.value)
 
 
+def attaching(request: RunRequest, layers: Any = "auto") -> RunRequest:
+    """Return the request with attention that is attached to, in place of named temperatures."""
+    attach = {"layers": layers, "way": "query_rows"}
+    return dataclasses.replace(request, program=dataclasses.replace(request.program, attach=attach))
+
+
+@pytest.mark.parametrize("layers", ["auto", ["towers.*"]])
+def test_a_module_without_attention_is_told_how_its_other_temperatures_are_searched(
+    asked: Any, listener: Any, layers: Any
+) -> None:
+    message = refused(attaching(asked(CONTRAST), layers), listener())
+    assert "No attention was found in Contrast" in message or "in layers matches no module" in message
+    assert message.endswith(
+        " To search another temperature than attention's, give the path of its number: temperatures: "
+        f"{{contrast: {{value: {OWN}}}}}. By their names, {', '.join(NUMBERS[1:])} may be temperatures, too."
+    )
+    # who searches one already needs no word on it
+    assert "To search another" not in refused(attaching(asked(CONTRAST, OWN), layers), listener())
+    plain = refused(attaching(asked("toy_modules.Pooled", metric="val_loss"), layers), listener())
+    assert "temperatures:" not in plain
+
+
 def not_read(path: str, tau: str) -> str:
     """Return what is said of a number that training does not read."""
     return (

@@ -209,6 +209,9 @@ def test_attention_that_a_module_does_not_have_is_not_searched(named: Named, lis
         "search.temperature_init: Registered says num_layers=0, so it has no attention whose temperature "
         "this would be. Take temperature_init out"
     )
+    assert str(caught.value).endswith(
+        "To search the temperature that it registers: temperatures: {contrast: {}}."
+    )
 
 
 def test_a_callback_in_plain_lightning_moves_it(request_for: Any) -> None:
