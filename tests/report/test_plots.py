@@ -352,8 +352,15 @@ def test_the_pruning_check_claims_no_more_than_it_shows(confirmed: StudyResult) 
     assert data.rungs is None and not data.bracketed
     spared = replace(data, runs=tuple(replace(run, cut=None) for run in data.runs)).caption()
     assert "None of the 8 would have been pruned. That is said of this winner alone" in spared
-    cut = replace(data, runs=tuple(replace(run, cut=run.curve[0]) for run in data.runs)).caption()
-    assert "8 of 8 would have been pruned" in cut and "could have missed this winner" in cut
+    pruned = replace(data, runs=tuple(replace(run, cut=run.curve[0]) for run in data.runs), can_win=True)
+    cut = replace(pruned, pruner="knowledge_gradient").caption()
+    assert "8 of 8 would have been pruned" in cut and "can still become the winner" in cut
+    assert "good ones are pruned, too, once that value is predictable" in cut and "missed" not in cut
+    median = replace(pruned, pruner="median")
+    assert "still become the winner" in median.caption() and "good ones" not in median.caption()
+    # candidates of a sampler of Optuna's are trials that were trained to their end
+    missed = replace(median, can_win=False).caption()
+    assert "could have missed this winner" in missed and "still become the winner" not in missed
     assert not any(word in spared + cut for word in ("wrong", "worth"))
 
 

@@ -30,6 +30,8 @@ _LISTED = 30
 _MOST_RUNS = 120
 _MOST_RUN_POINTS = 1200
 _MOST_RUNGS = 12
+_MODEL = "knowledge_gradient"
+_NO_REASON = "the pruner has had no reason to end one, or none has come that far"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class PruningCheck:
             number.
         rungs: Steps at which the pruner judges by rungs; None: it has no rungs.
         bracketed: Whether the rungs are those of one bracket out of several.
+        can_win: Whether a trial that is pruned can become the winner, by the final value that is predicted.
         runs: The winner's runs in the confirmation, none of which was really pruned.
     """
 
@@ -105,6 +108,7 @@ class PruningCheck:
     bound: Curve
     rungs: tuple[int, ...] | None
     bracketed: bool
+    can_win: bool
     runs: tuple[ConfirmedRun, ...]
 
     def drawn(self) -> tuple[ConfirmedRun, ...]:
@@ -118,10 +122,8 @@ class PruningCheck:
         text += "next trials. "
         text += self._of_bound()
         if cut:
-            text += (
-                f"{len(cut)} of {len(self.runs)} would have been pruned (marked by a cross): on such a seed "
-                "the search could have missed this winner. What a gentler pruner would find is not known."
-            )
+            text += f"{len(cut)} of {len(self.runs)} would have been pruned (marked by a cross)"
+            text += self._of_cut()
         else:
             text += (
                 f"None of the {len(self.runs)} would have been pruned. That is said of this winner alone: "
@@ -129,6 +131,18 @@ class PruningCheck:
             )
         shown = len(self.drawn())
         return f"{text} {shown} of {len(self.runs)} are drawn." if shown < len(self.runs) else text
+
+    def _of_cut(self) -> str:
+        """Return what it means that a run would have been pruned."""
+        if not self.can_win:
+            return (
+                ": on such a seed the search could have missed this winner. What a gentler pruner would find "
+                "is not known."
+            )
+        text = ". A trial that is pruned can still become the winner, by its predicted final value"
+        if self.pruner == _MODEL:
+            text += "; good ones are pruned, too, once that value is predictable"
+        return f"{text}."
 
     def _of_bound(self) -> str:
         """Return how a run is judged, as far as there is something to see of it."""
@@ -164,8 +178,8 @@ def pruned_data(result: StudyResult) -> Pruned:
     search = [run for run in result.runs if run.kind == "search"]
     cut = [run for run in search if run.outcome == "pruned"]
     if not cut:
-        how = "its spec asks for no pruning" if result.spec.study.pruner.name == "none" else "none was so bad"
-        raise NothingToPlot(f"No trial was pruned: {how}, or none has come that far.")
+        how = "its spec asks for no pruning" if result.spec.study.pruner.name == "none" else _NO_REASON
+        raise NothingToPlot(f"No trial was pruned: {how}.")
     shares = [run.steps / run.total_steps for run in cut if run.steps and run.total_steps]
     over = [run for run in search if run.outcome is not None]
     return Pruned(
@@ -226,6 +240,7 @@ def pruning_check_data(result: StudyResult) -> PruningCheck:
         bound=_bound(trials[0], result, arms, rungs),
         rungs=rungs,
         bracketed=isinstance(pruner, HyperbandPruner),
+        can_win=result.spec.study.sampler.name == _MODEL,
         runs=tuple(
             ConfirmedRun(
                 pair=numbered[run.id],
