@@ -96,7 +96,8 @@ class Differences:
         """Return how to read it and what it says."""
         if self.at_one:
             return f"The search has chosen {self.baseline} itself, so winner and baseline are the same runs."
-        told = [self._of_seeds(), self._of_bars(), self._of_parts(), self._of_forbidden(), self._of_share()]
+        told = [self._of_seeds(), self._of_bars(), self._of_others(), self._of_parts(), self._of_forbidden()]
+        told.append(self._of_share())
         return " ".join(each for each in told if each)
 
     def _of_seeds(self) -> str:
@@ -118,6 +119,18 @@ class Differences:
         if others:
             text += f", those of the winner's parts {_percent(max(others))}, from before seeds were added"
         return f"{text}: wholly right of zero is a gain, wholly left of it a loss."
+
+    def _of_others(self) -> str:
+        """Return which comparisons are not the winner's."""
+        names = (INFERENCE, INITIALISATION, learned_against(self.label))
+        found = [name for name in names if any(each.name == name for each in self.others)]
+        if not found:
+            return ""
+        *before, last = [f'"{name}"' for name in found]
+        return (
+            f"{' and '.join([', '.join(before), last] if before else [last])} "
+            f"{'are' if before else 'is'} without the winner: that minus {self.baseline}."
+        )
 
     def _of_parts(self) -> str:
         if not any(each.name.startswith(WITHOUT) for each in self.others):
@@ -165,7 +178,6 @@ AGAINST_CONSTANT = "against constants"
 DIFFERENCE = "winner over inference only"
 INFERENCE = "inference only"
 INITIALISATION = "initialisation only"
-LEARNED = "learned temperatures"
 WITHOUT = "without "
 SIMPLEST = "over the simplest plan"
 _COLOURS = {AGAINST_CONSTANT: CONSTANT, INFERENCE: BASELINE, DIFFERENCE: WINNER}
@@ -184,6 +196,11 @@ def against_tuned(label: str) -> str:
 def against_twin(label: str) -> str:
     """Return what the winner's gain over its twin is called."""
     return f"{_TWIN} at {label}"
+
+
+def learned_against(label: str) -> str:
+    """Return what the gain of learned temperatures over the baseline is called."""
+    return f"learned, against {label}"
 
 
 def differences_data(result: StudyResult) -> Differences:
@@ -242,7 +259,7 @@ def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, Answer]]:
     if initialisation is not None:
         yield INITIALISATION, initialisation.answer
     if verdict.learned is not None:
-        yield LEARNED, verdict.learned.answer
+        yield learned_against(label), verdict.learned.answer
     for part in verdict.parts:
         yield f"{WITHOUT}{part_text(part.name, spec).removeprefix('the ')}", part.answer
     if verdict.simplest is not None:
@@ -256,7 +273,7 @@ def _others(verdict: Verdict, spec: StudySpec) -> tuple[Comparison, ...]:
     if verdict.init_only is not None:
         shares[INITIALISATION] = verdict.init_only.share
     if verdict.learned is not None:
-        shares[LEARNED] = verdict.learned.share
+        shares[learned_against(baseline_label(spec))] = verdict.learned.share
     return tuple(_comparison(name, answer, shares.get(name)) for name, answer in _answers(verdict, spec))
 
 
