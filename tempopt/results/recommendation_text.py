@@ -108,8 +108,12 @@ def _in_short(spec: StudySpec, found: Recommendation) -> str:
 def _how(found: Recommendation) -> str:
     if found.now != "train_at_constant":
         return "with a schedule"
-    changed = {part.rpartition(".")[0] for part in active_groups(found.parameters)}
-    return "at constant temperatures" if len(changed) > 1 else "at a constant temperature"
+    return "at constant temperatures" if len(_changed(found)) > 1 else "at a constant temperature"
+
+
+def _changed(found: Recommendation) -> set[str]:
+    """Return the temperatures that a recommendation changes in training; attention's is the empty text."""
+    return {part.rpartition(".")[0] for part in active_groups(found.parameters)}
 
 
 def _now(result: StudyResult, verdict: Verdict, found: Recommendation, code: str) -> str:
@@ -130,7 +134,9 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
             f"{size(tuned.answer.paired)} ({numbers_of_size(tuned.answer.paired)})"
         )
     text = f"train {_how(found)}: {temperature_text(found.parameters)}."
-    if result.spec.evaluated:
+    # attention's is read by every evaluation, whatever of it is changed
+    read = _changed(found).intersection(result.spec.evaluated) if result.spec.temperatures else {""}
+    if read or found.plan is not None:
         text += f" Evaluate {where}."
     if found.parameters == verdict.params:
         simpler = _passed_over(found, baseline) or " Nothing simpler is shown to do as well."
@@ -253,9 +259,10 @@ def widen_command(where: str, widen: tuple[Widening, ...]) -> str:
 
 
 def _range(each: Widening) -> str:
-    end = "lower" if each.to_low < each.low else "upper"
+    down = each.to_low < each.low
+    to, end = (f"down to {each.to_low:g}", "lower") if down else (f"up to {each.to_high:g}", "upper")
     return (
-        f"the range of {each.name} from {each.low:g} - {each.high:g} to {each.to_low:g} - {each.to_high:g} "
+        f"the range of {each.name}, now {each.low:g} to {each.high:g}, {to} "
         f"({each.value:.4g} is at its {end} end)"
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluated import Evaluated
+from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import InferenceOnly, Tuned
 from tempopt.confirmation.learned import Learned
 from tempopt.confirmation.recommendation import PassedOver, Recommendation
@@ -141,7 +142,16 @@ def _inference_json(found: InferenceOnly) -> dict[str, Any]:
 
 
 def _tuned_json(tuned: Tuned) -> dict[str, Any]:
-    return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": tuned.curve}
+    curve = dict(sorted(tuned.curve.items(), key=lambda each: _place(each[0])))
+    return {"plan": tuned.plan, **_answer_json(tuned.answer), "curve": curve}
+
+
+def _place(plan: str) -> tuple[bool, str, str, float]:
+    """Return where a plan of inference stands among others: constants by number, then what is none."""
+    constant = ConstantPlan.of(plan)
+    if constant is None:
+        return True, plan, "", 0.0
+    return False, constant.temperature, constant.length_scaling, constant.tau
 
 
 def _simplest_json(found: Simplest) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def check(
             did = "The trained model was loaded and evaluated on one batch"
         lines += [
             f"{did}, on {started.device} at {started.precision} precision.",
-            f"Tempered layers: {', '.join(started.layers) or _NO_LAYERS}.",
+            f"Temperatures act at: {', '.join(started.layers) or _NO_LAYERS}.",
             f"A run takes {started.total_steps} steps."
             if spec.confirms
             else "Nothing is trained: a run is one evaluation.",

@@ -18,19 +18,19 @@ from tempopt.results.study_result import StudyResult
 from tests.report.made_study import World, make
 
 FOUND = {"contrast": 0.5, "head": 2.0}
+SEARCH: dict[str, Any] = {}
+for name, found in FOUND.items():
+    ends = {"low": found / 10, "high": found * 2}
+    SEARCH |= {f"{name}.temperature_init": ends, f"{name}.temperature_final": ends}
+    SEARCH[f"{name}.schedule"] = ["constant", "linear"]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["named", "beside attention"])
 def result(request: pytest.FixtureRequest) -> StudyResult:
     """A study of two named temperatures that is over."""
-    search: dict[str, Any] = {}
-    for name, found in FOUND.items():
-        ends = {"low": found / 10, "high": found * 2}
-        search |= {f"{name}.temperature_init": ends, f"{name}.temperature_final": ends}
-        search[f"{name}.schedule"] = ["constant", "linear"]
     temperatures = {name: {"value": f"{name}.tau", "as_found": found} for name, found in FOUND.items()}
     layers = 3 if request.param else 0
-    world = World(search=search, temperatures=temperatures, attends=request.param, layers=layers)
+    world = World(search=SEARCH, temperatures=temperatures, attends=request.param, layers=layers)
     return make(world).result()
 
 
@@ -94,6 +94,19 @@ def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: Stu
         assert ends == pytest.approx((mean, min(values), max(values)))
         assert (drawn[name].mean[-1], drawn[name].low[-1], drawn[name].high[-1]) == pytest.approx(ends)
     assert "in the geometric mean" in data.caption() and "geometric mean" in data.table().columns
+
+
+def test_a_temperature_without_a_searched_end_has_no_panel_of_first_and_last() -> None:
+    level = {"low": 0.2, "high": 4.0}
+    search = {name: domain for name, domain in SEARCH.items() if name.startswith("contrast.")}
+    both = {name: {"value": f"{name}.tau", "as_found": found} for name, found in FOUND.items()}
+    world = World(search={"head.temperature_init": level} | search, temperatures=both, attends=False)
+    data = plots.landscape_data(make(world).result())
+    assert (data.shown.name, data.others) == ("contrast", ())
+    assert data.caption().startswith("The temperature contrast. Each circle is a trial")
+    # where none changes the diagonal is all that there is to see
+    alone = World(search={"head.temperature_init": level}, temperatures={"head": both["head"]}, attends=False)
+    assert plots.landscape_data(make(alone).result()).shown.name == "head"
 
 
 def test_learned_layers_share_the_panel_of_attention(result: StudyResult) -> None:

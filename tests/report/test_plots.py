@@ -18,6 +18,7 @@ from tempopt.report import plots
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
 from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import duration
 from tempopt.temperature import TemperatureParameters
 from tests.report.made_study import World, make, runs_of
 
@@ -367,6 +368,8 @@ def test_the_pruning_check_claims_no_more_than_it_shows(confirmed: StudyResult) 
 def test_cost_is_added_up_by_machine(confirmed: StudyResult) -> None:
     data = plots.cost_data(confirmed)
     assert {each.name for each in data.machines} == {"node-a", "node-b", "laptop"}
+    total = duration(sum(each.total for each in data.machines))
+    assert data.caption().startswith(f"{total} of training on 3 machines")
     assert sum(each.total for each in data.machines) == pytest.approx(confirmed.cost.train_seconds)
     for each in data.machines:
         own = [run for run in confirmed.runs if run.machine == each.name]

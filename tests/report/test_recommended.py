@@ -82,14 +82,14 @@ def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carried:
                      enqueue=[{"temperature_init": 0.7}], **FAST)  # fmt: skip
     answer, todo, (amend, export) = shown(result)
     assert answer == "Gain shown"
-    assert todo.startswith("Widen the range of temperature_init from 0.7 - 1.5 to ")
+    assert todo.startswith("Widen the range of temperature_init, now 0.7 to 1.5, down to ")
     assert "Until then: train at a constant temperature: τ = 0.7" in todo
     asked = typed(amend)
     assert (asked.command, asked.name, typed(export).command) == ("resume", result.name, "export")
     wider = with_changes(result.spec, asked.amend)
     domain = wider.search["temperature_init"]
     assert isinstance(domain, Range) and domain.low < 0.7 and (domain.high, domain.log) == (1.5, True)
-    assert f"to {domain.low:g} - 1.5 " in todo
+    assert f", now 0.7 to 1.5, down to {domain.low:g} (" in todo
     # without --trials the study searches the wider range, too
     assert any(each.kind == "search" for each in Plan(result.runs, result.spec, wider, 0).tickets)
     (line,) = [each for each in verdict_lines(result) if "the best constant temperature" in each]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tempopt.forecast.words import gain_text
 from tempopt.records.rows import TicketRow
 from tempopt.report.headline import terms
 from tempopt.results.export import to_yaml
+from tempopt.results.recommendation_text import recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.results.wording import baseline_label, baseline_name, baseline_values, set_text
@@ -151,3 +153,22 @@ def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec
     found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
     parameters = {**found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
     assert [each.name for each in at_ends(parameters, spec)] == ["contrast.temperature_init"]
+
+
+def test_a_temperature_of_evaluation_is_told_where_what_changes_is_read_there(
+    make_spec: Any, result_of: Any
+) -> None:
+    told = []
+    for reads in ("head", "contrast"):
+        sections = named("contrast", "head", schedule="constant")
+        for name in ("contrast", "head"):
+            del sections["search"][f"{name}.temperature_final"]
+            sections["temperatures"][name]["evaluated"] = name == reads
+        result = studied(make_spec, result_of, sections)
+        assert result.verdict is not None and result.verdict.recommendation is not None
+        # of the winner only contrast is kept
+        as_found = {"head.temperature_init": result.spec.temperatures["head"].as_found}
+        kept = {**result.verdict.recommendation.parameters, **as_found}
+        now = replace(result.verdict.recommendation, now="train_at_constant", parameters=kept, plan=None)
+        told.append(recommendation_text(replace(result, verdict=replace(result.verdict, recommendation=now))))
+    assert "Evaluate at" not in told[0] and "Evaluate at the same temperature." in told[1]

@@ -209,6 +209,9 @@ def test_a_finished_study_has_all_four_answers(
     assert verdict["inference_only"]["share"]["ratio"] == pytest.approx(0.03 / 0.1035)
     assert verdict["inference_only"]["winner"]["plan"] == "as trained"
     assert verdict["inference_only"]["difference"]["gain"] == pytest.approx(0.1035 - 0.03)
+    levels = [float(each.removeprefix("constant=")) for each in list(verdict["inference_only"]["curve"])[:-2]]
+    assert levels == sorted(levels) and min(levels) < 1 and max(levels) > 10
+    assert list(verdict["inference_only"]["curve"])[-2:] == ["as trained", "winner"]
     assert verdict["init_only"]["share"]["ratio"] == pytest.approx(0.2)
     assert (verdict["alpha"], verdict["confidence"], verdict["interacts"]) == (0.04, 0.96, False)
     assert verdict["baseline_params"] == verdict["twin_params"] == {"temperature_init": 1.0}

@@ -57,7 +57,7 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     )
     assert "96 % interval 0.1013 to 0.1057" in first and "p = 9.5e-13" in first
     assert "8 fresh seeds, measured on the test data, paired t-test" in first
-    assert todo.startswith("  What to do: widen the range of temperature_init from 0.25 - 4 to ")
+    assert todo.startswith("  What to do: widen the range of temperature_init, now 0.25 to 4, up to ")
     assert todo.endswith(
         "Until then: train at a constant temperature: τ = 4. Evaluate at the same temperature. That "
         "is the winner of the search. Nothing simpler is shown to do as well. As code: `tempopt export "

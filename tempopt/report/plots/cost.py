@@ -20,10 +20,10 @@ from tempopt.report.plots.style import (
     WINNER,
     figure,
     label_bars,
-    number,
     plain,
 )
 from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import duration
 
 _COLOURS: Mapping[Kind, str] = {
     "baseline": BASELINE,
@@ -67,9 +67,9 @@ class CostShown:
         """Return how to read it and what it says."""
         total = sum(machine.total for machine in self.machines)
         count = "one machine" if len(self.machines) == 1 else f"{len(self.machines)} machines"
-        text = f"{number(total / 3600)} hours of training on {count}"
+        text = f"{duration(total)} of training on {count}"
         if self.gpu_seconds is not None:
-            text += f", {number(self.gpu_seconds / 3600)} GPU-hours, a share of a GPU counting as that share"
+            text += f", {duration(self.gpu_seconds)} of GPUs, a share of a GPU counting as that share"
         text += ". A run that was tried on several machines counts for the last."
         return text
 

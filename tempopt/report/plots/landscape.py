@@ -56,7 +56,7 @@ class Landscape:
             if they are fewer than five.
         out_of: Number of complete search trials; more than are drawn where that is many.
         shown: Which temperature this is.
-        others: The same of the other temperatures of the study that vary.
+        others: The same of the other temperatures of the study that change over training.
     """
 
     metric: str
@@ -104,18 +104,21 @@ def landscape_data(result: StudyResult) -> Landscape:
     Raises:
         NothingToPlot: No trial is complete, or all have the same temperatures.
     """
-    every = [(shown, _points(result, "search", shown)) for shown in all_shown(result)]
+    every = [(each, _points(result, "search", each)) for each in all_shown(result)]
     if not every[0][1]:
         raise NothingToPlot("No search trial is complete, so there is nothing to map.")
     varied = [
-        (shown, points)
-        for shown, points in every
+        (each, points)
+        for each, points in every
         if len({(first, last) for _, first, last, _, _ in points}) > 1 or len(points) == 1
     ]
     if not varied:
         raise NothingToPlot("All trials have the same first and last temperature: they are not searched.")
-    others = tuple(_landscape(result, shown, points) for shown, points in varied[1:])
-    return _landscape(result, *varied[0], others)
+    # of one that never changes there is nothing to see but the diagonal
+    moving = [each for each in varied if any(first != last for _, first, last, _, _ in each[1])]
+    shown = moving or varied
+    others = tuple(_landscape(result, *each) for each in shown[1:])
+    return _landscape(result, *shown[0], others)
 
 
 def _landscape(
