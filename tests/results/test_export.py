@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
-from tempopt.attention.attach.values import attach_value
 from tempopt.errors import StudyFailed, TempoptError
 from tempopt.records.rows import TicketRow
 from tempopt.results.export import to_python, to_yaml
@@ -477,31 +474,6 @@ def test_checkpoints_are_said_to_hold_what_they_hold_beside_a_number_of_the_modu
             "Checkpoints have the temperature of the outputs in their weights. A Python number that" in said
         )
         assert "a module that is made with criterion.scale = 4, and does not learn it, needs no" in said
-
-
-@pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
-def test_a_constant_is_told_as_the_module_stores_it(best_of: Any, transform: Any) -> None:
-    found = {"contrast.as_found": 0.5, "contrast.schedule": "constant", "contrast.temperature_init": 0.1}
-    search = {"contrast.temperature_init": {"low": 0.02, "high": 1.0}}
-    temperatures = {"contrast": {"value": "criterion.t", "transform": transform, "as_found": 0.5}}
-    text = to_yaml(best_of({"search": search, "temperatures": temperatures}, found))
-    told = re.search(r"made with criterion\.t = (\S+), and does not learn it", text)
-    module = torch.nn.Module()
-    module.criterion = torch.nn.Module()
-    module.criterion.t = float(told[1]) if told else 0.0
-    assert attach_value(module, "criterion.t", {}, transform=transform).temperatures == pytest.approx([0.1])
-    moving = found | {"contrast.schedule": "linear", "contrast.temperature_final": 0.5}
-    assert "stays constant" not in to_yaml(best_of({"search": search, "temperatures": temperatures}, moving))
-
-
-def test_comments_are_of_a_length_that_people_read_and_name_no_command_that_wrote_them(
-    make_spec: Any, whole_study: Any, result_of: Any, measure_baseline: Any
-) -> None:
-    result = result_of(make_spec(), whole_study, measure_baseline(whole_study), state="done")
-    for text in (to_yaml(result), to_python(result), to_yaml(result, winner=True)):
-        comments = [line for line in text.splitlines() if line.startswith("#")]
-        assert "What to do: " in "".join(comments) and "As code" not in text
-        assert max(map(len, comments)) <= 110
 
 
 def test_divided_outputs_are_evaluated_at_another_temperature_if_recommended(
