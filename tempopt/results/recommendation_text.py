@@ -76,8 +76,8 @@ def _stays_valid(result: StudyResult, verdict: Verdict, stands: Verdict, where: 
     before, now = f"verdict {stands.looks}", f"Verdict {verdict.looks}"
     text = (
         f"what {before} recommends, which stays valid: {_in_short(result.spec, stands.recommendation)}."
-        f"{code} {now} has the smaller share of the error rate and shows no other change that is worth making; "
-        "it takes nothing back."
+        f"{code} {now} has the smaller share of the error rate and shows no other change that is worth "
+        "making; it takes nothing back."
     )
     if found.action == "more_pairs":
         return f"{text} By {now.lower()} {_more_pairs(result, found, where)}"
