@@ -209,10 +209,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         finished = dataclasses.replace(finished, not_learned=_not_learned(eager, found, ranks))
         stages.over("learned the temperatures for two steps")
     if mode is not None:
-        with _compilable(mode):
-            compiled = Run(request, _Unheard(), ranks, **_SHORT)
-            compiled.fit()
-        compiled.detach()
+        _compile(request, ranks)
         stages.over("compiled the steps")
     return finished
 
@@ -278,6 +275,14 @@ def _compilable(mode: str | None) -> Iterator[None]:
             f"{type(error).__name__}: {reason}. Take study.compile out, or have what cannot be compiled left "
             "out by torch.compiler.disable."
         ) from error
+
+
+def _compile(request: RunRequest, ranks: Ranks) -> None:
+    """Train two compiled steps; SpecError if they cannot be compiled."""
+    with _compilable(request.program.compile):
+        run = Run(request, _Unheard(), ranks, **_SHORT)
+        run.fit()
+    run.detach()
 
 
 def _not_learned(request: RunRequest, found: Mapping[str, float], ranks: Ranks) -> str | None:
