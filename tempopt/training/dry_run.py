@@ -166,7 +166,6 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     found = check(request).found
     stages.over("checked classes and arguments")
     baked, request = request, dataclasses.replace(request, bake=None)
-    mode = request.program.compile
     if request.program.weights is not None:
         return _evaluated(request, channel, ranks, stages)
     # what is looked into is no function that could be compiled
@@ -179,12 +178,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         run.fit()
     stages.over("trained two steps and validated")
     _refuse_copies(run.module, own)
-    _require_stable(run)
-    if not run.logged:
-        raise SpecError(
-            "The validation never ran. Give the data module a val_dataloader and the module a "
-            f'validation_step that logs "{request.program.metric}".'
-        )
+    _require_trained(run)
     read = _self_test(run, attended, stages, bakes=baked.bake is not None)
     with keys_counted() as evaluated:
         for evaluation in request.evaluations:
@@ -208,7 +202,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     if request.learns:
         finished = dataclasses.replace(finished, not_learned=_not_learned(eager, found, ranks))
         stages.over("learned the temperatures for two steps")
-    if mode is not None:
+    if request.program.compile is not None:
         _compile(request, ranks)
         stages.over("compiled the steps")
     return finished
@@ -336,12 +330,17 @@ def _refuse_copies(module: L.LightningModule, own: Collection[Factors]) -> None:
             )
 
 
-def _require_stable(run: Run) -> None:
+def _require_trained(run: Run) -> None:
     if run.diverged_at is not None:
         raise SpecError(
             f"The training diverged in the dry run: by step {run.diverged_at} the loss or "
             f'"{run.request.program.metric}" was NaN or infinite, with {run.request.parameters}. '
             "Look at the data and at the ranges that are searched, the learning rate's first."
+        )
+    if not run.logged:
+        raise SpecError(
+            "The validation never ran. Give the data module a val_dataloader and the module a "
+            f'validation_step that logs "{run.request.program.metric}".'
         )
 
 
