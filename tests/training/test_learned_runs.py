@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from tempopt.training.run import Run
 from tempopt.workers.messages import Evaluation, Kept, RunRequest, Started
 from tempopt.workers.process import WorkerProcess
 from tests.training.test_compile import _compiler, graphs, traced
-from tests.training.test_ranks import carry_out, finished, make, pair, results
+from tests.training.test_ranks import carry_out, finished, make, pair, recorded, results
 
 # fixtures are found by their names
 __all__ = ["_compiler", "make", "pair", "traced"]
@@ -157,16 +156,6 @@ def test_machine_code_learns_what_the_steps_as_they_are_written_learn(learns: Le
     )
     for name, curve in compiled.curves.items():
         assert [tau for _, tau in curve] == pytest.approx([tau for _, tau in plain.curves[name]], rel=1e-3)
-
-
-def recorded(folder: Path, ranks: int) -> list[list[dict[str, Any]]]:
-    """Return what each rank has written down, and forget it."""
-    found = []
-    for rank in range(ranks):
-        path = folder / f"{rank}.jsonl"
-        found.append([json.loads(line) for line in path.read_text().splitlines()])
-        path.unlink()
-    return found
 
 
 def without_items(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
