@@ -186,6 +186,7 @@ def _joiner(tmp_path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_workers")
 def test_an_agent_that_was_frozen_past_its_lease_throws_its_run_away_and_goes_on(
     undisturbed_fake: Ended, tmp_path: Path
@@ -204,6 +205,7 @@ def test_an_agent_that_was_frozen_past_its_lease_throws_its_run_away_and_goes_on
     assert states == {True}
 
 
+@pytest.mark.long
 def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed: Ended) -> None:
     watcher = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGSTOP))
     search(toy_spec(lease=2), storage=URL, workers=1, observer=watcher)

@@ -84,6 +84,7 @@ def own_spec(package: str, **study: Any) -> dict[str, Any]:
     return toy_spec(space=space, **{**SMALL, "trials": 4, **study})
 
 
+@pytest.mark.long
 def test_a_schedule_of_a_temporary_package_is_searched_and_its_winner_exported(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

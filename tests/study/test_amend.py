@@ -231,6 +231,7 @@ resume('toy', storage={URL!r}, workers=2, amend=[{WIDER!r}, {LR!r}])
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_workers")
 def test_killed_after_an_amendment_it_ends_with_the_same_tickets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

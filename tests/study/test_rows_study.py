@@ -33,6 +33,9 @@ PLACES = {"gate": "mixed.gate", "head": "head"}
 STEPS = 60
 
 
+pytestmark = pytest.mark.long
+
+
 def rows_spec(**study: Any) -> dict[str, Any]:
     """Return the spec of a small study of digits: temperatures of a router and of the classifier."""
     space: dict[str, Any] = {}
@@ -244,7 +247,6 @@ def mixtral_spec() -> dict[str, Any]:
     return spec
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("toy_folder")
 def test_a_mixtral_is_searched_with_attention_and_its_checkpoint_has_both_in_its_weights(
     monkeypatch: pytest.MonkeyPatch,

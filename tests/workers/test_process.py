@@ -273,6 +273,7 @@ def test_workers_die_with_their_parent_and_new_ones_are_forked_from_a_new_one(
     results(carry_out(start(), request_for()))
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_killed_when_its_agent_is_gone(
     request_for: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
