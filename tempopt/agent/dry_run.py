@@ -157,7 +157,7 @@ def _tried(
             evaluations=measured,
             bake={n: v for n, v in parameters.items() if n in TEMPERATURE_PARAMETERS} if bakes else None,
             task=task,
-            learns=task == "rehearse" and spec.learns,
+            learns=spec.study.learned if task == "rehearse" and spec.learns else False,
             space=space,
         )
     )

@@ -164,4 +164,5 @@ def constant_candidates(spec: StudySpec, found: Parameters) -> list[Parameters]:
 
 def learned_candidates(spec: StudySpec, baseline: Parameters) -> list[Parameters]:
     """Return the baseline with its temperatures learned, at each learning rate; none if none is wanted."""
-    return [learning(baseline, lr_ratio) for lr_ratio in LR_RATIOS] if spec.learns else []
+    of = spec.study.learned
+    return [learning(baseline, lr_ratio, of=of) for lr_ratio in LR_RATIOS] if spec.learns else []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.learned import Learned
 from tempopt.confirmation.verdict import Verdict
 from tempopt.results.wording import baseline_name, numbers, share_text, signed
+from tempopt.temperature import PER_HEAD
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -41,20 +42,30 @@ def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
 def rate_text(found: Learned) -> str:
     """Return how fast the temperatures were learned."""
     times = "the" if found.lr_ratio == 1 else f"{found.lr_ratio:.4g} times the"
-    return f"with {times} learning rate of the weights"
+    each = "one for each head, " if found.params.get(PER_HEAD) else ""
+    return f"{each}with {times} learning rate of the weights"
 
 
 def ends_text(found: Learned) -> str:
     """Return where the temperatures ended, in the geometric mean over the runs, and from which to which."""
-    layers = {name: ends for name, ends in found.ends.items() if name.isdecimal()}
-    named = {name: ends for name, ends in found.ends.items() if name not in layers}
+    places = {name: ends for name, ends in found.ends.items() if place_of(name)}
+    named = {name: ends for name, ends in found.ends.items() if name not in places}
     told = [_end(name, ends) for name, ends in named.items()]
-    if len(layers) <= _NAMED:
-        told += [_end(f"τ of layer {name}", ends) for name, ends in layers.items()]
+    if len(places) <= _NAMED:
+        told += [_end(f"τ of {place_of(name)}", ends) for name, ends in places.items()]
     else:
-        low, high = (pick(layers, key=lambda name: layers[name][0]) for pick in (min, max))
-        told.append(f"τ from {layers[low][0]:.3g} in layer {low} to {layers[high][0]:.3g} in layer {high}")
+        low, high = (pick(places, key=lambda name: places[name][0]) for pick in (min, max))
+        ends = (f"{places[name][0]:.3g} in {place_of(name)}" for name in (low, high))
+        told.append(f"τ from {' to '.join(ends)}")
     return f"at the end of training {', '.join(told) or 'not measured'}"
+
+
+def place_of(name: str) -> str:
+    """Return where in attention a learned temperature is, from its name; empty for one that is not there."""
+    layer, _, head = name.partition(".")
+    if not layer.isdecimal():
+        return ""
+    return f"layer {layer}, head {head}" if head else f"layer {layer}"
 
 
 def _end(name: str, ends: tuple[float, float, float]) -> str:

@@ -29,6 +29,7 @@ from tempopt.spec.yaml_source import FaultsError
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import spent
 from tempopt.statistics.paired_tests import Direction, Test, least_pairs
+from tempopt.temperature.learned import Learns
 from tempopt.workers.messages import guard_name
 
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
@@ -231,7 +232,8 @@ class StudySection(Section):
             run is tried again whose own code finds no disk space.
         checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
         init_only: Whether the winner's first temperature is baked into initial weights and trained, too.
-        learned: Whether runs with learned temperatures are confirmed beside the winner, too.
+        learned: Whether runs with learned temperatures are confirmed beside the winner, too; ``per_head``:
+            those in which each head of attention has a temperature of its own, and not each layer.
         not_learned: Why the temperatures of the module cannot be learned, as its dry run has found; such a
             study has no runs of that kind.
         metric_reads_temperature: Whether the metric may change with the number of a named temperature alone,
@@ -316,7 +318,7 @@ class StudySection(Section):
     ] = None
     compile: str | None = None
     init_only: Annotated[bool, Field(description="true or false")] = True
-    learned: Annotated[bool, Field(description="true or false")] = True
+    learned: Annotated[Learns, Field(description="true, false or per_head")] = True
     not_learned: Annotated[str | None, Field(description="a text, or null")] = None
     metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False
 

@@ -188,7 +188,7 @@ class StudySpec(Section):
     @property
     def learns(self) -> bool:
         """Whether runs with learned temperatures are confirmed beside the winner."""
-        return self.study.learned and not self.study.not_learned and self.confirms and self.compare is None
+        return bool(self.study.learned) and not self.study.not_learned and self.confirms and not self.compare
 
     @property
     def evaluated(self) -> list[str]:

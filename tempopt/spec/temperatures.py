@@ -155,7 +155,17 @@ def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
         lines += _taken(name, each, before)
         before[name] = each
-    return lines
+    return lines + _headless(spec)
+
+
+def _headless(spec: StudySpec) -> list[tuple[str, str]]:
+    if spec.study.learned != "per_head" or spec.attends:
+        return []
+    message = (
+        "given per_head, which is about heads of attention, but no temperature of attention is searched. "
+        "Give true: each of the temperatures is then learned."
+    )
+    return [("study.learned", message)]
 
 
 def _taken(

@@ -33,7 +33,7 @@ from tempopt.temperature.layers import (
     ULayers,
     UniformLayers,
 )
-from tempopt.temperature.learned import LEARNED, LR_RATIOS, learning, not_learning
+from tempopt.temperature.learned import LEARNED, LR_RATIOS, PER_HEAD, Learns, learning, not_learning
 from tempopt.temperature.length import (
     LENGTH_SCALINGS,
     ClippedLogNScaling,
@@ -107,6 +107,7 @@ __all__ = [
     "NEUTRAL",
     "NORMALISATION",
     "NORMALISERS",
+    "PER_HEAD",
     "PLAN_PARAMETERS",
     "SCHEDULES",
     "TEMPERATURE_PARAMETERS",
@@ -124,6 +125,7 @@ __all__ = [
     "InverseLinear",
     "InverseSqrt",
     "LayerPattern",
+    "Learns",
     "LengthScaling",
     "Linear",
     "LinearLayers",

@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.precision import MixedPrecision
 
+from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe
 from tempopt.errors import SpecError, unknown
 from tempopt.seeds import derive
@@ -66,6 +67,13 @@ class Tempered(Protocol):
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
         """Return a context in which queries and keys are shown to an observer."""
+
+
+class TemperedAttention(Tempered, Protocol):
+    """What tempers attention, whose heads can have temperatures of their own."""
+
+    def learn_heads(self) -> HeadTemperatures:
+        """Give each head a temperature of its own, from that of its layer, and return them."""
 
 
 class TemperatureCallback(L.Callback):

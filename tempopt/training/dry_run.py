@@ -282,7 +282,8 @@ def _compile(request: RunRequest, ranks: Ranks) -> None:
 def _not_learned(request: RunRequest, found: Mapping[str, float], ranks: Ranks) -> str | None:
     """Return why the temperatures of a module cannot be learned; None if two steps of it have moved them."""
     whole = request.parameters | {join_name(name, AS_FOUND): each for name, each in found.items()}
-    learned = dataclasses.replace(request, parameters=learning(neutral(whole), LR_RATIOS[0]), evaluations=[])
+    parameters = learning(neutral(whole), LR_RATIOS[0], of=request.learns)
+    learned = dataclasses.replace(request, parameters=parameters, evaluations=[])
     try:
         run = Run(learned, _Unheard(), ranks, **_SHORT)
         try:

@@ -14,11 +14,12 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError
-from tempopt.temperature import LEARNED, temperatures_of
+from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.callbacks import Tempered, loss_scale
+from tempopt.training.callbacks import Tempered, TemperedAttention, loss_scale
 from tempopt.training.entropy_callback import Curves
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.steps import step_of, steps_of
@@ -44,11 +45,22 @@ class LearnedTemperatureCallback(L.Callback):
         tempered: What has the temperatures, by name; the empty name is attention's, each of whose layers
             has a temperature of its own.
         lr_ratio: Learning rate of ln τ in ratio to the module's, > 0.
+        per_head: Attention each of whose heads has a temperature of its own.
         ranks: Who train the run together; their gradients are averaged.
     """
 
-    def __init__(self, tempered: Mapping[str, Tempered], *, lr_ratio: float, ranks: Ranks = ALONE) -> None:
-        self._tempered = {name: each for name, each in tempered.items() if each.layers}
+    def __init__(
+        self,
+        tempered: Mapping[str, Tempered],
+        *,
+        lr_ratio: float,
+        per_head: TemperedAttention | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._tempered: dict[str, Tempered | HeadTemperatures] = {
+            name: each for name, each in tempered.items() if each.layers
+        }
+        self._per_head = per_head
         self._lr_ratio = lr_ratio
         self._ranks = ranks
         self._logs = torch.zeros(0, dtype=torch.float64)
@@ -60,12 +72,17 @@ class LearnedTemperatureCallback(L.Callback):
 
     @property
     def names(self) -> list[str]:
-        """The learned temperatures: the named ones by their names, attention's by the number of its layer."""
-        return [
-            name or str(layer)
-            for name, each in self._tempered.items()
-            for layer in range(len(each.temperatures))
-        ]
+        """The learned temperatures: the named ones by their names, attention's by numbers.
+
+        ``LAYER``, or ``LAYER.HEAD`` where each head has its own.
+        """
+        found: list[str] = []
+        for name, each in self._tempered.items():
+            if isinstance(each, HeadTemperatures):
+                found += each.names
+            else:
+                found += [name or str(layer) for layer in range(len(each.temperatures))]
+        return found
 
     @property
     def without_gradient(self) -> list[str]:
@@ -85,24 +102,49 @@ class LearnedTemperatureCallback(L.Callback):
             raise AttachError("The module has no optimizer, so no temperature can be learned beside it.")
         last = steps_of(trainer)
         self._steps = frozenset(round(i * last / (_POINTS - 1)) for i in range(_POINTS))
-        own = [tau for each in self._tempered.values() for tau in each.temperatures]
-        self._logs = torch.tensor([math.log(tau) for tau in own], dtype=torch.float64)
-        self._optimizer = _optimizer(trainer.optimizers[0], self._logs)
+        for each in self._tempered.values():
+            if not isinstance(each, HeadTemperatures):
+                each.learn()
+        if self._per_head is not None:
+            self._tempered[""] = self._per_head.learn_heads()
         if self._loaded is not None:
+            self._begin(trainer, self._loaded["heads"])
+            assert self._optimizer is not None
             self._logs.copy_(torch.tensor(self._loaded["logs"], dtype=torch.float64))
             self._optimizer.load_state_dict(self._loaded["optimizer"])
             self._loaded = None
-        for each in self._tempered.values():
-            each.learn()
+            self._write()
+        elif self._per_head is None:
+            self._begin(trainer, None)
+
+    def _begin(self, trainer: L.Trainer, counts: list[int] | None) -> None:
+        """Take the temperatures that are there; those of heads are once every layer has run.
+
+        Args:
+            counts: Number of heads of each layer; None: as many as have been seen.
+        """
+        heads = self._heads
+        if heads is not None:
+            heads.begin(heads.counts if counts is None else counts)
+        own = [tau for each in self._tempered.values() for tau in each.temperatures]
+        self._logs = torch.tensor([math.log(tau) for tau in own], dtype=torch.float64)
+        self._optimizer = _optimizer(trainer.optimizers[0], self._logs)
         self._write()
         if not self._path:
             self._note(step_of(trainer))
+
+    @property
+    def _heads(self) -> HeadTemperatures | None:
+        found = self._tempered.get("")
+        return found if isinstance(found, HeadTemperatures) else None
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         if optimizer is not trainer.optimizers[0]:
             return
+        if self._optimizer is None:
+            self._begin(trainer, None)
         assert self._optimizer is not None
         gradient = self._gradient(trainer, optimizer)
         # with a gradient scaler the step of the weights is left out as well
@@ -131,7 +173,7 @@ class LearnedTemperatureCallback(L.Callback):
         return self._ranks.mean(found)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._path[-1][0] != step_of(trainer):
+        if self._path and self._path[-1][0] != step_of(trainer):
             self._note(step_of(trainer))
 
     def _write(self) -> None:
@@ -148,6 +190,7 @@ class LearnedTemperatureCallback(L.Callback):
         return {
             "logs": self._logs.tolist(),
             "optimizer": self._optimizer.state_dict(),
+            "heads": None if self._heads is None else self._heads.counts,
             "path": [list(point) for point in self._path],
         }
 
@@ -158,20 +201,25 @@ class LearnedTemperatureCallback(L.Callback):
 
 
 def learned_of(
-    tempered: Mapping[str, Tempered], request: RunRequest, ranks: Ranks
+    attention: TemperedAttention, named: Mapping[str, Tempered], request: RunRequest, ranks: Ranks
 ) -> LearnedTemperatureCallback | None:
     """Return what learns the temperatures of a run that is to learn them; None where they follow schedules.
 
     Args:
-        tempered: What has temperatures, by name.
+        attention: What tempers attention, if there is any.
+        named: What has other temperatures, by name.
         request: The run; those learn that its parameters are about.
         ranks: Who train it together.
     """
     lr_ratio = request.parameters.get(LEARNED)
     if lr_ratio is None:
         return None
-    wanted = {name: tempered[name] for name in temperatures_of(request.parameters) if name in tempered}
-    return LearnedTemperatureCallback(wanted, lr_ratio=lr_ratio, ranks=ranks)
+    searched = temperatures_of(request.parameters)
+    wanted: dict[str, Tempered] = {name: named[name] for name in searched if name in named}
+    per_head = attention if "" in searched and request.parameters.get(PER_HEAD) else None
+    if "" in searched and per_head is None:
+        wanted = {"": attention, **wanted}
+    return LearnedTemperatureCallback(wanted, lr_ratio=lr_ratio, per_head=per_head, ranks=ranks)
 
 
 def _optimizer(base: torch.optim.Optimizer, logs: Tensor) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tempopt.attention.attach.learning import require_gradients, taken_gradient
+from tempopt.attention.attach.learning import HeadTemperatures, require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
@@ -109,6 +109,7 @@ class TemperedModule(L.LightningModule):
     _entropy_target: Tensor
     _length_constant: Tensor
     _limit: Tensor
+    _heads: HeadTemperatures | None
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class TemperedModule(L.LightningModule):
             )
         # a plan has a layer at least, which without attention acts on nothing
         self._plan = parameters.plan(self.num_layers or 1)
-        self._own_temperatures = None
+        self._own_temperatures, self._heads = None, None
         self._write_held()
 
     def _write_held(self) -> None:
@@ -285,6 +286,14 @@ class TemperedModule(L.LightningModule):
         self._own_temperatures = check_temperatures(temperatures, self.num_layers)
         self.set_progress(self.progress)
 
+    def learn_heads(self) -> HeadTemperatures:
+        """Give each head of attention a temperature of its own, from that of its layer, and return them.
+
+        Backward passes leave their gradients. They hold in validation too, until :meth:`use`.
+        """
+        self._heads = HeadTemperatures(self.temperatures)
+        return self._heads
+
     def learn(self) -> None:
         """Have backward passes leave the gradient of the temperatures from now on.
 
@@ -351,6 +360,8 @@ class TemperedModule(L.LightningModule):
             is that of plain attention up to rounding.
         """
         factor = self.inverse_temperature[layer]
+        if self._heads is not None:
+            factor = factor * self._heads.factor(layer, q_BHQD)
         tempering: dict[str, Any] = {
             "inverse_temperature": factor if inverse_temperature is None else factor * inverse_temperature,
             "length_scaling": self._plan.length_scaling,

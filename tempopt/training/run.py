@@ -30,7 +30,7 @@ from tempopt.training.callbacks import (
     StartCallback,
     StoppedError,
     TemperatureCallback,
-    Tempered,
+    TemperedAttention,
     metric_of,
     seed_generators,
 )
@@ -110,7 +110,7 @@ class Run:
         self.values = NamedValues.of_run(self.module, request)
         configure_untempered(self.module)
         self._bake()
-        self.learned = learned_of({"": self.tempered, **self.values.attachments}, request, ranks)
+        self.learned = learned_of(self.tempered, self.values.attachments, request, ranks)
         self._notes: list[str] = []
         self._code = code_identity(self.module, self.datamodule)
         self._checkpoints = self._own_checkpoints()
@@ -332,7 +332,7 @@ class Run:
     def _leave_undivided(self) -> None:
         self._notes.append(not_divided(self._ranks.size))
 
-    def _temper(self) -> Tempered:
+    def _temper(self) -> TemperedAttention:
         if isinstance(self.module, TemperedModule):
             self.module.validate_at = self.request.program.validate_at
             return self.module

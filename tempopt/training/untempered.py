@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe
 from tempopt.attention.attach.projection import all_untempered
 from tempopt.temperature import EntropyParameters, TemperatureParameters, TemperaturePlan
@@ -42,6 +43,10 @@ class Untempered:
 
     def learn(self) -> None:
         """Do nothing: there are no layers."""
+
+    def learn_heads(self) -> HeadTemperatures:
+        """Return no temperatures: there are no layers."""
+        return HeadTemperatures(())
 
     def log_gradients(self) -> None:
         """Return None: no backward pass reaches a temperature."""

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tempopt.temperature.learned import Learns
+
 ValidateAt = Literal["final", "current"]
 
 LOG = "log.txt"
@@ -190,7 +192,7 @@ class RunRequest:
             to measure what a run takes; ``compare_steps``: train short blocks of steps, by turns with those
             of ``against``, and measure what a step of each takes.
         against: Parameters that a step is timed against; None unless steps are compared.
-        learns: Whether a rehearsal tries to learn the temperatures, too.
+        learns: Whether a rehearsal tries to learn the temperatures, too, and of what kind.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
@@ -211,7 +213,7 @@ class RunRequest:
     forks: list[Fork] = field(default_factory=list)
     task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
     against: dict[str, Any] | None = None
-    learns: bool = False
+    learns: Learns = False
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False

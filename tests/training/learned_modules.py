@@ -30,14 +30,17 @@ class Softened(Pooled):
 class Both(Toy):
     """Attention at a plan of its own, and logits that are divided by a temperature that it registers."""
 
-    def __init__(self, dropout: float = 0.0, **given: Any) -> None:
+    def __init__(self, dropout: float = 0.0, heads: int = 1, **given: Any) -> None:
         super().__init__(dropout=dropout, **given)
+        self.heads = heads
         self.register_temperature("logits", 0.5)
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         x, label = batch
-        q, k = self.q_proj(x)[:, None], self.k_proj(x)[:, None]
-        seen = self.attend(q, k, x[:, None], layer=0)[:, 0].mean(1)
+        q, k, v = (
+            y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.q_proj(x), self.k_proj(x), x)
+        )
+        seen = self.attend(q, k, v, layer=0).transpose(1, 2).flatten(2).mean(1)
         return F.cross_entropy(self.head(seen) / self.temperature("logits"), label)
 
 

@@ -55,6 +55,19 @@ WAYS: dict[str, dict[str, Any]] = {
         "attach": {"layers": "auto", "way": "attention_interface"},
         "parameters": ATTENTION,
     },
+    "heads of a tempered module": {
+        "model": "Both",
+        "init": {"heads": 2},
+        "values": {"logits": {**NAMED, "value": None}},
+        "parameters": {**ATTENTION, **LOGITS},
+        "of": "per_head",
+    },
+    "heads of the interface": {
+        "model": "Reading",
+        "attach": {"layers": "auto", "way": "attention_interface"},
+        "parameters": ATTENTION,
+        "of": "per_head",
+    },
 }
 """What is trained in each way: its class, its attachment, and what its temperatures are learned from."""
 
@@ -70,7 +83,11 @@ def learns(request_for: Any) -> Iterator[Learns]:
         home = "toy_modules" if spec["model"] == "Stock" else "learned_modules"
         request: RunRequest = request_for(
             attach=spec.get("attach"),
-            **{"parameters": learning(spec["parameters"], ratio), "ticket": next(TICKETS), **given},
+            **{
+                "parameters": learning(spec["parameters"], ratio, of=spec.get("of", True)),
+                "ticket": next(TICKETS),
+                **given,
+            },
         )
         program = dataclasses.replace(
             request.program,
@@ -95,7 +112,8 @@ def temperatures(run: Run) -> list[float]:
 def test_a_run_that_was_interrupted_learns_the_same_bits(
     learns: Learns, listener: Any, tmp_path: Path, way: str
 ) -> None:
-    tried = learns(way, task="rehearse", learns=True, parameters=WAYS[way]["parameters"])
+    of = WAYS[way].get("of", True)
+    tried = learns(way, task="rehearse", learns=of, parameters=WAYS[way]["parameters"])
     assert rehearse(tried, listener()).not_learned is None
 
     def run(channel: Any, **given: Any) -> Run:

@@ -17,8 +17,15 @@ from typing import Any, Literal, Self
 from torch import nn
 
 from tempopt.attention.attach.examples import own_example
-from tempopt.attention.attach.hf_interface import BINDING, check_deliverable
-from tempopt.attention.attach.hf_layers import RECIPE, InterfaceLayer, interface_layers, normalises_query
+from tempopt.attention.attach.hf_interface import BINDING
+from tempopt.attention.attach.hf_layers import (
+    RECIPE,
+    InterfaceLayer,
+    check_deliverable,
+    interface_layers,
+    normalises_query,
+)
+from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.marks import refuse_baked
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.projection import TemperedProjection, factors_of, restore
@@ -154,6 +161,17 @@ class Attachment:
         """
         self._require_attached()
         self._mechanism.learn()
+
+    def learn_heads(self) -> HeadTemperatures:
+        """Give each head of attention a temperature of its own, from that of its layer, and return them.
+
+        Backward passes leave their gradients.
+
+        Raises:
+            AttachError: if the temperatures are attached by query rows.
+        """
+        self._require_attached()
+        return self._mechanism.learn_heads(self.temperatures)
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it.

@@ -32,9 +32,8 @@ from tempopt.attention.attach.hf_layers import (
     interface_layers,
     own_attention,
 )
-from tempopt.attention.attach.learning import by_sums, require_gradients, taken_gradient
+from tempopt.attention.attach.learning import HeadTemperatures, by_sums, require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observers
-from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE
 from tempopt.attention.functional.attention import temper_query, tempered_attention, visible
 from tempopt.attention.functional.entropy import add_to_gradient, entropy_term, regularised_attention
 from tempopt.errors import AttachError
@@ -56,7 +55,6 @@ _OWN = {name: own for own, name in _NAMES.items()}
 
 # What some models hand over beside query, key and mask, and what then cannot be computed beside it.
 _MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
-_SOFT_CAPS = ("attn_logit_softcapping", "attn_logit_soft_cap")
 _CROSS = ("cross", "encoder_attn", "encdec")
 
 
@@ -117,6 +115,7 @@ class Interface:
         self.normaliser = SoftmaxNormaliser.name
         self.entropy = EntropyParameters()
         self.observers = Observers()
+        self.heads: HeadTemperatures | None = None
         self.loss_scale = 1.0
         self._entropy_weight = 0.0
         self._limit = 0.0
@@ -137,6 +136,7 @@ class Interface:
 
     def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
         """Take what a plan says beside the temperatures, and the entropy term."""
+        self.heads = None
         self.length_scaling = plan.length_scaling
         self.normaliser = plan.normaliser.name
         self.entropy = entropy
@@ -225,6 +225,11 @@ class Interface:
             self._write()
             moved = self._numbers[index].inverse_temperature.device != device
         return self._numbers[index].to(device) if moved else self._numbers[index]
+
+    def inverse(self, index: int, q_BHQD: Tensor) -> Tensor:
+        """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
+        layer = self.numbers(index, q_BHQD.device).inverse_temperature
+        return layer if self.heads is None else layer * self.heads.factor(index, q_BHQD)
 
     def _current_places(self) -> list[tuple[torch.device, torch.dtype]]:
         return [_place(module) for module in self._modules]
@@ -359,7 +364,7 @@ def _attend(
     seen: dict[str, Any] = {
         "length_scaling": interface.length_scaling,
         "length_constant": numbers.length_constant,
-        "inverse_temperature": numbers.inverse_temperature,
+        "inverse_temperature": interface.inverse(binding.index, q_BHQD),
         "attn_mask": None if attention_mask is None else attention_mask[..., : k_BGKD.shape[-2]],
         "is_causal": own == "sdpa" and _is_causal(module, q_BHQD, attention_mask, more.get("is_causal")),
     }
@@ -467,32 +472,3 @@ def _valid_queries(
         return None
     seen_BHQK = visible(attn_mask).expand(-1, -1, q_len, k_len)
     return seen_BHQK.diagonal(offset=k_len - q_len, dim1=-2, dim2=-1).any(dim=1)
-
-
-def check_deliverable(
-    layers: Sequence[InterfaceLayer], plan: TemperaturePlan, entropy: EntropyParameters
-) -> None:
-    """Refuse what the logits of these layers do not allow.
-
-    Raises:
-        AttachError: if an entropy term or another normaliser is wanted where logits are soft-capped, or an
-            entropy term of another normaliser than softmax.
-    """
-    normaliser = plan.normaliser.name
-    wanted = f'normaliser="{normaliser}"' if normaliser != SoftmaxNormaliser.name else ""
-    if entropy.has_term:
-        if wanted:
-            raise AttachError(
-                f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with {wanted}: the entropy term is "
-                "that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
-                'normaliser="softmax".'
-            )
-        wanted = f"entropy_lambda={entropy.entropy_lambda!r}"
-    for layer in layers if wanted else ():
-        for name in _SOFT_CAPS:
-            if getattr(config_of(layer.module), name, None) is not None:
-                raise AttachError(
-                    f'{wanted} cannot be had in "{layer.name}": its logits are capped ({name}) behind the '
-                    "temperature, and what is computed beside its attention would be of others. Take "
-                    f"{wanted} out, or {AS_TEMPERED_MODULE}."
-                )

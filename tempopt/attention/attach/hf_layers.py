@@ -7,7 +7,7 @@ decided here. transformers need not be installed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from tempopt.attention.attach.query_names import query_norm
-from tempopt.attention.attach.query_rows import Layers
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, Layers
 from tempopt.errors import AttachError
+from tempopt.temperature import EntropyParameters, SoftmaxNormaliser, TemperaturePlan
 
 SETTING = "_attn_implementation_internal"
 """Where a configuration keeps the name of its implementation; its property would change parts of it too."""
@@ -28,6 +29,8 @@ RECIPE = """\
 attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
 output, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout)"""
 """What a model of transformers has to write in place of a softmax of its own."""
+
+_SOFT_CAPS = ("attn_logit_softcapping", "attn_logit_soft_cap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +124,32 @@ def attention_by(own: str, module: nn.Module) -> Callable[..., tuple[Tensor, Ten
     names = inspect.unwrap(type(module).forward).__globals__
     found: Any = names["eager_attention_forward"] if own == "eager" else names["ALL_ATTENTION_FUNCTIONS"][own]
     return found  # type: ignore[no-any-return]
+
+
+def check_deliverable(
+    layers: Sequence[InterfaceLayer], plan: TemperaturePlan, entropy: EntropyParameters
+) -> None:
+    """Refuse what the logits of these layers do not allow.
+
+    Raises:
+        AttachError: if an entropy term or another normaliser is wanted where logits are soft-capped, or an
+            entropy term of another normaliser than softmax.
+    """
+    normaliser = plan.normaliser.name
+    wanted = f'normaliser="{normaliser}"' if normaliser != SoftmaxNormaliser.name else ""
+    if entropy.has_term:
+        if wanted:
+            raise AttachError(
+                f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with {wanted}: the entropy term is "
+                "that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
+                'normaliser="softmax".'
+            )
+        wanted = f"entropy_lambda={entropy.entropy_lambda!r}"
+    for layer in layers if wanted else ():
+        for name in _SOFT_CAPS:
+            if getattr(config_of(layer.module), name, None) is not None:
+                raise AttachError(
+                    f'{wanted} cannot be had in "{layer.name}": its logits are capped ({name}) behind the '
+                    "temperature, and what is computed beside its attention would be of others. Take "
+                    f"{wanted} out, or {AS_TEMPERED_MODULE}."
+                )

@@ -11,12 +11,14 @@ from typing import Protocol
 
 from torch import nn
 
-from tempopt.attention.attach.hf_interface import Interface, check_deliverable
-from tempopt.attention.attach.hf_layers import InterfaceLayer
+from tempopt.attention.attach.hf_interface import Interface
+from tempopt.attention.attach.hf_layers import InterfaceLayer, check_deliverable
+from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe, fused_attention_observed
 from tempopt.attention.attach.projection import Factors, temper
-from tempopt.attention.attach.query_rows import QueryRows
+from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, QueryRows
 from tempopt.attention.attach.self_check import Tempered, TemperedInterface, TemperedRows
+from tempopt.errors import AttachError
 from tempopt.temperature import EntropyParameters, TemperaturePlan
 
 ROWS, INTERFACE = "query_rows", "attention_interface"
@@ -52,6 +54,9 @@ class Mechanism(Protocol):
 
     def learn(self) -> None:
         """Have backward passes leave the gradient of the temperatures."""
+
+    def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
+        """Give each head a temperature of its own, from those of the layers."""
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it."""
@@ -99,6 +104,12 @@ class ByQueryRows:
     def learn(self) -> None:
         self._factors.learn()
 
+    def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
+        raise AttachError(
+            "Temperatures of heads cannot be attached by query rows: which row is of which head is not known "
+            f'there. Attach a model of transformers with way="{INTERFACE}", or {AS_TEMPERED_MODULE}.'
+        )
+
     def log_gradients(self) -> list[float] | None:
         return self._factors.log_gradients()
 
@@ -143,6 +154,10 @@ class ByInterface:
 
     def learn(self) -> None:
         self._interface.learn()
+
+    def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
+        self._interface.heads = HeadTemperatures(base)
+        return self._interface.heads
 
     def log_gradients(self) -> list[float] | None:
         return self._interface.log_gradients()

@@ -27,6 +27,7 @@ from tempopt.report.plots.style import (
     temperature_axis,
 )
 from tempopt.report.plots.temperatures import Shown, all_shown
+from tempopt.results.learned_text import place_of
 from tempopt.results.study_result import StudyResult
 from tempopt.workers.messages import LEARNED_CURVE
 
@@ -42,7 +43,7 @@ class Path:
 
     Args:
         of: The temperature that it is of; the empty text for attention's.
-        name: What it is called: its name, or the layer of attention.
+        name: What it is called: its name, or the layer of attention and the head.
         mean: Geometric mean over the runs at each step.
         low: Lowest of the runs at each step.
         high: Highest of them.
@@ -122,7 +123,7 @@ def learned_data(result: StudyResult) -> LearnedShown:
     return LearnedShown(
         steps=tuple(steps),
         paths=tuple(
-            _path(name, own, steps, shown.get("" if name.isdecimal() else name), result)
+            _path(name, own, steps, shown.get("" if place_of(name) else name), result)
             for name, own in found.items()
         ),
         runs=len(runs),
@@ -147,8 +148,8 @@ def _path(
     if shown is not None and result.winner is not None:
         levels = shown.levels(result.winner, tuple(step / last for step in steps))
     return Path(
-        of="" if name.isdecimal() else name,
-        name=f"τ of layer {name}" if name.isdecimal() else name,
+        of="" if place_of(name) else name,
+        name=f"τ of {place_of(name)}" if place_of(name) else name,
         mean=tuple(math.exp(fmean(map(math.log, each))) for each in values),
         low=tuple(map(min, values)),
         high=tuple(map(max, values)),
@@ -159,7 +160,7 @@ def _path(
 def plot_learned(data: LearnedShown) -> go.Figure:
     """Return a line with its band for each learned temperature, and the winner's schedule dashed.
 
-    Temperatures have a panel each; the layers of attention share one.
+    Temperatures have a panel each; the layers and heads of attention share one.
     """
     groups = [[path for path in data.paths if path.of == of] for of in data.temperatures]
     several = len(groups) > 1
@@ -180,7 +181,7 @@ def plot_learned(data: LearnedShown) -> go.Figure:
             line = _line(data.steps, path.mean, colour, plain(path.name), "solid")
             line.showlegend = not (several and of)
             made.add_trace(line, **place)
-        # layers share the schedule of attention
+        # all layers and heads share the schedule of attention
         if paths[0].winner:
             line = _line(data.steps, paths[0].winner, INK, "the winner's schedule", "dash")
             line.showlegend = place is places[0]
