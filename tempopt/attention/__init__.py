@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.diagnose import Finding as Finding
     from tempopt.attention.analysis.diagnose import anomalies as anomalies
     from tempopt.attention.analysis.diagnose import troubleshoot as troubleshoot
+    from tempopt.attention.analysis.histories import HeadHistory as HeadHistory
+    from tempopt.attention.analysis.histories import MonitorReport as MonitorReport
+    from tempopt.attention.analysis.histories import Trend as Trend
     from tempopt.attention.analysis.metrics import AttentionEntropy as AttentionEntropy
     from tempopt.attention.analysis.metrics import AttentionGini as AttentionGini
     from tempopt.attention.analysis.metrics import AttentionLocality as AttentionLocality
@@ -24,9 +27,6 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.metrics import SelfAttentionRatio as SelfAttentionRatio
     from tempopt.attention.analysis.metrics import SoftmaxJacobianNorm as SoftmaxJacobianNorm
     from tempopt.attention.analysis.monitor import AttentionMonitor as AttentionMonitor
-    from tempopt.attention.analysis.monitor import HeadHistory as HeadHistory
-    from tempopt.attention.analysis.monitor import MonitorReport as MonitorReport
-    from tempopt.attention.analysis.monitor import Trend as Trend
     from tempopt.attention.analysis.statistics import attention_weights as attention_weights
     from tempopt.attention.analysis.statistics import effective_tokens as effective_tokens
     from tempopt.attention.analysis.statistics import gini as gini
@@ -126,7 +126,8 @@ _NAMES = {
         "SelfAttentionRatio",
         "SoftmaxJacobianNorm",
     ],
-    "analysis.monitor": ["AttentionMonitor", "HeadHistory", "MonitorReport", "Trend"],
+    "analysis.histories": ["HeadHistory", "MonitorReport", "Trend"],
+    "analysis.monitor": ["AttentionMonitor"],
     "functional.normalisers": ["normalised_attention"],
     "functional.sampled_entropy": ["sampled_entropy"],
     "analysis.statistics": [

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tempopt.attention.analysis.histories import NAMES, QUERY_KEY_MAGNITUDE, trend
 from tempopt.attention.analysis.metrics import AttentionEntropy, QueryKeyMagnitude
-from tempopt.attention.analysis.monitor import AttentionMonitor, trend
-from tempopt.attention.analysis.statistics import attention_weights
+from tempopt.attention.analysis.monitor import AttentionMonitor
+from tempopt.attention.analysis.statistics import STATISTICS, attention_weights
 from tempopt.errors import SpecError, UsageError
 from tests.attention.test_metrics import METRICS
 from tests.attention.test_statistics import MASKS, D, H, by_definition, qk, valid
@@ -164,3 +165,7 @@ def test_a_trend_is_theil_and_sens_and_one_wild_point_does_not_turn_it() -> None
 def test_what_a_monitor_cannot_be_made_with_is_said(given: dict[str, int]) -> None:
     with pytest.raises(SpecError, match="out of range"):
         AttentionMonitor(**given)
+
+
+def test_the_names_of_what_is_observed_are_those_of_the_statistics() -> None:
+    assert NAMES == (*STATISTICS, QUERY_KEY_MAGNITUDE)

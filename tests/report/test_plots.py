@@ -286,6 +286,21 @@ def test_entropies_that_are_no_numbers_are_not_there(confirmed: StudyResult) -> 
         plots.entropy_data(replace(confirmed, measured=nothing))
 
 
+def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(confirmed: StudyResult) -> None:
+    entropies = plots.entropy_data(confirmed)
+    steady = {(layer, head): (0.5 + 0.02 * head,) * 24 for layer in range(3) for head in range(4)}
+    heads = {"search": {**steady, (1, 2): (0.995,) * 24}, "baseline": steady}
+    data = plots.HeadEntropies(entropies=replace(entropies, steps=tuple(range(24)), heads=heads))
+    assert data.findings()["baseline"] == []
+    (found,) = data.findings()["search"]
+    assert (found.kind, found.layer, found.head) == ("dead_head", 1, 2)
+    assert f"Worth a look: winner: {found.evidence} {found.advice} Of models" in data.caption()
+    healthy = plots.HeadEntropies(entropies=replace(data.entropies, heads={"baseline": steady}))
+    assert healthy.caption().endswith(
+        "No layer and no head is unusual. Of models in which no head is unusual, 1 % are said to have one."
+    )
+
+
 def test_pruned_trials_end_where_they_were_cut_and_what_they_saved_is_counted(confirmed: StudyResult) -> None:
     data = plots.pruned_data(confirmed)
     cut = [run for run in runs_of(confirmed, "search") if run.outcome == "pruned"]

@@ -2,9 +2,10 @@
 
 Heads are judged by entropy relative to ln of the keys that each query sees, since 2 nats are little among
 512 keys and impossible among 5, and an outlier has to be one among the other heads *and* in an absolute
-band. The numbers come from ``tempopt.attention.analysis.monitor`` or from anywhere else; nothing is changed
-here. The thresholds are constants below, each with where it comes from; a finding is a reason to look, no
-proof.
+band. Of models without an unusual head one in a hundred has a finding about a head, however many heads it
+has (``benchmarks/diagnose.py``). The numbers come from ``tempopt.attention.analysis.monitor`` or from
+anywhere else; nothing is changed here. The thresholds are constants below, each with where it comes from; a
+finding is a reason to look, no proof.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from tempopt.attention.analysis.monitor import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport
+from tempopt.attention.analysis.histories import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport, trend
+from tempopt.attention.analysis.outliers import FALSE_ALARMS, Outlier, outliers
 from tempopt.errors import UsageError
 from tempopt.temperature import Constant, TemperaturePlan, progress
 from tempopt.temperature.schedules import WarmupAnneal
@@ -45,17 +47,6 @@ DISPERSED = 0.9
 
 DEAD = 0.01
 """Distance of H / ln n from 0 or 1 within which the weights no longer depend on the query. Our convention."""
-
-OUTLIER = 3.5
-"""Robust z-score of an outlier (Iglewicz & Hoaglin 1993, "How to Detect and Handle Outliers")."""
-
-FEWEST_PEERS = 3
-"""Other heads that it takes to say what is usual: of two, the median absolute deviation is half their gap."""
-
-SMALLEST_SPREAD = 0.01
-"""Spread of H / ln n taken where heads agree more closely, lest differences of no account be outliers.
-
-That is about what sampling 64 queries leaves uncertain. Our convention."""
 
 GROWN = 4.0
 """Growth of |q||k| since the first observation that is worth a look: two doublings. Our convention."""
@@ -88,7 +79,10 @@ FEWEST_POINTS = 3
 FEWEST_MOVES = 6
 """Moves between validations that it takes to tell oscillation from bad luck: all adverse in 1 of 64."""
 
-_MAD_OF_NORMAL = 0.6745
+# Observations that a trend is taken of at most.
+_LATEST = 32
+# ... and at least, for one that is to hold for whatever number of heads.
+_FEWEST_FALLING = 12
 _SHARES = ("entropy", "accuracy", "confidence")
 # By this much a share that was computed in half precision may leave [0, 1].
 _ROUNDING = 1e-2
@@ -175,17 +169,20 @@ def anomalies(report: MonitorReport) -> list[Finding]:
         latest.setdefault(each.layer, {})[each.head] = each.last
     found = entropy_anomalies(latest)
     already = {(each.layer, each.head) for each in found}
+    confidence = 1.0 - FALSE_ALARMS / max(len(histories), 1)
     for each in histories:
-        if (each.layer, each.head) not in already and (falling := _falling(each)):
+        if (each.layer, each.head) not in already and (falling := _falling(each, confidence)):
             found.append(falling)
-    return [*found, *filter(None, map(_growing, report.of(QUERY_KEY_MAGNITUDE)))]
+    magnitudes = report.of(QUERY_KEY_MAGNITUDE)
+    confidence = 1.0 - FALSE_ALARMS / max(len(magnitudes), 1)
+    return [*found, *filter(None, (_growing(each, confidence) for each in magnitudes))]
 
 
 def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Finding]:
     """Return layers whose heads are collapsed or dispersed as a whole, and heads that are unlike the others.
 
-    A head is compared with the others of its layer, or with those of the model where the layer has fewer
-    than ``FEWEST_PEERS`` others; where there are too few at all, layers alone are judged.
+    Heads are compared by :func:`tempopt.attention.analysis.outliers.outliers`; where there are too few,
+    layers alone are judged.
 
     Args:
         entropy: H / ln n, in [0, 1], by layer and head.
@@ -204,31 +201,10 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Findin
         middle = median(heads.values())
         if kind := _band(middle):
             found.append(_of_layer(kind, layer, middle))
-        for head, value in heads.items():
-            others = [other for number, other in heads.items() if number != head]
-            if len(others) < FEWEST_PEERS:
-                others = [
-                    other
-                    for depth, beside in entropy.items()
-                    for number, other in beside.items()
-                    if (depth, number) != (layer, head)
-                ]
-            if len(others) >= FEWEST_PEERS and (finding := _of_head(layer, head, value, others)):
-                found.append(finding)
+    for (layer, head), outlier in sorted(outliers(entropy).items()):
+        if finding := _of_head(layer, head, entropy[layer][head], outlier):
+            found.append(finding)
     return found
-
-
-def robust_z(value: float, others: Sequence[float], *, smallest_spread: float = SMALLEST_SPREAD) -> float:
-    """Return 0.6745 (value - median) / MAD against the others, which an outlier among them hardly moves.
-
-    Args:
-        value: What is compared.
-        others: With what; not empty, and without ``value``.
-        smallest_spread: Least median absolute deviation that is taken, > 0.
-    """
-    middle = median(others)
-    spread = median(abs(other - middle) for other in others)
-    return _MAD_OF_NORMAL * (value - middle) / max(spread, smallest_spread)
 
 
 def troubleshoot(curves: Curves, plan: TemperaturePlan, *, entropy: Points = ()) -> list[Finding]:
@@ -273,27 +249,35 @@ def _of_layer(kind: Kind, layer: int, middle: float) -> Finding:
     return Finding(kind=kind, layer=layer, evidence=evidence, advice=_REMEDY[kind])
 
 
-def _of_head(layer: int, head: int, value: float, others: Sequence[float]) -> Finding | None:
-    z = robust_z(value, others)
+def _of_head(layer: int, head: int, value: float, outlier: Outlier) -> Finding | None:
     kind = _band(value)
-    if kind is None or abs(z) < OUTLIER or (z < 0) != (kind == "collapse"):
+    if kind is None or (outlier.gap < 0) != (kind == "collapse"):
         return None
     if value < DEAD or value > 1.0 - DEAD:
         kind = "dead_head"
     evidence = (
         f"Head {head} of layer {layer} has H / ln n {value:.3f}, where the median of the other heads is "
-        f"{median(others):.3f} (robust z {z:+.1f})."
+        f"{outlier.usual:.3f} ({abs(outlier.gap):.1f} logits beyond the next head; by chance it is below "
+        f"{outlier.needed:.1f})."
     )
     return Finding(kind=kind, layer=layer, head=head, evidence=evidence, advice=_REMEDY[kind])
 
 
-def _falling(history: HeadHistory) -> Finding | None:
-    """Return a finding if entropy falls so that it will be collapsed before as long again as was observed."""
-    course = history.trend()
+def _falling(history: HeadHistory, confidence: float) -> Finding | None:
+    """Return a finding if entropy falls so that it will be far below COLLAPSED before as long again.
+
+    The trend is a line through the latest half of what was observed, at the slow end of its interval. A fall
+    that goes by halves towards a floor above COLLAPSED, as of a head that has learned where to look, is not
+    found.
+    """
+    latest = min(_LATEST, len(history.steps) // 2)
+    if latest < _FEWEST_FALLING:
+        return None
+    course = history.trend(latest=latest, confidence=confidence)
     if course is None or not course.falls or history.last < COLLAPSED:
         return None
-    ahead = history.steps[-1] - history.steps[0]
-    if history.last + course.slope * ahead >= COLLAPSED:
+    ahead = history.steps[-1] - history.steps[-latest]
+    if history.last + course.high * ahead >= COLLAPSED / 2.0:
         return None
     left = (COLLAPSED - history.last) / course.slope
     evidence = (
@@ -310,8 +294,12 @@ def _falling(history: HeadHistory) -> Finding | None:
     )
 
 
-def _growing(history: HeadHistory) -> Finding | None:
-    course = history.trend()
+def _growing(history: HeadHistory, confidence: float) -> Finding | None:
+    # what grows by shares is a line in logarithms
+    steps, values = history.steps[-_LATEST:], history.values[-_LATEST:]
+    if min(values) <= 0.0:
+        return None
+    course = trend(steps, [math.log(value) for value in values], confidence=confidence)
     if course is None or not course.rises or history.last < GROWN * history.first:
         return None
     return Finding(

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import theilslopes
 from torch import Tensor
 
+from tempopt.attention.analysis.histories import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport
 from tempopt.attention.analysis.metrics import counted_query_key_magnitude
 from tempopt.attention.analysis.statistics import (
     STATISTICS,
@@ -28,110 +27,7 @@ from tempopt.attention.analysis.statistics import (
     visible_pairs,
 )
 from tempopt.attention.modules.learned import check_count
-from tempopt.errors import UsageError, unknown
-
-QUERY_KEY_MAGNITUDE = "query_key_magnitude"
-
-FEWEST_FOR_TREND = 5
-"""Points of which the interval of Theil and Sen's slope first is narrower than the range of all slopes."""
-
-_CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """A slope in units of the statistic per step, the median of all pairwise slopes (Theil 1950, Sen 1968).
-
-    Args:
-        slope: The slope.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-    """
-
-    slope: float
-    low: float
-    high: float
-
-    @property
-    def rises(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.low > 0.0
-
-    @property
-    def falls(self) -> bool:
-        """Whether the whole interval is below 0."""
-        return self.high < 0.0
-
-
-def trend(steps: Sequence[float], values: Sequence[float]) -> Trend | None:
-    """Return the robust slope of values over steps; None of fewer points than ``FEWEST_FOR_TREND``.
-
-    Up to 29 % of the points may be anything without moving it far, where a line of least squares follows
-    a single one.
-    """
-    if len(values) < FEWEST_FOR_TREND:
-        return None
-    slope, _, low, high = theilslopes(values, steps, _CONFIDENCE)
-    return Trend(slope=float(slope), low=float(low), high=float(high))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadHistory:
-    """One statistic of one head over training.
-
-    Args:
-        statistic: Name in ``STATISTICS``, or ``query_key_magnitude``.
-        layer: Depth of the layer.
-        head: Number of the head.
-        first: The value that was observed first of all.
-        steps: Steps of the latest observations, ascending.
-        values: Values at these steps, at least one.
-    """
-
-    statistic: str
-    layer: int
-    head: int
-    first: float
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-
-    @property
-    def last(self) -> float:
-        """The latest value."""
-        return self.values[-1]
-
-    def trend(self, *, latest: int = 32) -> Trend | None:
-        """Return the slope over the latest observations; None if there are too few for one."""
-        return trend(self.steps[-latest:], self.values[-latest:])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorReport:
-    """What a monitor has seen.
-
-    Args:
-        histories: One for each statistic, layer and head that was observed.
-    """
-
-    histories: tuple[HeadHistory, ...]
-
-    def of(self, statistic: str) -> tuple[HeadHistory, ...]:
-        """Return the histories of a statistic, by layer and head; none if it was not observed.
-
-        Raises:
-            UsageError: if there is no statistic of that name.
-        """
-        names = (*STATISTICS, QUERY_KEY_MAGNITUDE)
-        if statistic not in names:
-            raise UsageError(unknown("statistic", statistic, names))
-        return tuple(each for each in self.histories if each.statistic == statistic)
-
-    def mean(self, statistic: str) -> tuple[tuple[int, float], ...]:
-        """Return (step, mean over all heads) of a statistic, at the steps where all of them were observed."""
-        heads = [dict(zip(each.steps, each.values, strict=True)) for each in self.of(statistic)]
-        steps = sorted(set.intersection(*(set(head) for head in heads))) if heads else []
-        return tuple((step, math.fsum(head[step] for head in heads) / len(heads)) for step in steps)
-
+from tempopt.errors import UsageError
 
 # Of each statistic its value by head, None where no query counted or it is not finite.
 _Values = Mapping[str, list[float | None]]

@@ -11,6 +11,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from tempopt.attention.analysis.diagnose import Finding, anomalies
+from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
+from tempopt.attention.analysis.outliers import FALSE_ALARMS
 from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import arms_of
 from tempopt.report.plots.base import Table
@@ -32,7 +35,9 @@ Head = tuple[int, int]
 _ARMS = ("search", "baseline")
 _MOST_LAYERS = 8
 _MOST_HEADS = 64
+_MOST_FINDINGS = 4
 _ROWS = 60
+_CHANCE = f"Of models in which no head is unusual, {100 * FALSE_ALARMS:.0f} % are said to have one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,34 @@ class HeadEntropies:
         text += f"Most even at the end: {', '.join(told)}."
         if heads > _MOST_HEADS:
             text += f" {_MOST_HEADS} of {heads} heads are drawn."
-        return text
+        return f"{text} {self._unusual()}"
+
+    def findings(self) -> dict[str, list[Finding]]:
+        """Return what is unusual about layers and heads, by arm."""
+        return {arm: anomalies(self._history(arm)) for arm in self.entropies.heads}
+
+    def _history(self, arm: str) -> MonitorReport:
+        histories = []
+        for (layer, head), row in self.entropies.heads[arm].items():
+            known = [(s, v) for s, v in zip(self.entropies.steps, row, strict=True) if math.isfinite(v)]
+            steps, values = zip(*known, strict=True)
+            histories.append(
+                HeadHistory(
+                    statistic="entropy", layer=layer, head=head, first=values[0], steps=steps, values=values
+                )
+            )
+        return MonitorReport(histories=tuple(histories))
+
+    def _unusual(self) -> str:
+        told = [
+            f"{self.entropies.name(arm)}: {each.evidence} {each.advice}"
+            for arm, findings in self.findings().items()
+            for each in findings
+        ]
+        if not told:
+            return f"No layer and no head is unusual. {_CHANCE}"
+        more = f" And {len(told) - _MOST_FINDINGS} more." if len(told) > _MOST_FINDINGS else ""
+        return f"Worth a look: {' '.join(told[:_MOST_FINDINGS])}{more} {_CHANCE}"
 
     def _most_even(self, arm: str) -> tuple[Head, float]:
         ends = {
