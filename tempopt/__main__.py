@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tempopt.cli import main
+from tempopt.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

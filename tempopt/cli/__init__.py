@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -168,6 +169,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after the program's name; those it was started with if None.
     """
     return exit_code(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def program() -> int:
+    """Carry out one command as a program of its own: once it is done Ctrl-C changes its exit code no more."""
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 def exit_code(work: Callable[[], int]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import Tuned
 from tempopt.confirmation.recommendation import ALONE_LEVEL, PassedOver, Recommendation
+from tempopt.confirmation.verdict import standing
 from tempopt.confirmation.widening import Widening, at_ends
 from tempopt.results.guard_text import not_kept
 from tempopt.results.rounds import next_share
@@ -84,9 +85,14 @@ def _stays_valid(result: StudyResult, verdict: Verdict, stands: Verdict, where: 
     return f"{text}{_passed_over(found, baseline_name(result.spec))}"
 
 
-def earlier_advice(spec: StudySpec, found: Recommendation) -> str:
-    """Return in a few words what an earlier verdict recommended."""
-    advice = _in_short(spec, found)
+def earlier_advice(result: StudyResult, verdict: Verdict) -> str:
+    """Return in a few words what an earlier verdict recommended, beside those before it."""
+    found, before = verdict.recommendation, result.earlier_verdicts
+    assert found is not None
+    advice = _in_short(result.spec, found)
+    stands = standing(verdict, before[: before.index(verdict)])
+    if stands is not None and stands.recommendation is not None:
+        advice = f"{_in_short(result.spec, stands.recommendation)}, as verdict {stands.looks}"
     if found.action == "widen_range":
         return f"widen {' and '.join(map(_range, found.widen))}, and until then {advice}"
     if found.action == "more_pairs":
@@ -327,6 +333,7 @@ def ends_text(result: StudyResult, verdict: Verdict) -> str:
         return ""
     if not verdict.total.significant:
         why = "no gain is shown there"
+        why += f" by verdict {verdict.looks}" if result.earlier_verdicts else ""
     elif found.now == "inference_only":
         why = f"training at {baseline_name(result.spec)} is recommended"
     elif found.now == "change_nothing":

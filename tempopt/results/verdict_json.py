@@ -79,7 +79,7 @@ def earlier_json(result: StudyResult, verdict: Verdict) -> dict[str, Any]:
         "baseline_params": verdict.baseline_params,
         "recommendation": {
             "action": found.action,
-            "why": earlier_advice(result.spec, found),
+            "why": earlier_advice(result, verdict),
             "now": found.now,
             "params": found.parameters,
             "at_inference": found.at_inference,

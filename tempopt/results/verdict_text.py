@@ -148,12 +148,11 @@ def _still_holds(result: StudyResult, verdict: Verdict) -> str:
 
 def _earlier_line(result: StudyResult, verdict: Verdict) -> str:
     """Return what an earlier verdict showed, and what it recommended."""
-    test, found = verdict.total.paired, verdict.recommendation
-    assert found is not None
+    test = verdict.total.paired
     # a winner at the baseline has nothing to gain over it
     gain = "" if verdict.at_one else f", {signed(test)} ({numbers(test)})"
     shown = f"verdict {verdict.looks} (round {verdict.round}): {answer(verdict).lower()}{gain}"
-    return f"{shown}; it recommended: {earlier_advice(result.spec, found)}."
+    return f"{shown}; it recommended: {earlier_advice(result, verdict)}."
 
 
 def _told(result: StudyResult, verdict: Verdict) -> str:
@@ -346,7 +345,9 @@ def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
     elif answer.worse:
         end = "the constant is better."
     else:
-        end = "the schedule is not shown to be worth more than one constant."
+        end = "the schedule is not shown to be worth more than one constant"
+        # it has to beat the baseline, too
+        end += ", for no gain is shown." if answer.significant else "."
     return [*lines, f"  against {said[-1]}: {end}"]
 
 

@@ -76,6 +76,12 @@ class TemperedAttention(Tempered, Protocol):
         """Give each head a temperature of its own, from that of its layer, and return them."""
 
 
+def check_validate_at(given: object) -> None:
+    """Refuse what is not the name of a temperature to validate at; SpecError."""
+    if given not in ("final", "current"):
+        raise SpecError(f"validate_at is {given!r}; allowed are final and current.")
+
+
 class TemperatureCallback(L.Callback):
     """Move the temperature with the optimizer step; recomputed from the step, so a resume is exact.
 
@@ -86,6 +92,7 @@ class TemperatureCallback(L.Callback):
     """
 
     def __init__(self, *, validate_at: str = "final", tempered: Tempered | None = None) -> None:
+        check_validate_at(validate_at)
         self.validate_at = validate_at
         self._tempered = tempered
         self._step = -1

@@ -199,8 +199,12 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     second.fit()
     second.detach()
     stages.over("trained a step with the Trainer of the spec")
-    if request.learns:
-        finished = dataclasses.replace(finished, not_learned=_not_learned(eager, found, ranks))
+    if request.learns or finished.trained:
+        reason, unreached = _not_learned(eager, found, ranks)
+        # an optimizer leaves alone what no gradient reaches
+        trained = [name for name in finished.trained or () if name not in unreached]
+        reason = reason if request.learns else None
+        finished = dataclasses.replace(finished, not_learned=reason, trained=trained)
         stages.over("learned the temperatures for two steps")
     if request.program.compile is not None:
         _compile(request, ranks)
@@ -279,10 +283,15 @@ def _compile(request: RunRequest, ranks: Ranks) -> None:
     run.detach()
 
 
-def _not_learned(request: RunRequest, found: Mapping[str, float], ranks: Ranks) -> str | None:
-    """Return why the temperatures of a module cannot be learned; None if two steps of it have moved them."""
+def _not_learned(
+    request: RunRequest, found: Mapping[str, float], ranks: Ranks
+) -> tuple[str | None, list[str]]:
+    """Return why the temperatures of a module cannot be learned, and which of them no gradient reaches.
+
+    The reason is None if two steps have moved them all.
+    """
     whole = request.parameters | {join_name(name, AS_FOUND): each for name, each in found.items()}
-    parameters = learning(neutral(whole), LR_RATIOS[0], of=request.learns)
+    parameters = learning(neutral(whole), LR_RATIOS[0], of=request.learns or True)
     learned = dataclasses.replace(request, parameters=parameters, evaluations=[])
     try:
         run = Run(learned, _Unheard(), ranks, **_SHORT)
@@ -293,10 +302,11 @@ def _not_learned(request: RunRequest, found: Mapping[str, float], ranks: Ranks) 
     except Exception as error:
         if ran_out(error):
             raise
-        return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}", []
     assert run.learned is not None
-    names = [name or "attention" for name in run.learned.without_gradient]
-    return f"no gradient of the loss reaches {' and '.join(names)}" if names else None
+    unreached = run.learned.without_gradient
+    names = " and ".join(name or "attention" for name in unreached)
+    return f"no gradient of the loss reaches {names}" if names else None, unreached
 
 
 def _tests(request: RunRequest) -> bool:
@@ -378,7 +388,7 @@ def _require_read(run: Run) -> None:
 
 
 def _trained(run: Run) -> list[str]:
-    """Return the named temperatures that the module's own optimizers train where nothing is written."""
+    """Return the named temperatures that the module's own optimizers hold where nothing is written."""
     groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
     moved = {id(each) for group in groups for each in group["params"]}
     return [

@@ -29,7 +29,7 @@ from tempopt.temperature import (
     registered_path,
 )
 from tempopt.temperature.ranges import check_number
-from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
+from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback, check_validate_at
 from tempopt.workers.class_paths import load_schedule
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
@@ -143,8 +143,7 @@ class TemperedModule(L.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[] if _takes_num_layers(type(self)) else ["num_layers"])
-        if validate_at not in ("final", "current"):
-            raise SpecError(f'validate_at is "{validate_at}"; allowed are final and current.')
+        check_validate_at(validate_at)
         # parameters are arguments of the same names
         given = locals()
         if is_own(schedule):

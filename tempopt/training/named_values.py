@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import lightning as L
 
+from tempopt.attention.attach.named import SAME_AS_FOUND
 from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
 from tempopt.attention.attach.rows import RowsAttachment, attach_rows
 from tempopt.attention.attach.values import ValueAttachment, attach_value
@@ -199,7 +200,7 @@ def _registered(module: L.LightningModule, name: str) -> str:
 
 
 def _check_found(name: str, attachment: ValueAttachment | RowsAttachment, expected: float | None) -> None:
-    if expected is None or math.isclose(attachment.found, expected, rel_tol=1e-6):
+    if expected is None or math.isclose(attachment.found, expected, rel_tol=SAME_AS_FOUND):
         return
     raise SpecError(
         f"temperatures.{name}: the module has the temperature {attachment.found:g} at "

@@ -76,8 +76,11 @@ class AgentChannel:
         """Send one message to the agent."""
         if self._rank and not isinstance(message, Ready | Finished | Failed):
             return
-        with self._lock:
-            self._connection.send_bytes(encode(message))
+        try:
+            with self._lock:
+                self._connection.send_bytes(encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            self._end()
 
     def stop(self, request: RunRequest) -> Stop | None:
         """Return the agent's wish that this run end, if there is one."""

@@ -104,7 +104,9 @@ class Zygote:
         os.close(connection)
         child = _Child(pid, socket.socket(fileno=status))
         self._children[pid] = child
-        child.status.send(NUMBER.pack(pid))
+        # an agent that is gone is noticed where it is listened to
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            child.status.send(NUMBER.pack(pid))
         self._selector.register(child.status, selectors.EVENT_READ, lambda _: self._asked(child))
 
     def _asked(self, child: _Child) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -367,6 +368,26 @@ def test_a_change_in_place_that_would_be_lost_is_refused_at_the_next_use() -> No
     model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
     tempered(model)
     nn.init.zeros_(model["q_proj"].weight)
+    with pytest.raises(AttachError, match='"q_proj.weight" was changed in place, but what is read there'):
+        model["q_proj"](batch())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda layer: layer.weight.data.mul_(0.5),
+        lambda layer: layer.weight.data[0].zero_(),
+        lambda layer: setattr(layer.weight, "data", torch.zeros(WIDTH, WIDTH)),
+    ],
+)
+def test_a_change_of_data_that_would_be_lost_is_refused_at_the_next_use(write: Any) -> None:
+    model = nn.ModuleDict({"q_proj": nn.Linear(WIDTH, WIDTH)})
+    tempered(model)
+    assert copy.deepcopy(model)["q_proj"](batch()).shape == model["q_proj"](batch()).shape
+    write(model["q_proj"])
+    # a copy has lost nothing itself
+    copied = pickle.loads(pickle.dumps(model))
+    assert torch.equal(copied["q_proj"](batch()), copied["q_proj"](batch()))
     with pytest.raises(AttachError, match='"q_proj.weight" was changed in place, but what is read there'):
         model["q_proj"](batch())
 

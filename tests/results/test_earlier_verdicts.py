@@ -163,3 +163,27 @@ def test_the_advice_to_widen_a_range_says_what_share_the_next_verdict_has(
     todo = verdict_lines(result_of(make_spec(), whole_study, state="done"))[1]
     share = "The next verdict has 0.5 % of the 5 % that all verdicts of the study share; the first had 4 %."
     assert todo.startswith("  What to do: widen ") and f"`. {share} Until then: train " in todo
+
+
+def test_what_verdict_2_recommended_is_not_forgotten_when_there_is_a_third(
+    make_spec: Any, result_of: Any
+) -> None:
+    study = Simulated(make_spec(trials=6), gaining(0)).run()
+    first = result_of(study.spec, list(study.rows), state="done")
+    study.more(4)
+    second = result_of(study.spec, list(study.rows), state="done")
+    study.more(4)
+    third = result_of(study.spec, study.rows, state="done")
+    assert third.earlier_verdicts == (first.verdict, second.verdict)
+    tau = recommended(first.verdict).parameters["temperature_init"]
+    (line,) = [each for each in verdict_lines(third) if each.startswith("  verdict 2 (round 1): no gain")]
+    said = f"train at a constant temperature: τ = {tau:.4g}, as verdict 1"
+    assert line.endswith(f"; it recommended: {said}.")
+    assert third.to_json()["earlier_verdicts"][1]["recommendation"]["why"] == said
+
+
+def test_ends_of_ranges_are_told_of_the_verdict_that_they_are_of(two_rounds: Any) -> None:
+    before, after = two_rounds(0)
+    assert before.verdict is not None and after.verdict is not None
+    told = [each for each in verdict_lines(after) if "not to be widened" in each]
+    assert all("since no gain is shown there by verdict 2" in each for each in told)

@@ -22,6 +22,7 @@ class Criterion(nn.Module):
     def __init__(self, temperature: float, reads: str) -> None:
         super().__init__()
         self.reads = reads
+        self.detached = False
         self.temperature = temperature
         self.scale = 1 / temperature
         self.register_buffer("tau", torch.tensor(temperature))
@@ -31,6 +32,8 @@ class Criterion(nn.Module):
     def factor(self) -> Any:
         """Return 1 / τ."""
         kept = getattr(self, self.reads)
+        if self.detached:
+            kept = kept.detach()
         return {"scale": lambda: kept, "logit_scale": lambda: kept.exp()}.get(self.reads, lambda: 1 / kept)()
 
     def forward(self, similarity_NN: Tensor) -> Tensor:
@@ -46,10 +49,17 @@ def _number(factor: Any) -> float:
 class Contrast(L.LightningModule):
     """Two towers for two halves of an item, with dropout so that the random numbers of a training count."""
 
-    def __init__(self, lr: float = 0.01, temperature: float = 0.5, reads: str = "temperature") -> None:
+    def __init__(
+        self,
+        lr: float = 0.01,
+        temperature: float = 0.5,
+        reads: str = "temperature",
+        detached: bool = False,
+    ) -> None:
         super().__init__()
         self.lr = lr
         self.criterion = Criterion(temperature, reads)
+        self.criterion.detached = detached
         self.gate = Criterion(2.0, "temperature")
         self.one = nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.2), nn.Linear(8, 4))
         self.other = nn.Linear(16, 4)

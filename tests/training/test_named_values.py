@@ -426,3 +426,15 @@ def test_a_dry_run_finds_which_temperature_the_module_trains_itself(
     values = at(reads, transform) | {"gate": {"value": "gate.temperature"}}
     request = named(values, init={"reads": reads}, parameters=LINEAR, task="rehearse")
     assert rehearse(request, listener()).trained == (["contrast"] if reads == "logit_scale" else [])
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_parameter_that_no_gradient_reaches_is_not_trained_by_the_module(
+    named: Named, listener: Any, learns: bool
+) -> None:
+    values = at("logit_scale", "log_inverse") | {"gate": {"value": "gate.temperature"}}
+    init = {"reads": "logit_scale", "detached": True}
+    request = named(values, init=init, parameters=LINEAR, task="rehearse", learns=learns)
+    found = rehearse(request, listener())
+    assert found.trained == []
+    assert (found.not_learned is not None) == learns

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 
-from tempopt import AttachError, UsageError, ValueCallback, load_checkpoint
+from tempopt import AttachError, SpecError, UsageError, ValueCallback, attach_value, load_checkpoint
 from tempopt.temperature import progress
 
 STEPS = 12
@@ -316,3 +316,27 @@ def test_validation_of_averaged_weights_is_at_the_temperature_of_the_schedule(
     seeing.seen.clear()
     made.validate(model, verbose=False)
     assert seeing.seen == pytest.approx([0.1] * 3, rel=1e-6)
+
+
+def test_a_temperature_that_differs_in_float32_alone_is_the_one_as_found() -> None:
+    module = Contrast()
+    module.criterion.register_buffer("kept", torch.tensor(0.07))
+    attachment = attach_value(module, "criterion.kept", {"temperature_init": 0.07})
+    assert attachment.final is None, "something would be written"
+    attachment.use({"temperature_init": 0.0701})
+    assert attachment.final == pytest.approx(0.0701)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"contrast.temperature_init": 0.1}, "contrast.temperature_init"),
+        (None, "Give temperature parameters by name"),
+        ([], "Give temperature parameters by name"),
+    ],
+)
+def test_parameters_that_are_none_are_refused_in_words(parameters: Any, message: str) -> None:
+    with pytest.raises(AttachError, match=message):
+        attach_value(Contrast(), "criterion.temperature", parameters)
+    with pytest.raises(SpecError, match="validate_at is 'finall'; allowed are final and current"):
+        ValueCallback("criterion.temperature", {}, validate_at="finall")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +24,6 @@ from tempopt.errors import AttachError, unknown
 from tempopt.temperature import (
     GROUPS,
     NEUTRAL,
-    TEMPERATURE_PARAMETERS,
     Constant,
     EntropyParameters,
     TemperatureParameters,
@@ -35,6 +35,9 @@ from tempopt.workers.class_paths import load_schedule
 
 VALUE_PARAMETERS = frozenset(GROUPS["schedule"] | GROUPS["level"])
 """Names of the temperature parameters that a named temperature can follow: those of a schedule."""
+
+SAME_AS_FOUND = 1e-6
+"""Difference, as a share, within which a temperature is the one that was found."""
 
 
 class NamedAttachment(ABC):
@@ -101,8 +104,11 @@ class NamedAttachment(ABC):
         self.plan = plan
         self._own = None
         schedule = self.plan.schedule
-        as_found = isinstance(schedule, Constant) and schedule.temperature_init == self.found
-        self._set_writes(not as_found)
+        # a number in float32 is not the one that a person writes
+        same = isinstance(schedule, Constant) and math.isclose(
+            schedule.temperature_init, self.found, rel_tol=SAME_AS_FOUND
+        )
+        self._set_writes(not same)
         self.set_progress(self.progress)
 
     def set_progress(self, progress: float) -> None:
@@ -256,10 +262,17 @@ def equal(one: Trained, other: Trained) -> bool:
 
 def _plan(parameters: TemperatureParameters | Mapping[str, object], found: float) -> TemperaturePlan:
     given = dataclasses.asdict(parameters) if isinstance(parameters, TemperatureParameters) else parameters
+    if not isinstance(given, Mapping):
+        raise AttachError(
+            f"The parameters are {given!r}. Give temperature parameters by name, as in "
+            '{"temperature_init": 0.1}.'
+        )
     for name, value in given.items():
-        if name not in TEMPERATURE_PARAMETERS:
+        if name in VALUE_PARAMETERS or is_own_number(name):
+            continue
+        if name not in NEUTRAL:
             raise AttachError(unknown("temperature parameter", name, sorted(VALUE_PARAMETERS)))
-        if name not in VALUE_PARAMETERS and not is_own_number(name) and value != NEUTRAL[name]:
+        if value != NEUTRAL[name]:
             raise AttachError(
                 f"{name}={value!r} is about layers, lengths or attention, and a named temperature has none "
                 f"of them. Give {', '.join(sorted(VALUE_PARAMETERS))}."

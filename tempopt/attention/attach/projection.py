@@ -23,7 +23,7 @@ from tempopt.errors import AttachError
 BINDING = "_tempopt_binding"
 """Name under which a tempered module holds what it knows."""
 _COMPARED = 16
-"""Reads of a projection's parameters, from its attachment on, whose contents are compared afterwards."""
+"""Reads of a projection's parameters, from its attachment on, whose contents are compared at the next one."""
 _INITIALISERS = ("reset_parameters", "_reset_parameters")
 
 Placement = tuple[torch.device, torch.dtype]
@@ -181,6 +181,37 @@ class Binding:
     factors: Factors
     overwritten: list[str] = field(default_factory=list)
     compared: int = 0
+    held: _Held = field(default_factory=lambda: _Held())
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read of a parameter, and what it was then."""
+
+    product: Tensor
+    twin: Tensor
+    content: Tensor
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it was written to, or given other values, by way of ``.data`` too."""
+        try:
+            if self.product.data_ptr() != self.twin.data_ptr():
+                return True
+        except RuntimeError:
+            # it has no values, as on the device meta or under vmap
+            return False
+        return _differs(self.twin, self.content)
+
+
+class _Held(dict[str, _Read]):
+    """The last read of each parameter; a copy of the module has had none."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)()
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
 
 
 class TemperedProjection(nn.Module):
@@ -289,6 +320,8 @@ def _reading(name: str) -> property:
         if parameter is None:
             return None
         binding: Binding = self.__dict__[BINDING]
+        if not torch.compiler.is_compiling():
+            _compare(name, binding)
         if binding.overwritten:
             raise AttachError(_lost_change(binding, binding.overwritten.pop()))
         factor = binding.factors.views[binding.index][name]
@@ -325,16 +358,23 @@ def _watch(product: Tensor, name: str, binding: Binding) -> None:
     if product.is_inference():
         return
     # Shares storage and version with the product, without its graph, and is let go of with it.
-    twin, content = product.detach(), None
+    twin = product.detach()
     if binding.compared < _COMPARED:
-        # what is written to .data has no version
+        # what is written to .data has no version, and is written once the product itself is let go of
         binding.compared += 1
-        content = twin.clone()
-    weakref.finalize(product, _note_change, twin, twin._version, content, name, binding).atexit = False
+        binding.held[name] = _Read(product, twin, twin.clone())
+    weakref.finalize(product, _note_change, twin, twin._version, name, binding).atexit = False
 
 
-def _note_change(twin: Tensor, version: int, content: Tensor | None, name: str, binding: Binding) -> None:
-    if twin._version != version or (content is not None and _differs(twin, content)):
+def _compare(name: str, binding: Binding) -> None:
+    """Notice whether what was read last has been changed since."""
+    last = binding.held.pop(name, None)
+    if last is not None and last.is_changed:
+        binding.overwritten.append(name)
+
+
+def _note_change(twin: Tensor, version: int, name: str, binding: Binding) -> None:
+    if twin._version != version:
         binding.overwritten.append(name)
 
 
