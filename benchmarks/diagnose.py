@@ -45,6 +45,17 @@ def student(draw: Generator, middle: Levels, heads: int) -> Levels:
     return _share(middle + draw.uniform(0.2, 0.85) * draw.standard_t(5, size=(len(middle), heads)))
 
 
+def heavy(draw: Generator, middle: Levels, heads: int) -> Levels:
+    """Student's t of three degrees of freedom: heavier tails than the diagnosis is made for."""
+    return _share(middle + draw.uniform(0.2, 0.7) * draw.standard_t(3, size=(len(middle), heads)))
+
+
+def uneven(draw: Generator, middle: Levels, heads: int) -> Levels:
+    """Normal, with layers that scatter by unlike amounts."""
+    spread = 0.6 * np.exp(0.5 * draw.normal(size=middle.shape))
+    return _share(middle + spread * draw.normal(size=(len(middle), heads)))
+
+
 def laplace(draw: Generator, middle: Levels, heads: int) -> Levels:
     return _share(middle + draw.uniform(0.2, 0.8) * draw.laplace(size=(len(middle), heads)))
 
@@ -72,6 +83,8 @@ WORLDS: tuple[Callable[[Generator, Levels, int], Levels], ...] = (
     beta,
     reflected,
     uniform,
+    uneven,
+    heavy,
 )
 
 

@@ -34,8 +34,9 @@ def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
     ]
     if found.winner is not None:
         test = found.winner.paired
-        shown = "" if test.significant else "; no difference is shown"
-        lines.append(f"  the winner against them: {signed(test)} ({numbers(test)}){shown}.")
+        shown = "; the winner is worse" if found.winner.worse else "; no difference is shown"
+        end = "" if found.winner.significant else shown
+        lines.append(f"  the winner against them: {signed(test)} ({numbers(test)}){end}.")
     return lines
 
 

@@ -14,7 +14,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from tempopt.attention.attach.learning import HeadTemperatures
+from tempopt.attention.attach.learning import HeadTemperatures, LayerHeads
 from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError
 from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
@@ -36,10 +36,11 @@ class LearnedTemperatureCallback(L.Callback):
     """Learn every temperature of some tempered modules, as ln τ, from the temperature in force at the start.
 
     ln τ has an optimizer of the class and the options of the Trainer's first one, without weight decay, and
-    steps whenever that does. Its learning rate is ``lr_ratio`` times that of the first group of parameters at
-    that step, so that it follows any scheduler. What it moves is no parameter of the module: the module's
-    optimizer, its clipping and its state are those of a training without it. Where the first optimizer is of
-    a class that takes no vectors, or more than gradients, ln τ has Adam.
+    steps whenever that does; that of the heads of a layer from the first step before which it has attended.
+    Its learning rate is ``lr_ratio`` times that of the first group of parameters at that step, so that it
+    follows any scheduler. What it moves is no parameter of the module: the module's optimizer, its clipping
+    and its state are those of a training without it. Where the first optimizer is of a class that takes no
+    vectors, or more than gradients, ln τ has Adam.
 
     Args:
         tempered: What has the temperatures, by name; the empty name is attention's, each of whose layers
@@ -57,45 +58,25 @@ class LearnedTemperatureCallback(L.Callback):
         per_head: TemperedAttention | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        self._tempered: dict[str, Tempered | HeadTemperatures] = {
-            name: each for name, each in tempered.items() if each.layers
-        }
+        self._tempered = {name: each for name, each in tempered.items() if each.layers}
         self._per_head = per_head
         self._lr_ratio = lr_ratio
         self._ranks = ranks
-        self._logs = torch.zeros(0, dtype=torch.float64)
+        self._heads: HeadTemperatures | None = None
+        self._parts: dict[str, _Part] = {}
         self._optimizer: torch.optim.Optimizer | None = None
         self._steps: frozenset[int] = frozenset()
         self._loaded: dict[str, Any] | None = None
-        self._path: list[list[float]] = []
         self._reached: set[str] = set()
-
-    @property
-    def names(self) -> list[str]:
-        """The learned temperatures: the named ones by their names, attention's by numbers.
-
-        ``LAYER``, or ``LAYER.HEAD`` where each head has its own.
-        """
-        found: list[str] = []
-        for name, each in self._tempered.items():
-            if isinstance(each, HeadTemperatures):
-                found += each.names
-            else:
-                found += [name or str(layer) for layer in range(len(each.temperatures))]
-        return found
+        self.curves: Curves = {}
+        """The temperatures at some 24 steps, from the first to the last; of a named one by its name, of
+        attention by ``LAYER``, or ``LAYER.HEAD`` where each head has its own."""
 
     @property
     def without_gradient(self) -> list[str]:
         """Names of the temperatures that no gradient has reached so far, attention's being empty."""
-        return [name for name in self._tempered if name not in self._reached]
-
-    @property
-    def curves(self) -> Curves:
-        """The temperatures at some 24 steps, from the first to the last."""
-        return {
-            f"{LEARNED_CURVE}{name}": [[point[0], point[1 + index]] for point in self._path]
-            for index, name in enumerate(self.names)
-        }
+        wanted = [*self._tempered, *([""] if self._per_head is not None else [])]
+        return [name for name in wanted if name not in self._reached]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.optimizers:
@@ -103,101 +84,127 @@ class LearnedTemperatureCallback(L.Callback):
         last = steps_of(trainer)
         self._steps = frozenset(round(i * last / (_POINTS - 1)) for i in range(_POINTS))
         for each in self._tempered.values():
-            if not isinstance(each, HeadTemperatures):
-                each.learn()
+            each.learn()
         if self._per_head is not None:
-            self._tempered[""] = self._per_head.learn_heads()
+            self._heads = self._per_head.learn_heads()
+        for name, each in self._tempered.items():
+            names = [name or str(layer) for layer in range(len(each.temperatures))]
+            self._join(trainer, name, _Part(name, names, each))
         if self._loaded is not None:
-            self._begin(trainer, self._loaded["heads"])
-            assert self._optimizer is not None
-            self._logs.copy_(torch.tensor(self._loaded["logs"], dtype=torch.float64))
-            self._optimizer.load_state_dict(self._loaded["optimizer"])
+            self._take_up(trainer, self._loaded)
             self._loaded = None
-            self._write()
-        elif self._per_head is None:
-            self._begin(trainer, None)
 
-    def _begin(self, trainer: L.Trainer, counts: list[int] | None) -> None:
-        """Take the temperatures that are there; those of heads are once every layer has run.
+    def _join(self, trainer: L.Trainer, key: str, part: _Part) -> None:
+        """Begin to learn temperatures, from those that they have."""
+        self._parts[key] = part
+        if self._optimizer is None:
+            self._optimizer = _optimizer(trainer.optimizers[0], part.logs)
+        else:
+            self._optimizer.add_param_group({"params": [part.logs]})
+        part.write()
+        for name, log in zip(part.names, part.logs.tolist(), strict=True):
+            self.curves.setdefault(f"{LEARNED_CURVE}{name}", [[step_of(trainer), math.exp(log)]])
 
-        Args:
-            counts: Number of heads of each layer; None: as many as have been seen.
-        """
+    def _join_heads(self, trainer: L.Trainer) -> None:
+        """Begin to learn the heads of layers that have attended on any rank, and are not learned yet."""
         heads = self._heads
-        if heads is not None:
-            heads.begin(heads.counts if counts is None else counts)
-        own = [tau for each in self._tempered.values() for tau in each.temperatures]
-        self._logs = torch.tensor([math.log(tau) for tau in own], dtype=torch.float64)
-        self._optimizer = _optimizer(trainer.optimizers[0], self._logs)
-        self._write()
-        if not self._path:
-            self._note(step_of(trainer))
+        if heads is None or all(f"{layer}." in self._parts for layer in range(len(heads.counts))):
+            return
+        seen = self._ranks.mean([float(count > 0) for count in heads.counts])
+        mean = self._ranks.mean([float(count) for count in heads.counts])
+        for layer, (share, count) in enumerate(zip(seen, mean, strict=True)):
+            if share and f"{layer}." not in self._parts:
+                own = heads.begin(layer, round(count / share))
+                self._join(trainer, f"{layer}.", _Part("", own.names, own))
 
-    @property
-    def _heads(self) -> HeadTemperatures | None:
-        found = self._tempered.get("")
-        return found if isinstance(found, HeadTemperatures) else None
+    def _take_up(self, trainer: L.Trainer, state: dict[str, Any]) -> None:
+        for key, logs in state["parts"]:
+            if key not in self._parts:
+                assert self._heads is not None
+                own = self._heads.begin(int(key.rstrip(".")), len(logs))
+                self._join(trainer, key, _Part("", own.names, own))
+            self._parts[key].logs.copy_(torch.tensor(logs, dtype=torch.float64))
+            self._parts[key].write()
+        if self._optimizer is not None:
+            self._optimizer.load_state_dict(state["optimizer"])
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         if optimizer is not trainer.optimizers[0]:
             return
-        if self._optimizer is None:
-            self._begin(trainer, None)
-        assert self._optimizer is not None
-        gradient = self._gradient(trainer, optimizer)
+        self._join_heads(trainer)
+        gradients = self._gradients(trainer, optimizer)
         # with a gradient scaler the step of the weights is left out as well
-        if all(map(math.isfinite, gradient)):
-            self._logs.grad = torch.tensor(gradient, dtype=torch.float64)
-            self._optimizer.param_groups[0]["lr"] = self._lr_ratio * float(optimizer.param_groups[0]["lr"])
+        if self._optimizer is not None and all(map(math.isfinite, gradients)):
+            left = iter(gradients)
+            for part in self._parts.values():
+                part.logs.grad = torch.tensor([next(left) for _ in part.names], dtype=torch.float64)
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._lr_ratio * float(optimizer.param_groups[0]["lr"])
             self._optimizer.step()
-            self._logs.clamp_(math.log(LOWEST), math.log(HIGHEST))
-            self._write()
+            for part in self._parts.values():
+                part.logs.clamp_(math.log(LOWEST), math.log(HIGHEST))
+                part.write()
         if step_of(trainer) + 1 in self._steps:
             self._note(step_of(trainer) + 1)
 
-    def _gradient(self, trainer: L.Trainer, optimizer: torch.optim.Optimizer) -> list[float]:
+    def _gradients(self, trainer: L.Trainer, optimizer: torch.optim.Optimizer) -> list[float]:
         """Return the gradient with respect to each ln τ, the mean over all ranks; 0 where none was left."""
         scale, found = loss_scale(trainer), list[float]()
         moved = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        for name, each in self._tempered.items():
-            own = each.log_gradients()
+        for part in self._parts.values():
+            own = part.of.log_gradients()
             if own is None:
-                found += [0.0] * len(each.temperatures)
+                found += [0.0] * len(part.names)
                 continue
-            self._reached.add(name)
+            self._reached.add(part.temperature)
             # a gradient scaler has put those of the module's parameters right already
-            right = isinstance(each, ValueAttachment) and id(each.tensor) in moved
+            right = isinstance(part.of, ValueAttachment) and id(part.of.tensor) in moved
             found += own if right else [value / scale for value in own]
         return self._ranks.mean(found)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._path and self._path[-1][0] != step_of(trainer):
-            self._note(step_of(trainer))
-
-    def _write(self) -> None:
-        taus = iter(self._logs.exp().clamp(LOWEST, HIGHEST).tolist())
-        for each in self._tempered.values():
-            each.set_temperatures([next(taus) for _ in each.temperatures])
+        self._note(step_of(trainer))
 
     def _note(self, step: int) -> None:
-        self._path.append([step, *self._logs.exp().tolist()])
+        for part in self._parts.values():
+            for name, log in zip(part.names, part.logs.tolist(), strict=True):
+                curve = self.curves[f"{LEARNED_CURVE}{name}"]
+                if curve[-1][0] != step:
+                    curve.append([step, math.exp(log)])
 
     def state_dict(self) -> dict[str, Any]:
         if self._optimizer is None:
             return {}
         return {
-            "logs": self._logs.tolist(),
+            "parts": [[key, part.logs.tolist()] for key, part in self._parts.items()],
             "optimizer": self._optimizer.state_dict(),
-            "heads": None if self._heads is None else self._heads.counts,
-            "path": [list(point) for point in self._path],
+            "curves": {name: [list(point) for point in curve] for name, curve in self.curves.items()},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict:
             self._loaded = state_dict
-            self._path = [list(point) for point in state_dict["path"]]
+            self.curves = {name: [list(p) for p in curve] for name, curve in state_dict["curves"].items()}
+
+
+class _Part:
+    """Temperatures that are learned from the same step on.
+
+    Args:
+        temperature: Name of what they are of, attention's being empty.
+        names: What each of them is called.
+        of: What has them.
+    """
+
+    def __init__(self, temperature: str, names: list[str], of: Tempered | LayerHeads) -> None:
+        self.temperature, self.names, self.of = temperature, names, of
+        self.logs = torch.tensor([math.log(tau) for tau in of.temperatures], dtype=torch.float64)
+
+    def write(self) -> None:
+        """Put the temperatures in force."""
+        self.of.set_temperatures(self.logs.exp().clamp(LOWEST, HIGHEST).tolist())
 
 
 def learned_of(

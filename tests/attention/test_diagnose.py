@@ -94,6 +94,12 @@ def test_heads_of_a_narrow_layer_are_compared_with_those_of_the_model() -> None:
     assert kinds(found) == [("collapse", 5, None), ("collapse", 5, 0)]
 
 
+def test_a_dead_head_needs_no_others_to_be_one() -> None:
+    assert kinds(entropy_anomalies({0: {0: 0.5, 1: 0.55, 2: 0.0}})) == [("dead_head", 0, 2)]
+    assert entropy_anomalies({0: {0: 0.5, 1: 0.55, 2: 0.05}}) == []
+    assert kinds(entropy_anomalies({0: {0: 0.001, 1: 0.002}})) == [("collapse", 0, None)]
+
+
 def test_one_head_has_nothing_to_be_compared_with() -> None:
     assert kinds(entropy_anomalies({0: {0: 0.1}})) == [("collapse", 0, None)]
     assert entropy_anomalies({0: {0: 0.5}}) == []
@@ -181,7 +187,10 @@ def test_logits_that_grow_are_found() -> None:
     report = MonitorReport(histories=(history(growing, "query_key_magnitude", head=3),))
     [found] = anomalies(report)
     assert (found.kind, found.head) == ("growing_logits", 3)
-    assert "6.1 times" in found.evidence
+    assert "2.4 times" in found.evidence and "90 steps" in found.evidence
+    # weights that begin at 0, and what grows while it finds its level
+    grown = [0.0] * 4 + [1.0 - 0.9**number for number in range(1, 40)]
+    assert anomalies(MonitorReport(histories=(history(grown, "query_key_magnitude"),))) == []
     slower = [1.05**number for number in range(20)]
     assert anomalies(MonitorReport(histories=(history(slower, "query_key_magnitude"),))) == []
 

@@ -297,7 +297,8 @@ def test_heads_that_are_unusual_are_told_by_arm_with_the_rate_of_false_alarms(co
     assert f"Worth a look: winner: {found.evidence} {found.advice} Of models" in data.caption()
     healthy = plots.HeadEntropies(entropies=replace(data.entropies, heads={"baseline": steady}))
     assert healthy.caption().endswith(
-        "No layer and no head is unusual. Of models in which no head is unusual, 1 % are said to have one."
+        "No layer and no head is unusual. "
+        "Of models in which no head is unusual, about 1 % are said to have one."
     )
 
 

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tempopt.confirmation.learned import Learned
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.results.learned_text import ends_text
 from tempopt.results.verdict_text import headline, verdict_lines
 from tempopt.results.wording import parameters_text
 from tempopt.temperature import active_groups
@@ -121,27 +119,6 @@ def test_of_learned_temperatures_no_gain_is_told_as_such(
     noisy = shifted(found, "learned", [-0.1, 0.1, -0.2, 0.2, -0.1, 0.15, -0.1, 0.03])
     assert ": no gain shown;" in line(noisy)
     assert ("winner's gain" in line(noisy)) == (search is None)
-
-
-@pytest.mark.parametrize(
-    ("ends", "said"),
-    [
-        ({"0": (0.5, 0.4, 0.6)}, "τ of layer 0 = 0.5 (0.4 to 0.6)"),
-        (
-            {"1.3": (0.5, 0.4, 0.6), "contrast": (0.1, 0.1, 0.2)},
-            "contrast = 0.1 (0.1 to 0.2), τ of layer 1, head 3",
-        ),
-        (
-            {f"{layer}.{head}": (1.0 + 2 * layer + head, 1.0, 9.0) for layer in (0, 1) for head in (0, 1, 2)},
-            "at the end of training τ from 1 in layer 0, head 0 to 5 in layer 1, head 2",
-        ),
-    ],
-)
-def test_where_learned_temperatures_ended_is_told_by_layer_and_head(
-    ends: dict[str, tuple[float, float, float]], said: str
-) -> None:
-    answer = cast(Any, None)
-    assert said in ends_text(Learned(params={}, answer=answer, winner=None, share=None, ends=ends))
 
 
 def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(

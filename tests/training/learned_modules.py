@@ -77,7 +77,7 @@ class LearnedRecorder(L.Callback):
             digest.update(value.detach().numpy().tobytes())
         line = {
             "step": trainer.global_step,
-            "logs": learned.state_dict()["logs"],
+            "logs": [log for _, logs in learned.state_dict()["parts"] for log in logs],
             "weights": digest.hexdigest(),
             "items": sorted(batch[0].flatten(1).sum(1).tolist()),
         }

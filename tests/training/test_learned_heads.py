@@ -115,11 +115,13 @@ def test_a_plan_that_is_put_in_force_has_one_temperature_a_layer_again() -> None
     q = torch.randn(1, 2, 5, 4)
     before = module.attended(0, q, q, q)
     heads = module.learn_heads()
-    assert heads.temperatures == ()
+    assert heads.counts == [0, 0]
     torch.testing.assert_close(module.attended(0, q, q, q), before, rtol=0, atol=0)
-    heads.set_temperatures([0.5, 2.0])
+    assert heads.counts == [2, 0]
+    heads.layers[0].set_temperatures([0.5, 2.0])
     by_hand = [
-        F.scaled_dot_product_attention(q[:, i] / tau, q[:, i], q[:, i]) for i, tau in ((0, 0.5), (1, 2.0))
+        F.scaled_dot_product_attention(q[:, head] / tau, q[:, head], q[:, head])
+        for head, tau in enumerate((0.5, 2.0))
     ]
     torch.testing.assert_close(module.attended(0, q, q, q), torch.stack(by_hand, dim=1))
     module.use(TemperatureParameters())
@@ -139,34 +141,58 @@ def test_the_gradient_of_heads_of_transformers_is_that_of_finite_differences() -
     attachment = attach(model, {"temperature_init": 0.8}, way="attention_interface", example=None)
     heads = attachment.learn_heads()
     loss()
-    taus = [0.6 + 0.2 * place for place in range(len(heads.names))]
-    heads.set_temperatures(taus)
+    taus = [0.6, 0.8, 1.0, 1.2]
+    for own in heads.layers.values():
+        own.set_temperatures(taus)
     loss().backward()
-    found = heads.log_gradients()
-    assert found is not None and heads.log_gradients() is None
     eps = 1e-6
-    for place in range(len(taus)):
-        ends = []
-        for sign in (1, -1):
-            moved = list(taus)
-            moved[place] *= math.exp(sign * eps)
-            heads.set_temperatures(moved)
-            ends.append(float(loss().detach()))
-        assert found[place] == pytest.approx((ends[0] - ends[1]) / (2 * eps), rel=1e-4, abs=1e-7)
+    for own in heads.layers.values():
+        found = own.log_gradients()
+        assert found is not None and own.log_gradients() is None
+        for place in range(len(taus)):
+            ends = []
+            for sign in (1, -1):
+                moved = list(taus)
+                moved[place] *= math.exp(sign * eps)
+                own.set_temperatures(moved)
+                ends.append(float(loss().detach()))
+            own.set_temperatures(taus)
+            assert found[place] == pytest.approx((ends[0] - ends[1]) / (2 * eps), rel=1e-4, abs=1e-7)
 
 
-def test_a_layer_that_runs_late_keeps_its_temperature() -> None:
+class Late(Heads):
+    """Its second layer attends from the fifth batch on."""
+
+    def attended(self, layer: int, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor) -> Tensor:
+        late = layer == 1 and self.global_step < 4
+        return torch.zeros_like(v_BHND) if late else super().attended(layer, q_BHND, k_BHND, v_BHND)
+
+
+def test_heads_of_a_layer_that_attends_late_learn_from_then_on() -> None:
+    torch.manual_seed(0)
+    learned = LearnedTemperatureCallback({}, lr_ratio=RATIO, per_head=(module := Late(torch.optim.AdamW)))
+    trained(module, learned)
+    starts = {name: curve[0] for name, curve in learned.curves.items()}
+    assert starts == {
+        f"learned/{layer}.{head}": [4 * layer, pytest.approx(1.0)]
+        for layer, heads in enumerate(HEADS)
+        for head in range(heads)
+    }
+    assert all(abs(math.log(curve[-1][1])) > 1e-3 for curve in learned.curves.values())
+    assert learned.without_gradient == []
+
+
+def test_heads_keep_their_temperatures_where_a_module_moves_and_their_number() -> None:
     heads = HeadTemperatures((1.0, 2.0))
     q = torch.randn(1, 3, 4, 2)
     heads.factor(1, q)
-    heads.begin(heads.counts)
-    assert heads.counts == [0, 3] and heads.names == ["1.0", "1.1", "1.2"]
-    assert heads.factor(0, q).flatten().tolist() == [1.0] and heads.counts == [0, 3]
-    heads.set_temperatures([1.0, 2.0, 4.0])
+    own = heads.layers[1]
+    assert heads.counts == [0, 3] and own.names == ["1.0", "1.1", "1.2"]
+    own.set_temperatures([1.0, 2.0, 4.0])
     assert heads.factor(1, q).flatten().tolist() == [2.0, 1.0, 0.5]
-    # a module that has moved takes its temperatures along
     assert heads.factor(1, q.double()).dtype == torch.float64
-    assert heads.temperatures == (1.0, 2.0, 4.0)
+    with pytest.raises(AttachError, match=r"Layer 1 attends with 2 heads, after 3.*learned: true"):
+        heads.factor(1, q[:, :2])
 
 
 def test_query_rows_have_no_heads() -> None:

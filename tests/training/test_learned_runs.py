@@ -105,7 +105,7 @@ def learns(request_for: Any) -> Iterator[Learns]:
 def temperatures(run: Run) -> list[float]:
     """Return all temperatures in force."""
     assert run.learned is not None
-    return [tau for each in run.learned._tempered.values() for tau in each.temperatures]
+    return [tau for each in run.learned._parts.values() for tau in each.of.temperatures]
 
 
 @pytest.mark.parametrize("way", WAYS)

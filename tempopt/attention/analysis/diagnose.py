@@ -2,10 +2,10 @@
 
 Heads are judged by entropy relative to ln of the keys that each query sees, since 2 nats are little among
 512 keys and impossible among 5, and an outlier has to be one among the other heads *and* in an absolute
-band. Of models without an unusual head one in a hundred has a finding about a head, however many heads it
-has (``benchmarks/diagnose.py``). The numbers come from ``tempopt.attention.analysis.monitor`` or from
-anywhere else; nothing is changed here. The thresholds are constants below, each with where it comes from; a
-finding is a reason to look, no proof.
+band. Of models without an unusual head about one in a hundred has a finding about the entropy of a head,
+however many heads it has (``benchmarks/diagnose.py``, which says of what models). The numbers come from
+``tempopt.attention.analysis.monitor`` or from anywhere else; nothing is changed here. The thresholds are
+constants below, each with where it comes from; a finding is a reason to look, no proof.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from tempopt.attention.analysis.histories import QUERY_KEY_MAGNITUDE, HeadHistory, MonitorReport, trend
-from tempopt.attention.analysis.outliers import FALSE_ALARMS, Outlier, outliers
+from tempopt.attention.analysis.histories import (
+    FEWEST_FOR_TREND,
+    QUERY_KEY_MAGNITUDE,
+    HeadHistory,
+    MonitorReport,
+    trend,
+)
+from tempopt.attention.analysis.outliers import FALSE_ALARMS, Outlier, not_compared, outliers
 from tempopt.errors import UsageError
 from tempopt.temperature import Constant, TemperaturePlan, progress
 from tempopt.temperature.schedules import WarmupAnneal
@@ -48,8 +54,9 @@ DISPERSED = 0.9
 DEAD = 0.01
 """Distance of H / ln n from 0 or 1 within which the weights no longer depend on the query. Our convention."""
 
-GROWN = 4.0
-"""Growth of |q||k| since the first observation that is worth a look: two doublings. Our convention."""
+GROWN = 2.0
+"""Growth of |q||k| in the latest half of the observations that is worth a look: a doubling. In the first half
+of a training that is in order it grows by more than that, from small weights. Our convention."""
 
 EARLY = 0.2
 """Share of training that is its start, and with LATE its end: the fifths that the table calls so."""
@@ -181,8 +188,8 @@ def anomalies(report: MonitorReport) -> list[Finding]:
 def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Finding]:
     """Return layers whose heads are collapsed or dispersed as a whole, and heads that are unlike the others.
 
-    Heads are compared by :func:`tempopt.attention.analysis.outliers.outliers`; where there are too few,
-    layers alone are judged.
+    Heads are compared by :func:`tempopt.attention.analysis.outliers.outliers`; where there are too few, a
+    head is judged by itself, and found where it is dead and its layer is not.
 
     Args:
         entropy: H / ln n, in [0, 1], by layer and head.
@@ -204,6 +211,12 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Findin
     for (layer, head), outlier in sorted(outliers(entropy).items()):
         if finding := _of_head(layer, head, entropy[layer][head], outlier):
             found.append(finding)
+    for layer, head in not_compared(entropy):
+        value, middle = entropy[layer][head], median(entropy[layer].values())
+        if not DEAD <= value <= 1.0 - DEAD and _band(middle) is None:
+            evidence = f"Head {head} of layer {layer} has H / ln n {value:.3f}; there are no others like it."
+            advice = _REMEDY["dead_head"]
+            found.append(Finding(kind="dead_head", layer=layer, head=head, evidence=evidence, advice=advice))
     return found
 
 
@@ -295,19 +308,20 @@ def _falling(history: HeadHistory, confidence: float) -> Finding | None:
 
 
 def _growing(history: HeadHistory, confidence: float) -> Finding | None:
-    # what grows by shares is a line in logarithms
-    steps, values = history.steps[-_LATEST:], history.values[-_LATEST:]
-    if min(values) <= 0.0:
+    latest = min(_LATEST, len(history.steps) // 2)
+    steps, values = history.steps[-latest:], history.values[-latest:]
+    if latest < FEWEST_FOR_TREND or min(values) <= 0.0:
         return None
+    # what grows by shares is a line in logarithms
     course = trend(steps, [math.log(value) for value in values], confidence=confidence)
-    if course is None or not course.rises or history.last < GROWN * history.first:
+    if course is None or not course.rises or history.last < GROWN * values[0]:
         return None
     return Finding(
         kind="growing_logits",
         layer=history.layer,
         head=history.head,
-        evidence=f"|q||k| of head {history.head} of layer {history.layer} is "
-        f"{history.last / history.first:.1f} times what it was first, and rises.",
+        evidence=f"|q||k| of head {history.head} of layer {history.layer} is {history.last / values[0]:.1f} "
+        f"times what it was {steps[-1] - steps[0]} steps before, and rises.",
         advice="Normalise queries and keys, or lower the learning rate: the logits outgrow the temperature.",
     )
 

@@ -49,6 +49,7 @@ def outliers(entropy: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int]
     outermost is further from the next than b ln(2/α), on either side, in a share α of models, of however many
     heads (Rényi 1953); lighter tails have smaller gaps. b is the median absolute deviation over ln 2,
     moderated by what is usual in models, so that a few heads that agree by chance make no outlier of another.
+    Where layers scatter by very unlike amounts, or tails are far heavier, α is exceeded.
 
     Args:
         entropy: H / ln n, in [0, 1], by layer and head.
@@ -69,6 +70,14 @@ def outliers(entropy: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int]
                     found[key] = Outlier(usual=usual[key], gap=residuals[key] - inner, needed=needed)
                 break
     return found
+
+
+def not_compared(entropy: Mapping[int, Mapping[int, float]]) -> list[tuple[int, int]]:
+    """Return the heads that :func:`outliers` compares with none, by layer and head."""
+    compared = {key for group in _groups(entropy) for key in group}
+    return [
+        (layer, head) for layer, heads in entropy.items() for head in heads if (layer, head) not in compared
+    ]
 
 
 def _groups(entropy: Mapping[int, Mapping[int, float]]) -> Iterator[_Heads]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.functional.precision import wide_type
+from tempopt.errors import AttachError
 
 
 def require_gradients(leaves: Iterable[Tensor]) -> None:
@@ -45,10 +46,72 @@ def by_sums(gradients: Sequence[Sequence[Tensor]], inverse: Sequence[float]) -> 
     return [-sum(next(known) for _ in layer) * value for layer, value in zip(gradients, inverse, strict=True)]
 
 
-class HeadTemperatures:
-    """Learned temperatures of the heads of attention layers, as factors on the 1/τ that their layers have.
+class LayerHeads:
+    """The temperatures of the heads of one attention layer, as factors on the 1/τ that the layer has.
 
-    The number of heads of a layer is that of its queries, so it is known once the layer has run.
+    Args:
+        layer: Depth of the layer.
+        base: τ of the layer, from which its heads start.
+        count: Number of heads.
+    """
+
+    def __init__(self, layer: int, base: float, count: int) -> None:
+        self.layer = layer
+        self.temperatures: tuple[float, ...] = (base,) * count
+        self._base = base
+        self._leaf: Tensor | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """``LAYER.HEAD`` for each temperature, both counted from 0."""
+        return [f"{self.layer}.{head}" for head in range(len(self.temperatures))]
+
+    def set_temperatures(self, temperatures: Sequence[float]) -> None:
+        """Set τ of each head."""
+        self.temperatures = tuple(temperatures)
+        if self._leaf is not None:
+            with torch.no_grad():
+                self._leaf.copy_(self._factors())
+
+    def log_gradients(self) -> list[float] | None:
+        """Return the gradient with respect to ln τ of each head, and forget it; None: none was left."""
+        gradient = None if self._leaf is None else taken_gradient(self._leaf)
+        if gradient is None:
+            return None
+        factors = self._factors().tolist()
+        return [-each * factor for each, factor in zip(gradient.tolist(), factors, strict=True)]
+
+    def factor(self, q_BHQD: Tensor) -> Tensor:
+        """Return the factors on the layer's 1/τ, shape (H, 1, 1), through which gradients reach them.
+
+        Raises:
+            AttachError: The queries have another number of heads than before.
+        """
+        if q_BHQD.shape[1] != len(self.temperatures):
+            raise AttachError(
+                f"Layer {self.layer} attends with {q_BHQD.shape[1]} heads, after {len(self.temperatures)}. "
+                "Heads can have temperatures of their own where their number stays; of a study write study: "
+                "{learned: true}, so that each layer has one."
+            )
+        leaf = self._leaf
+        if leaf is None or leaf.device != q_BHQD.device or leaf.dtype != wide_type(q_BHQD):
+            leaf = self._made(q_BHQD)
+        return leaf[:, None, None]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _made(self, q_BHQD: Tensor) -> Tensor:
+        # a tensor that is born in inference mode could never take part in training
+        with torch.inference_mode(False), torch.no_grad():
+            leaf = self._factors().to(q_BHQD.device, wide_type(q_BHQD))
+        self._leaf = leaf.requires_grad_(True)
+        return leaf
+
+    def _factors(self) -> Tensor:
+        return self._base / torch.tensor(self.temperatures, dtype=torch.float64)
+
+
+class HeadTemperatures:
+    """Learned temperatures of the heads of attention layers, each layer from its first queries on.
 
     Args:
         base: τ of each layer, from which its heads start.
@@ -56,73 +119,28 @@ class HeadTemperatures:
 
     def __init__(self, base: Sequence[float]) -> None:
         self._base = tuple(base)
-        self._known: dict[int, list[float]] = {}
-        self._leaves: dict[int, Tensor] = {}
-        self._complete = False
+        self.layers: dict[int, LayerHeads] = {}
+        """The layers that have attended so far."""
 
     @property
     def counts(self) -> list[int]:
-        """The number of heads of each layer; 0 where it has not run, and so has no temperature of its own."""
-        return [len(self._known.get(layer, ())) for layer in range(len(self._base))]
+        """The number of heads of each layer; 0 where it has not attended yet."""
+        seen = self.layers
+        return [len(seen[layer].temperatures) if layer in seen else 0 for layer in range(len(self._base))]
 
-    @property
-    def names(self) -> list[str]:
-        """``LAYER.HEAD`` for each temperature, both counted from 0."""
-        return [f"{layer}.{head}" for layer, count in enumerate(self.counts) for head in range(count)]
-
-    @property
-    def temperatures(self) -> tuple[float, ...]:
-        """τ of each head, by layers."""
-        return tuple(tau for layer in range(len(self._base)) for tau in self._known.get(layer, ()))
-
-    def begin(self, counts: Sequence[int]) -> None:
-        """Fix the number of heads of each layer; one with 0 keeps its temperature from now on."""
-        self._complete = True
-        for layer, count in enumerate(counts):
-            if count and layer not in self._known:
-                self._known[layer] = [self._base[layer]] * count
-
-    def set_temperatures(self, temperatures: Sequence[float]) -> None:
-        """Set τ of each head, in the order of :attr:`names`."""
-        given = iter(temperatures)
-        for layer in sorted(self._known):
-            self._known[layer] = [next(given) for _ in self._known[layer]]
-            leaf = self._leaves.get(layer)
-            if leaf is not None:
-                with torch.no_grad():
-                    leaf.copy_(self._factors(layer))
-
-    def log_gradients(self) -> list[float] | None:
-        """Return the gradient with respect to ln τ of each head, and forget it; None: none was left."""
-        left = {layer: taken_gradient(leaf) for layer, leaf in self._leaves.items()}
-        if all(each is None for each in left.values()):
-            return None
-        found: list[float] = []
-        for layer in sorted(self._known):
-            gradient, factors = left.get(layer), self._factors(layer).tolist()
-            own = [0.0] * len(factors) if gradient is None else gradient.tolist()
-            found += [-each * factor for each, factor in zip(own, factors, strict=True)]
-        return found
+    def begin(self, layer: int, count: int) -> LayerHeads:
+        """Return the heads of a layer, which have so many."""
+        if layer not in self.layers:
+            self.layers[layer] = LayerHeads(layer, self._base[layer], count)
+        return self.layers[layer]
 
     def factor(self, layer: int, q_BHQD: Tensor) -> Tensor:
-        """Return the factors on a layer's 1/τ, shape (H, 1, 1), through which gradients reach them."""
-        leaf = self._leaves.get(layer)
-        if leaf is None or leaf.device != q_BHQD.device or leaf.dtype != wide_type(q_BHQD):
-            leaf = self._leaf(layer, q_BHQD)
-        return leaf[:, None, None]
+        """Return the factors on a layer's 1/τ, shape (H, 1, 1), as :meth:`LayerHeads.factor`."""
+        heads = self.layers.get(layer)
+        if heads is None:
+            heads = self._first(layer, q_BHQD)
+        return heads.factor(q_BHQD)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _leaf(self, layer: int, q_BHQD: Tensor) -> Tensor:
-        if layer not in self._known:
-            if self._complete:
-                return q_BHQD.new_ones(1, dtype=wide_type(q_BHQD))
-            self._known[layer] = [self._base[layer]] * q_BHQD.shape[1]
-        # a tensor that is born in inference mode could never take part in training
-        with torch.inference_mode(False), torch.no_grad():
-            leaf = self._factors(layer).to(q_BHQD.device, wide_type(q_BHQD))
-        self._leaves[layer] = leaf.requires_grad_(True)
-        return leaf
-
-    def _factors(self, layer: int) -> Tensor:
-        taus = torch.tensor(self._known[layer], dtype=torch.float64)
-        return self._base[layer] / taus
+    def _first(self, layer: int, q_BHQD: Tensor) -> LayerHeads:
+        return self.begin(layer, q_BHQD.shape[1])

@@ -107,7 +107,8 @@ class ByQueryRows:
     def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
         raise AttachError(
             "Temperatures of heads cannot be attached by query rows: which row is of which head is not known "
-            f'there. Attach a model of transformers with way="{INTERFACE}", or {AS_TEMPERED_MODULE}.'
+            f'there. Attach a model of transformers with way="{INTERFACE}", or {AS_TEMPERED_MODULE}. Of a '
+            "study write study: {learned: true}, so that each layer has one."
         )
 
     def log_gradients(self) -> list[float] | None:

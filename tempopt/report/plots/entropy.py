@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from tempopt.attention.analysis.diagnose import Finding, anomalies
 from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
-from tempopt.attention.analysis.outliers import FALSE_ALARMS
+from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
 from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import arms_of
 from tempopt.report.plots.base import Table
@@ -37,7 +37,7 @@ _MOST_LAYERS = 8
 _MOST_HEADS = 64
 _MOST_FINDINGS = 4
 _ROWS = 60
-_CHANCE = f"Of models in which no head is unusual, {100 * FALSE_ALARMS:.0f} % are said to have one."
+_CHANCE = f"Of models in which no head is unusual, about {100 * FALSE_ALARMS:.0f} % are said to have one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +145,10 @@ class HeadEntropies:
             for arm, findings in self.findings().items()
             for each in findings
         ]
+        heads = min(map(len, self.entropies.heads.values()))
         if not told:
-            return f"No layer and no head is unusual. {_CHANCE}"
+            few = "" if heads > FEWEST_PEERS else " There are too few heads to compare them."
+            return f"No layer and no head is unusual.{few or f' {_CHANCE}'}"
         more = f" And {len(told) - _MOST_FINDINGS} more." if len(told) > _MOST_FINDINGS else ""
         return f"Worth a look: {' '.join(told[:_MOST_FINDINGS])}{more} {_CHANCE}"
 
