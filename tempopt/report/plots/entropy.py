@@ -140,17 +140,18 @@ class HeadEntropies:
         return MonitorReport(histories=tuple(histories))
 
     def _unusual(self) -> str:
-        told = [
-            f"{self.entropies.name(arm)}: {each.evidence} {each.advice}"
-            for arm, findings in self.findings().items()
-            for each in findings
-        ]
-        heads = min(map(len, self.entropies.heads.values()))
-        if not told:
-            few = "" if heads > FEWEST_PEERS else " There are too few heads to compare them."
-            return f"No layer and no head is unusual.{few or f' {_CHANCE}'}"
-        more = f" And {len(told) - _MOST_FINDINGS} more." if len(told) > _MOST_FINDINGS else ""
-        return f"Worth a look: {' '.join(told[:_MOST_FINDINGS])}{more} {_CHANCE}"
+        findings = [(arm, each) for arm, of in self.findings().items() for each in of]
+        if not findings:
+            heads = min(map(len, self.entropies.heads.values()))
+            few = "There are too few heads to compare them." if heads <= FEWEST_PEERS else _CHANCE
+            return f"No layer and no head is unusual. {few}"
+        seen: dict[tuple[str, str], list[str]] = {}
+        for arm, each in findings[:_MOST_FINDINGS]:
+            seen.setdefault((self.entropies.name(arm), each.advice), []).append(each.evidence)
+        told = [f"{name}: {' '.join(evidence)} {advice}" for (name, advice), evidence in seen.items()]
+        left = len(findings) - _MOST_FINDINGS
+        more = f" And {left} more." if left > 0 else ""
+        return f"Worth a look: {' '.join(told)}{more} {_CHANCE}"
 
     def _most_even(self, arm: str) -> tuple[Head, float]:
         ends = {
