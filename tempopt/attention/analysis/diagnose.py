@@ -55,8 +55,9 @@ DEAD = 0.01
 """Distance of H / ln n from 0 or 1 within which the weights no longer depend on the query. Our convention."""
 
 GROWN = 2.0
-"""Growth of |q||k| in the latest half of the observations that is worth a look: a doubling. In the first half
-of a training that is in order it grows by more than that, from small weights. Our convention."""
+"""Growth of |q||k| over the latest half of the observations that is worth a look, by the slow end of its
+trend's interval: a doubling. In the first half of a training that is in order it grows by more than that,
+from small weights. Our convention."""
 
 EARLY = 0.2
 """Share of training that is its start, and with LATE its end: the fifths that the table calls so."""
@@ -314,7 +315,7 @@ def _growing(history: HeadHistory, confidence: float) -> Finding | None:
         return None
     # what grows by shares is a line in logarithms
     course = trend(steps, [math.log(value) for value in values], confidence=confidence)
-    if course is None or not course.rises or history.last < GROWN * values[0]:
+    if course is None or math.exp(course.low * (steps[-1] - steps[0])) < GROWN:
         return None
     return Finding(
         kind="growing_logits",
