@@ -69,7 +69,9 @@ def batches() -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, x.argmax(dim=1)), batch_size=16)
 
 
-def trained(module: L.LightningModule, *callbacks: L.Callback, **options: Any) -> L.LightningModule:
+def trained(
+    module: L.LightningModule, *callbacks: L.Callback, data: Any = None, **options: Any
+) -> L.LightningModule:
     given = {"max_epochs": 3, **options}
     trainer = L.Trainer(
         accelerator="cpu",
@@ -80,7 +82,7 @@ def trained(module: L.LightningModule, *callbacks: L.Callback, **options: Any) -
         callbacks=list(callbacks),
         **given,
     )
-    trainer.fit(module, batches())
+    trainer.fit(module, batches() if data is None else data)
     return module
 
 

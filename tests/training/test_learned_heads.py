@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,6 +20,7 @@ from tempopt.temperature import TemperatureParameters
 from tempopt.training.learned_callback import LearnedTemperatureCallback
 from tempopt.training.module import TemperedModule
 from tests.toy_study import toy_spec
+from tests.training.test_learned_callback import trained
 
 LR, RATIO = 1e-2, 10.0
 HEADS = (2, 4)
@@ -70,20 +70,10 @@ class ByItself(Heads):
         return optimizer
 
 
-def trained(module: L.LightningModule, *callbacks: L.Callback) -> None:
+def texts() -> DataLoader[Any]:
     draw = torch.Generator().manual_seed(0)
     x = 2 * torch.randn(96, 5, 8, generator=draw)
-    data = DataLoader(TensorDataset(x, x[:, 0].argmax(dim=1) % 3), batch_size=16)
-    trainer = L.Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=list(callbacks),
-    )
-    trainer.fit(module, data)
+    return DataLoader(TensorDataset(x, x[:, 0].argmax(dim=1) % 3), batch_size=16)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
@@ -94,9 +84,9 @@ def test_each_head_learns_what_a_parameter_of_the_module_would(
     plain, module = ByItself(optimizer), Heads(optimizer)
     weights = {name: each for name, each in plain.state_dict().items() if not name.startswith("log_tau")}
     module.load_state_dict(weights)
-    trained(plain)
+    trained(plain, data=texts())
     learned = LearnedTemperatureCallback({}, lr_ratio=RATIO, per_head=module)
-    trained(module, learned)
+    trained(module, learned, data=texts())
     found = {name: curve[-1][1] for name, curve in learned.curves.items()}
     expected = {
         f"learned/{layer}.{head}": math.exp(each)
@@ -171,7 +161,7 @@ class Late(Heads):
 def test_heads_of_a_layer_that_attends_late_learn_from_then_on() -> None:
     torch.manual_seed(0)
     learned = LearnedTemperatureCallback({}, lr_ratio=RATIO, per_head=(module := Late(torch.optim.AdamW)))
-    trained(module, learned)
+    trained(module, learned, data=texts())
     starts = {name: curve[0] for name, curve in learned.curves.items()}
     assert starts == {
         f"learned/{layer}.{head}": [4 * layer, pytest.approx(1.0)]
