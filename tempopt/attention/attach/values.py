@@ -305,7 +305,8 @@ def attach_value(
             same = "" if other.path == path else f', which is the number at "{path}"'
             raise AttachError(
                 f'A schedule is on "{other.path}" already{same}. One number has one schedule: give one of '
-                "them, or change that which is there with use() of the attachment that was returned."
+                "them, or take the other off first, with detach() of what attach_value has returned, or of "
+                "the attribute attachment of a ValueCallback."
             )
     attachment = ValueAttachment(model, place, transform)
     attachments.append(attachment)
