@@ -217,3 +217,16 @@ def test_output_that_nobody_reads_to_the_end_is_no_error(tmp_path: Path) -> None
     )
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_ctrl_c_once_a_command_is_done_changes_nothing() -> None:
+    program = """
+import atexit, os, signal, sys
+from tempopt.cli import program
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv = ["tempopt", "--version"]
+sys.exit(program())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("tempopt ")
