@@ -44,6 +44,7 @@ LONG = {"trainer": {"max_steps": 4000, "val_check_interval": 100}}
 pytestmark = pytest.mark.usefixtures("toy_folder")
 
 
+@pytest.mark.long
 def test_agents_that_join_change_nothing_but_the_time(undisturbed: Ended, tmp_path: Path) -> None:
     process = start(toy_spec(), tmp_path)
     wait_until(lambda rows: any(t.state == "running" for t in rows))
@@ -214,7 +215,7 @@ def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed
     assert same(ended(load_study(URL, "toy")), undisturbed)
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("blow", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_whoever_is_told_to_go_leaves_a_checkpoint_and_the_ticket(
     tmp_path: Path, blow: signal.Signals
 ) -> None:

@@ -185,6 +185,7 @@ def test_what_cannot_be_compared_is_told_and_nothing_is_stored(
     assert not (folder / "tempopt.db").exists()
 
 
+@pytest.mark.long
 def test_what_only_the_classes_know_is_told_before_anything_is_stored(folder: Path) -> None:
     # a real worker imports them
     done = run(folder, "compare", "toy.yaml", "{}", "{lr: fast, nonsense: 1}", "{lr: 1.0, data.workers: x}")

@@ -41,6 +41,7 @@ def of(kind: str, rows: list[TicketRow]) -> list[TicketRow]:
     return [row for row in rows if row.kind == kind]
 
 
+@pytest.mark.long
 def test_a_study_goes_on_in_a_wider_space_and_loses_no_trial(toy_folder: None) -> None:
     """With trainings: a range is widened, and an argument is added that the class has a default for."""
     arms = {"baseline": 2, "constant": 3, "rematch": 10}
