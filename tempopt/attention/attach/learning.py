@@ -53,61 +53,40 @@ class LayerHeads:
         layer: Depth of the layer.
         base: τ of the layer, from which its heads start.
         count: Number of heads.
+        leaves: The factors of each layer as tensors, once there are some.
     """
 
-    def __init__(self, layer: int, base: float, count: int) -> None:
+    def __init__(self, layer: int, base: float, count: int, leaves: dict[int, Tensor]) -> None:
         self.layer = layer
         self.temperatures: tuple[float, ...] = (base,) * count
         self._base = base
-        self._leaf: Tensor | None = None
+        self._leaves = leaves
 
     @property
     def names(self) -> list[str]:
         """``LAYER.HEAD`` for each temperature, both counted from 0."""
         return [f"{self.layer}.{head}" for head in range(len(self.temperatures))]
 
+    @property
+    def factors(self) -> Tensor:
+        """What the layer's 1/τ is multiplied by, shape (H,)."""
+        return self._base / torch.tensor(self.temperatures, dtype=torch.float64)
+
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Set τ of each head."""
         self.temperatures = tuple(temperatures)
-        if self._leaf is not None:
+        if (leaf := self._leaves.get(self.layer)) is not None:
             with torch.no_grad():
-                self._leaf.copy_(self._factors())
+                leaf.copy_(self.factors)
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each head, and forget it; None: none was left."""
-        gradient = None if self._leaf is None else taken_gradient(self._leaf)
+        leaf = self._leaves.get(self.layer)
+        gradient = None if leaf is None else taken_gradient(leaf)
         if gradient is None:
             return None
-        factors = self._factors().tolist()
-        return [-each * factor for each, factor in zip(gradient.tolist(), factors, strict=True)]
-
-    def factor(self, q_BHQD: Tensor) -> Tensor:
-        """Return the factors on the layer's 1/τ, shape (H, 1, 1), through which gradients reach them.
-
-        Raises:
-            AttachError: The queries have another number of heads than before.
-        """
-        if q_BHQD.shape[1] != len(self.temperatures):
-            raise AttachError(
-                f"Layer {self.layer} attends with {q_BHQD.shape[1]} heads, after {len(self.temperatures)}. "
-                "Heads can have temperatures of their own where their number stays; of a study write study: "
-                "{learned: true}, so that each layer has one."
-            )
-        leaf = self._leaf
-        if leaf is None or leaf.device != q_BHQD.device or leaf.dtype != wide_type(q_BHQD):
-            leaf = self._made(q_BHQD)
-        return leaf[:, None, None]
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _made(self, q_BHQD: Tensor) -> Tensor:
-        # a tensor that is born in inference mode could never take part in training
-        with torch.inference_mode(False), torch.no_grad():
-            leaf = self._factors().to(q_BHQD.device, wide_type(q_BHQD))
-        self._leaf = leaf.requires_grad_(True)
-        return leaf
-
-    def _factors(self) -> Tensor:
-        return self._base / torch.tensor(self.temperatures, dtype=torch.float64)
+        pairs = zip(gradient.tolist(), self.factors.tolist(), strict=True)
+        return [-each * factor for each, factor in pairs]
 
 
 class HeadTemperatures:
@@ -119,6 +98,8 @@ class HeadTemperatures:
 
     def __init__(self, base: Sequence[float]) -> None:
         self._base = tuple(base)
+        # compiled graphs read them, and serve other runs: tensors in a dictionary, and nothing around them
+        self._leaves: dict[int, Tensor] = {}
         self.layers: dict[int, LayerHeads] = {}
         """The layers that have attended so far."""
 
@@ -131,16 +112,36 @@ class HeadTemperatures:
     def begin(self, layer: int, count: int) -> LayerHeads:
         """Return the heads of a layer, which have so many."""
         if layer not in self.layers:
-            self.layers[layer] = LayerHeads(layer, self._base[layer], count)
+            self.layers[layer] = LayerHeads(layer, self._base[layer], count, self._leaves)
         return self.layers[layer]
 
     def factor(self, layer: int, q_BHQD: Tensor) -> Tensor:
-        """Return the factors on a layer's 1/τ, shape (H, 1, 1), as :meth:`LayerHeads.factor`."""
-        heads = self.layers.get(layer)
-        if heads is None:
-            heads = self._first(layer, q_BHQD)
-        return heads.factor(q_BHQD)
+        """Return the factors on a layer's 1/τ, shape (H, 1, 1), through which gradients reach them.
+
+        Raises:
+            AttachError: The queries have another number of heads than before.
+        """
+        leaf = self._leaves.get(layer)
+        if leaf is None or not _fits(leaf, q_BHQD):
+            leaf = self._leaf(layer, q_BHQD)
+        return leaf[:, None, None]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _first(self, layer: int, q_BHQD: Tensor) -> LayerHeads:
-        return self.begin(layer, q_BHQD.shape[1])
+    def _leaf(self, layer: int, q_BHQD: Tensor) -> Tensor:
+        heads = self.begin(layer, q_BHQD.shape[1])
+        if q_BHQD.shape[1] != len(heads.temperatures):
+            raise AttachError(
+                f"Layer {layer} attends with {q_BHQD.shape[1]} heads, after {len(heads.temperatures)}. Heads "
+                "can have temperatures of their own where their number stays; of a study write study: "
+                "{learned: true}, so that each layer has one."
+            )
+        # a tensor that is born in inference mode could never take part in training
+        with torch.inference_mode(False), torch.no_grad():
+            leaf = heads.factors.to(q_BHQD.device, wide_type(q_BHQD))
+        self._leaves[layer] = leaf.requires_grad_(True)
+        return leaf
+
+
+def _fits(leaf: Tensor, q_BHQD: Tensor) -> bool:
+    alike = leaf.device == q_BHQD.device and leaf.dtype == wide_type(q_BHQD)
+    return alike and leaf.shape[0] == q_BHQD.shape[1]
