@@ -172,7 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def program() -> int:
-    """Carry out one command as a program of its own: once it is done Ctrl-C changes its exit code no more."""
+    """Carry out one command as the whole program of this process, and return its exit code.
+
+    SIGINT is ignored from then on, so that Ctrl-C while the interpreter shuts down changes no exit code.
+    """
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code

@@ -80,6 +80,21 @@ def test_tables_have_a_column_for_each_temperature(result: StudyResult) -> None:
                 assert told[f"{name} at first"] == runs[trial].get(f"{name}.temperature_init", found)
 
 
+def test_heads_of_a_layer_that_attends_late_are_told_from_where_they_began(result: StudyResult) -> None:
+    late = {
+        run: {**of, "learned/1.0": of["learned/contrast"][5:]} if "learned/contrast" in of else of
+        for run, of in result.measured.items()
+    }
+    data = plots.learned_data(replace(result, measured=late))
+    began = next(path for path in data.paths if path.name == "τ of layer 1, head 0")
+    whole = next(path for path in data.paths if path.name == "contrast")
+    assert began.first == whole.mean[5] and began.mean[-1] == whole.mean[-1]
+    assert "nan" not in data.caption()
+    rows = [row for row in data.table().rows if row[0] == began.name]
+    assert rows and all(value == value for row in rows for value in row)
+    assert plots.plot_learned(data).data
+
+
 def test_learned_temperatures_end_in_the_plot_where_the_verdict_says(result: StudyResult) -> None:
     assert result.verdict is not None and result.verdict.learned is not None
     data = plots.learned_data(result)

@@ -56,8 +56,8 @@ DEAD = 0.01
 
 GROWN = 2.0
 """Growth of |q||k| over the latest half of the observations that is worth a look, by the slow end of its
-trend's interval: a doubling. In the first half of a training that is in order it grows by more than that,
-from small weights. Our convention."""
+trend's interval: a doubling. In the first half of a healthy training it grows by more than that, from small
+weights. Our convention."""
 
 EARLY = 0.2
 """Share of training that is its start, and with LATE its end: the fifths that the table calls so."""
@@ -215,7 +215,7 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Findin
     for layer, head in not_compared(entropy):
         value, middle = entropy[layer][head], median(entropy[layer].values())
         if not DEAD <= value <= 1.0 - DEAD and _band(middle) is None:
-            evidence = f"Head {head} of layer {layer} has H / ln n {value:.3f}; there are no others like it."
+            evidence = f"Head {head} of layer {layer} has H / ln n {value:.3f} (too few heads to compare it)."
             advice = _REMEDY["dead_head"]
             found.append(Finding(kind="dead_head", layer=layer, head=head, evidence=evidence, advice=advice))
     return found

@@ -57,6 +57,11 @@ class Path:
     high: tuple[float, ...]
     winner: tuple[float, ...]
 
+    @property
+    def first(self) -> float:
+        """Where it began; heads of a layer that attends late begin later than others."""
+        return next(value for value in self.mean if value == value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedShown:
@@ -80,7 +85,7 @@ class LearnedShown:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         ends = [
-            f"{path.name} from {number(path.mean[0])} to {number(path.mean[-1])}"
+            f"{path.name} from {number(path.first)} to {number(path.mean[-1])}"
             for path in self.paths[:_MOST_LAYERS]
         ]
         more = len(self.paths) - len(ends)
@@ -97,6 +102,7 @@ class LearnedShown:
             (path.name, step, path.mean[place], path.low[place], path.high[place])
             for path in self.paths
             for place, step in enumerate(self.steps)
+            if path.mean[place] == path.mean[place]
         )
         columns = ("temperature", "step", "geometric mean", "lowest run", "highest run")
         return Table(columns=columns, rows=tuple(rows[place] for place in evenly(len(rows), _ROWS)))
