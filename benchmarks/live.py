@@ -27,7 +27,8 @@ from tempopt.errors import StorageError
 from tempopt.records.rows import TicketRow
 from tempopt.sampling.arms import Arms
 from tempopt.seeds import derive
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.workers.messages import Evaluation, Finished, RunRequest
 from tempopt.workers.placement import Placement

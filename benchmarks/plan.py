@@ -29,7 +29,8 @@ from tempopt.forecast.outcomes import CLEAR_GAIN, Drawn, Space, carried_out
 from tempopt.forecast.power import CONFIDENCE, Known, detectable, known_of
 from tempopt.forecast.runs import TRAINED
 from tempopt.records.rows import SAMPLED, TicketRow
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.study import api
 

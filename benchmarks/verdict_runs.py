@@ -23,7 +23,8 @@ from benchmarks.recorded.world import Training
 from benchmarks.simulated.whole import Whole, sampled_by, with_study
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import is_neutral
 
 STUDIES = sorted(path.stem for path in Path("studies").glob("*.yaml"))

@@ -11,7 +11,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from scipy.stats import qmc
 
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import NEUTRAL
 
 STUDIES = Path(__file__).parents[2] / "studies"

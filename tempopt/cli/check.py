@@ -6,7 +6,7 @@ import argparse
 import functools
 
 from tempopt.cli import DONE
-from tempopt.spec.study_spec import load_spec
+from tempopt.spec.load import load_spec
 from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.study import api
 

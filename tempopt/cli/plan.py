@@ -13,7 +13,7 @@ from rich.table import Table
 from tempopt.cli import DONE
 from tempopt.forecast.runs import TRAINED, Span
 from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
-from tempopt.spec.study_spec import load_spec
+from tempopt.spec.load import load_spec
 from tempopt.study import api
 from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import LABELS

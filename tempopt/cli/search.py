@@ -17,7 +17,7 @@ from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
 from tempopt.results.verdict_text import verdict_lines
-from tempopt.spec.study_spec import load_spec
+from tempopt.spec.load import load_spec
 from tempopt.spec.yaml_source import read_sets
 from tempopt.study import admin, api
 from tempopt.study.progress import observing

@@ -13,7 +13,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from tempopt.errors import SpecError
 from tempopt.python.main_module import write_module
 from tempopt.python.main_source import MAIN, main_names
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 
 Spec = StudySpec | Mapping[str, Any] | str | Path
 """A study spec: loaded, as plain data, the path of a YAML file or the name of a bundled one."""

@@ -19,7 +19,8 @@ from tempopt.errors import SpecError
 from tempopt.spec.guards import STEP_TIME
 from tempopt.spec.lightning_sections import parse_trainer
 from tempopt.spec.parameter_names import name_problem
-from tempopt.spec.sections import Pairs, Section, StudySection
+from tempopt.spec.sections import Pairs, Section
+from tempopt.spec.study_section import StudySection
 from tempopt.spec.yaml_source import FaultsError, parse_mapping, read_mapping, unresolved
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import Test

@@ -11,7 +11,8 @@ from tempopt.errors import UsageError
 from tempopt.spec import yaml_source
 from tempopt.spec.catalog import find_spec
 from tempopt.spec.compared_sets import GivenSet, digest, named_sets, with_sets
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 
 _LONGEST_NAME = 100
 _DIGITS = 6

@@ -12,7 +12,7 @@ from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS, effe
 from tempopt.temperature.plan import is_own_number
 
 if TYPE_CHECKING:
-    from tempopt.spec.sections import StudySection
+    from tempopt.spec.study_section import StudySection
 
 ALLOWED = (
     "What acts in an evaluation is a constant temperature (temperature_init), layer_pattern with "

@@ -12,7 +12,7 @@ from tempopt.spec.sizes import SIZE, in_bytes
 from tempopt.workers.placement import Need
 
 if TYPE_CHECKING:
-    from tempopt.spec.sections import StudySection
+    from tempopt.spec.study_section import StudySection
 
 Workers = int | Literal["auto"]
 """Number of trials side by side; ``auto``: as many as there is room for."""

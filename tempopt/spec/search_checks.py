@@ -8,7 +8,7 @@ from typing import Any
 from tempopt.errors import SpecError
 from tempopt.spec.domains import Choices, Domain
 from tempopt.spec.search_space import idle
-from tempopt.spec.sections import StudySection, direction_of
+from tempopt.spec.study_section import StudySection, direction_of
 from tempopt.spec.yaml_source import unresolved
 from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.parameters import check_parameter

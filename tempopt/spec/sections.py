@@ -1,12 +1,11 @@
-"""The sections ``study:`` and ``attach:`` of a study spec, key by key; ``resources:`` is resources.py's.
+"""What all sections of a study spec share, what keys of ``study:`` hold, and the section ``attach:``.
 
-How the sections fit together is study_spec.py's.
+``study:`` itself is study_section.py's, ``resources:`` is resources.py's; how the sections fit together is
+study_spec.py's.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from itertools import count, pairwise
 from typing import Annotated, Any, Literal, Self
@@ -15,35 +14,19 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from tempopt.errors import unknown
-from tempopt.spec.guards import GuardSpec, parse_guard
-from tempopt.spec.lightning_sections import one_metric
-from tempopt.spec.sizes import SIZE, in_bytes
-from tempopt.spec.yaml_source import FaultsError
-from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.group_sequential import spent
-from tempopt.statistics.paired_tests import Direction, Test, least_pairs
-from tempopt.temperature.learned import Learns
-from tempopt.workers.messages import guard_name
+from tempopt.statistics.paired_tests import Test, least_pairs
 
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
 
 FEWEST = 3
 """Complete runs of an arm below which that sampler says nothing."""
-
-# Why methods that are often asked for are none of the samplers; more of it is in docs/specs.md.
-_WHY_NOT = {
-    "pbt": "Population-based training changes parameters within a run; search a schedule instead.",
-    "cmaes": "CMA-ES takes no choices, such as a schedule; gp does.",
-    "nsgaii": "A study has one metric; what may not get worse goes under study.guards.",
-}
 
 SAMPLERS: dict[str, str | None] = {
     KNOWLEDGE_GRADIENT: None,
@@ -64,27 +47,6 @@ PRUNERS: dict[str, str | None] = {
 }
 """Name of a pruner to its class in ``optuna.pruners``; None: tempopt's own."""
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
-"""Modes of ``torch.compile`` that a study may ask for."""
-
-_DIRECTIONS: dict[Direction, tuple[str, ...]] = {
-    "minimize": (
-        "loss",
-        "error",
-        "err",
-        "perplexity",
-        "ppl",
-        "nll",
-        "bits",
-        "bpc",
-        "mse",
-        "mae",
-        "rmse",
-        "wer",
-    ),
-    "maximize": ("accuracy", "acc", "f1", "auc", "auroc", "recall", "precision", "bleu", "iou"),
-}
-
 
 class Section(BaseModel):
     """What all sections share: no unknown keys, no silent conversion, no change after the making."""
@@ -92,8 +54,6 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-_AMOUNT = 'a number above 0, percent as in "1%", or null'
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?%")
 MOST_RUNS = 100_000
 """Most trials of a search, and most runs of any other kind but those on fresh seeds."""
 MOST_SEEDS = 1000
@@ -221,249 +181,6 @@ class Strategy(Section):
         return {"name": self.name, **self.options}
 
 
-class StudySection(Section):
-    """The ``study:`` section: what is asked, how often, and how it is judged.
-
-    Args:
-        enqueue: Parameter sets to try first, of some or all of the searched names.
-        warm_start: Earlier studies of the same store, by name, whose runs the sampler learns from.
-        lease: Seconds that a run may go without a step before another agent takes its ticket.
-        store_timeout: Seconds that agents go on training while the database cannot be reached, and that a
-            run is tried again whose own code finds no disk space.
-        checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
-        init_only: Whether the winner's first temperature is baked into initial weights and trained, too.
-        learned: Whether runs with learned temperatures are confirmed beside the winner, too; ``per_head``:
-            those in which each head of attention has a temperature of its own, and not each layer.
-        not_learned: Why the temperatures of the module cannot be learned, as its dry run has found; such a
-            study has no runs of that kind.
-        metric_reads_temperature: Whether the metric may change with the number of a named temperature alone,
-            since that is part of what is deployed; else such a metric is refused.
-        checkpoint_quota: Bytes, or with a unit as in ``1GB``, of checkpoints that search trials leave for
-            later ones to begin from; None: they leave none.
-        ablation: When the winner's parts are taken away one at a time on the confirming seeds, and a simpler
-            plan is looked for: ``auto`` once a gain is shown, ``full`` in any case, ``none`` never.
-        keep_share: Share of the winner's gain that a simpler plan has to keep to be recommended.
-        min_gain: Smallest gain that is worth a change, in the metric's unit or, as in ``"1%"``, in percent of
-            the metric at τ = 1; None: any gain that is shown. The recommendation alone depends on it.
-        failure: Value of the metric such that a run that ends worse counts as failed; None: those that
-            diverge alone.
-        guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
-        compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
-            may write true for the default mode, and false.
-    """
-
-    name: Annotated[
-        str,
-        Field(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
-            description="a name of at most 100 letters, digits, dots, dashes and underscores",
-        ),
-    ]
-    metric: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=200,
-            description="the name of at most 200 characters under which validation logs the metric",
-        ),
-    ]
-    direction: Annotated[Direction, Field(description="maximize or minimize")]
-    trials: Count = 40
-    arms: Arms = Arms()
-    candidates: Count = 3
-    seeds: Seeds = Seeds()
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1")] = 0
-    test: Annotated[Literal["t", "sign_flip", "wilcoxon"], Field(description="t, sign_flip or wilcoxon")] = (
-        "t"
-    )
-    ablation: Annotated[Literal["auto", "full", "none"], Field(description="auto, full or none")] = "auto"
-    keep_share: Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")] = 0.5
-    min_gain: Annotated[float | str | None, Field(description=_AMOUNT)] = None
-    failure: Annotated[
-        float | None, Field(allow_inf_nan=False, description="a value of the metric, or null")
-    ] = None
-    guards: Annotated[
-        dict[str, Any], Field(description='a text for each guard, as in {val_loss: "no worse than 1%"}')
-    ] = {}
-    confirm_on: Annotated[Literal["test", "validate"], Field(description="test or validate")] = "test"
-    validate_at: Annotated[Literal["final", "current"], Field(description="final or current")] = "final"
-    sampler: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
-    pruner: Strategy = Strategy(name=KNOWLEDGE_GRADIENT)
-    parallel: Count = 4
-    max_attempts: Count = 3
-    enqueue: Annotated[
-        list[dict[str, Any]],
-        Field(description="a list of parameter sets, as in [{temperature_init: 2.0}]"),
-    ] = []
-    warm_start: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
-        Field(description="a list of names of earlier studies, as in [first, second]"),
-    ] = []
-    limits: Limits = Limits()
-    lease: Annotated[
-        float, Field(ge=1, allow_inf_nan=False, description="a number of seconds of at least 1")
-    ] = 300.0
-    store_timeout: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")
-    ] = 1800.0
-    checkpoint_every: Annotated[
-        float | None,
-        Field(gt=0, allow_inf_nan=False, description="a number of seconds above 0, or null"),
-    ] = None
-    # some ten checkpoints of ten million parameters with AdamW's state, or hundreds of a small model: little
-    # beside what a study keeps anyway, and enough for the few runs that are worth continuing
-    checkpoint_quota: Annotated[int | None, Field(description=SIZE)] = 1_000_000_000
-    evaluate_only: Annotated[
-        str | None, Field(min_length=1, description="the path of a checkpoint, or null")
-    ] = None
-    compile: str | None = None
-    init_only: Annotated[bool, Field(description="true or false")] = True
-    learned: Annotated[Learns, Field(description="true, false or per_head")] = True
-    not_learned: Annotated[str | None, Field(description="a text, or null")] = None
-    metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False
-
-    @field_validator("metric", "direction", mode="before")
-    @classmethod
-    def _one(cls, given: object) -> object:
-        return one_metric(given)
-
-    @field_validator("sampler", "pruner")
-    @classmethod
-    def _known(cls, given: Strategy, info: ValidationInfo) -> Strategy:
-        known = SAMPLERS if info.field_name == "sampler" else PRUNERS
-        if given.name not in known:
-            remedy = _WHY_NOT.get(given.name.lower().replace("-", ""), "")
-            raise ValueError(unknown(str(info.field_name), given.name, known, remedy))
-        if given.name == KNOWLEDGE_GRADIENT and given.options:
-            raise ValueError(f"given {given.options!r}, but {given.name} has no options. Take them out.")
-        if "seed" in given.options:
-            raise ValueError(
-                "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
-            )
-        return given
-
-    @field_validator("checkpoint_quota", mode="before")
-    @classmethod
-    def _bytes(cls, given: object) -> int | None:
-        return in_bytes(given)
-
-    @field_validator("min_gain", mode="before")
-    @classmethod
-    def _amount(cls, given: object) -> object:
-        if given is None:
-            return None
-        found = _PERCENT.fullmatch(given.strip()) if isinstance(given, str) else None
-        number = float(found[1]) if found else given
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
-            raise ValueError(f"given {given!r}. Give {_AMOUNT}.")
-        return f"{found[1]}%" if found else float(number)
-
-    def worth_having(self, at_one: float) -> float:
-        """Return ``min_gain`` in the metric's unit, 0 where none was given.
-
-        Args:
-            at_one: Mean of the metric at τ = 1, of which percent are taken.
-        """
-        if isinstance(self.min_gain, str):
-            return abs(at_one) * float(self.min_gain.rstrip("%")) / 100
-        return self.min_gain or 0.0
-
-    @field_validator("compile", mode="before")
-    @classmethod
-    def _mode(cls, given: object) -> str | None:
-        if given is None or given is False:
-            return None
-        mode = "default" if given is True else given
-        if isinstance(mode, str) and mode in COMPILE_MODES:
-            return mode
-        raise ValueError(f"given {given!r}. Give true, false, or one of {', '.join(COMPILE_MODES)}.")
-
-    @model_validator(mode="after")
-    def _guarded(self) -> Self:
-        lines = []
-        for name, text in self.guards.items():
-            try:
-                parse_guard(name, text, direction_of(name))
-            except ValueError as error:
-                lines.append((f"guards.{name}", str(error)))
-        # MySQL takes names that differ in the spaces at their end for one
-        for path, name in (("metric", self.metric), *((f"guards.{each}", each) for each in self.guards)):
-            if name != name.strip():
-                message = f'given "{name}", with white space at its end or beginning. Leave that out.'
-                lines.append((path, message))
-        if self.metric in self.guards:
-            message = "it is study.metric, whose gain the verdict is about anyway. Take it out."
-            lines.append((f"guards.{self.metric}", message))
-        if self.guards and self.evaluate_only is not None:
-            lines.append(("guards", "given with evaluate_only, where nothing is confirmed. Take it out."))
-        if lines:
-            raise FaultsError(lines)
-        return self
-
-    @property
-    def guarded(self) -> list[GuardSpec]:
-        """The guards, in the order in which they were written."""
-        return [parse_guard(name, text, direction_of(name)) for name, text in self.guards.items()]
-
-    @property
-    def weighs_guards(self) -> bool:
-        """Whether the search goes by what trials measure of guarded metrics."""
-        return bool(self.guarded_metrics) and self.sampler.name == KNOWLEDGE_GRADIENT
-
-    @property
-    def measured_guards(self) -> dict[str, str]:
-        """Under which names searching runs measure guarded metrics: to the metric."""
-        evaluation = "validate" if self.validate_at == "final" else "validate_current"
-        return {guard_name(evaluation, metric): metric for metric in self.guarded_metrics}
-
-    @property
-    def guarded_metrics(self) -> list[str]:
-        """Names of the logged metrics that are guarded."""
-        return [guard.name for guard in self.guarded if guard.is_metric]
-
-    @model_validator(mode="after")
-    def _learns(self) -> Self:
-        given = self.warm_start
-        if self.name in given or len(set(given)) < len(given):
-            message = f"given {given!r}. Give names of other studies, each of them once."
-        elif given and self.sampler.name != KNOWLEDGE_GRADIENT:
-            message = (
-                f"given {given!r} with sampler: {self.sampler.name}, which learns nothing from others. "
-                f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
-            )
-        else:
-            return self
-        raise FaultsError([("warm_start", message)])
-
-    @model_validator(mode="after")
-    def _foreseen(self) -> Self:
-        given, sampler = self.limits.standard_errors, self.sampler.name
-        if given is None:
-            return self
-        if sampler != KNOWLEDGE_GRADIENT:
-            message = (
-                f"given {given:g} with sampler: {sampler}, which does not say what trials to come are worth. "
-                f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
-            )
-        elif self.evaluate_only is not None:
-            message = f"given {given:g} with evaluate_only, where nothing is confirmed. Take it out."
-        else:
-            return self
-        raise FaultsError([("limits.standard_errors", message)])
-
-    @model_validator(mode="after")
-    def _enough_pairs(self) -> Self:
-        fewest, given = self.seeds.confirm.enough(self.test, level(1)), self.seeds.confirm.max
-        if given < fewest:
-            smallest = 2.0 ** (1 - given)
-            message = (
-                f"given {given} with test: {self.test}. Two-sided, so few pairs cannot give a p below "
-                f"{smallest:g}, whatever the gain is: give at least {fewest}, or test: t."
-            )
-            raise FaultsError([("seeds.confirm", message)])
-        return self
-
-
 class AttachSection(Section):
     """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered, and how.
 
@@ -484,10 +201,3 @@ class AttachSection(Section):
             return given
         example = "[encoder.layers.*.self_attn]"
         raise ValueError(f"given {given!r}. Give auto, or a list of patterns, as in {example}.")
-
-
-def direction_of(metric: str) -> Direction | None:
-    """Return the direction in which a metric of that name usually gets better, None if it does not say."""
-    words = re.split(r"[^a-z0-9]+", metric.lower())
-    named = [direction for direction, names in _DIRECTIONS.items() if not set(names).isdisjoint(words)]
-    return named[0] if len(named) == 1 else None

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
@@ -27,7 +26,6 @@ from tempopt.errors import SpecError
 from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
 from tempopt.spec.amendments import Amendment
-from tempopt.spec.catalog import find_spec
 from tempopt.spec.compared_sets import (
     NO_SEARCH,
     ComparedSet,
@@ -53,14 +51,8 @@ from tempopt.spec.search_space import (
     parse_sets,
     spanning,
 )
-from tempopt.spec.sections import (
-    PRUNERS,
-    SAMPLERS,
-    AttachSection,
-    Section,
-    Strategy,
-    StudySection,
-)
+from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, Section, Strategy
+from tempopt.spec.study_section import StudySection
 from tempopt.spec.validation_errors import faults, faulty, listed
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
@@ -75,15 +67,15 @@ if TYPE_CHECKING:
 
     from tempopt.records.rows import StudyRow
 
-__all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec", "load_spec"]
+__all__ = ["PRUNERS", "SAMPLERS", "Direction", "Strategy", "StudySpec"]
 
 
 class StudySpec(Section):
     """A study: a LightningCLI config (``model``, ``data``, ``trainer``) plus tempopt's own sections.
 
     Raises:
-        SpecError: from :func:`load_spec`, :meth:`parse` and :meth:`from_json`, with a line for
-            everything that is wrong.
+        SpecError: from :func:`tempopt.spec.load.load_spec`, :meth:`parse` and :meth:`from_json`, with a line
+            for everything that is wrong.
     """
 
     study: StudySection
@@ -475,26 +467,3 @@ class StudySpec(Section):
         """Return a hash that is equal for specs that ask the same (:func:`tempopt.spec.identity.diff`)."""
         text = json.dumps(identifying(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def load_spec(
-    path_or_name: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    compare: Sequence[Mapping[str, Any]] | None = None,
-) -> StudySpec:
-    """Read and validate a study spec.
-
-    Args:
-        path_or_name: A YAML file, or the name of a spec that comes with tempopt.
-        overrides: Settings ``a.b=c`` that go over the file's, as in ``study.trials=20``.
-        compare: Parameter sets to compare, as the section ``compare:`` has them.
-
-    Raises:
-        SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
-    """
-    parsed = [document.parse_override(text) for text in overrides]
-    stored = [each for each in parsed if not each.local]
-    written = document.read(find_spec(path_or_name)).with_settings(stored)
-    spec = StudySpec.parse(with_sets(written.data, compare), source=written)
-    return spec.with_overrides([t for t, each in zip(overrides, parsed, strict=True) if each.local])

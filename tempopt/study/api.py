@@ -21,10 +21,11 @@ from tempopt.forecast.words import begun_text
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
+from tempopt.spec.load import load_spec
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.remaining_faults import all_faults, check_request, with_classes
 from tempopt.spec.resources import Workers
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError, faulty
 from tempopt.store.store import Store
 from tempopt.store.urls import DEFAULT_STORAGE

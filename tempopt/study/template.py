@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from tempopt.spec.sections import direction_of
+from tempopt.spec.study_section import direction_of
 from tempopt.spec.yaml_source import BLANK
 from tempopt.training.describe import Argument, ModuleInfo, inspect_module
 

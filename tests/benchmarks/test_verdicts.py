@@ -21,7 +21,7 @@ from benchmarks.verdict_runs import GAIN, STUDIES, runs
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.pairs import winner_of
 from tempopt.records.tickets import arms_of
-from tempopt.spec.study_spec import load_spec
+from tempopt.spec.load import load_spec
 from tempopt.temperature import learning
 
 _CELL = Cell(world="null-3", trials=6, rounds=2, sampler="random")

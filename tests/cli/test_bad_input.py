@@ -21,7 +21,7 @@ import torch
 
 from tempopt import cli
 from tempopt.records.rows import NewTicket
-from tempopt.spec.study_spec import load_spec
+from tempopt.spec.load import load_spec
 from tempopt.store.checkpoints import DEFAULT_FOLDER
 from tempopt.store.store import Store
 from tests.cli.conftest import SECRET, WRITTEN, holds_no_password

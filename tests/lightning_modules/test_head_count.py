@@ -10,7 +10,8 @@ import torch
 from lightning_modules import AssociativeRecall
 from lightning_modules.associative_recall import draw_recall
 from tempopt.spec.domains import Choices
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 
 
 @pytest.fixture(scope="module")

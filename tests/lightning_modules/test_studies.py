@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.training.dry_run import rehearse
 from tempopt.workers.messages import Evaluation, Message, RunRequest
 

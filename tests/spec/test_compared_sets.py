@@ -10,7 +10,8 @@ import pytest
 from tempopt.errors import SpecError, UsageError
 from tempopt.spec.compared_sets import named_sets
 from tempopt.spec.comparison_spec import comparison_spec
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tests.specs import changed
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tempopt.errors import SpecError
 from tempopt.spec.identity import diff
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import read_sets
 from tests.specs import BASE, Write, changed, make
 
@@ -461,7 +462,7 @@ def test_what_has_a_baseline_is_held_there_at_one_and_kept_by_the_search() -> No
 
 def test_a_spec_is_loaded_without_torch_lightning_or_optuna(write: Write) -> None:
     script = (
-        "import sys; from tempopt.spec.study_spec import load_spec; load_spec(sys.argv[1]); "
+        "import sys; from tempopt.spec.load import load_spec; load_spec(sys.argv[1]); "
         "print([name for name in ('torch', 'lightning', 'optuna') if name in sys.modules])"
     )
     done = subprocess.run(

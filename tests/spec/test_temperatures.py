@@ -10,7 +10,8 @@ import pytest
 from tempopt.errors import SpecError
 from tempopt.sampling.initial_design import first_trial
 from tempopt.spec.comparison_spec import comparison_spec
-from tempopt.spec.study_spec import StudySpec, load_spec
+from tempopt.spec.load import load_spec
+from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import constant_levels, is_neutral, training_key
 from tests.specs import BASE, Write, make
 

@@ -1,0 +1,35 @@
+"""load_spec, which reads the file of a study spec, or one that comes with tempopt, and validates it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tempopt.spec import yaml_source as document
+from tempopt.spec.catalog import find_spec
+from tempopt.spec.compared_sets import with_sets
+from tempopt.spec.study_spec import StudySpec
+
+
+def load_spec(
+    path_or_name: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    compare: Sequence[Mapping[str, Any]] | None = None,
+) -> StudySpec:
+    """Read and validate a study spec.
+
+    Args:
+        path_or_name: A YAML file, or the name of a spec that comes with tempopt.
+        overrides: Settings ``a.b=c`` that go over the file's, as in ``study.trials=20``.
+        compare: Parameter sets to compare, as the section ``compare:`` has them.
+
+    Raises:
+        SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
+    """
+    parsed = [document.parse_override(text) for text in overrides]
+    stored = [each for each in parsed if not each.local]
+    written = document.read(find_spec(path_or_name)).with_settings(stored)
+    spec = StudySpec.parse(with_sets(written.data, compare), source=written)
+    return spec.with_overrides([t for t, each in zip(overrides, parsed, strict=True) if each.local])
