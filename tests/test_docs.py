@@ -32,6 +32,7 @@ from tempopt.spec import study_spec as spec
 from tempopt.spec import yaml_source
 from tempopt.spec.lightning_sections import GOVERNED
 from tempopt.spec.resources import Resources
+from tempopt.spec.study_section import COMPILE_MODES, StudySection
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -184,7 +185,7 @@ ROWS = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", SPECS, flags=re.MULTILINE)
 @pytest.mark.parametrize(
     ("section", "path"),
     [
-        (settings.StudySection, "study."),
+        (StudySection, "study."),
         (settings.AttachSection, "attach."),
         (Resources, "resources."),
     ],
@@ -212,7 +213,7 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
             assert ROWS[name].startswith(
                 f"{default:g} |" if isinstance(default, float) else f"{default} |"
             ), name
-    for section, path in ((settings.StudySection, "study."), (settings.Seeds, "study.seeds.")):
+    for section, path in ((StudySection, "study."), (settings.Seeds, "study.seeds.")):
         for name, field in section.model_fields.items():
             if isinstance(field.default, int | float | str):
                 assert ROWS[f"{path}{name}"].startswith(_told(field.default)), name
@@ -230,7 +231,7 @@ def test_every_name_that_may_be_chosen_is_on_the_page() -> None:
         "normaliser": NORMALISERS,
         "study.sampler": spec.SAMPLERS,
         "study.pruner": spec.PRUNERS,
-        "study.compile": settings.COMPILE_MODES,
+        "study.compile": COMPILE_MODES,
     }.items():
         assert set(names) <= set(re.findall(r"`([\w-]+)`", ROWS[row])), row
 
