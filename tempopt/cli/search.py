@@ -211,10 +211,12 @@ def _how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
 
 
 def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
-    """Return the command that continues a study in the same store, with the same checkpoints."""
+    """Return the command that continues a study in the same store, with the same checkpoints and workers."""
     line = f"tempopt {command} {shlex.quote(name)}{storage_option(arguments)}"
     if arguments.checkpoints is not None:
         line += f" --checkpoints {shlex.quote(arguments.checkpoints)}"
+    if getattr(arguments, "workers", None) is not None:
+        line += f" --workers {arguments.workers}"
     if command == "resume" and getattr(arguments, "launcher", None) is not None:
         line += f" --launcher {shlex.quote(arguments.launcher)}"
         for key, value in arguments.launch:

@@ -100,7 +100,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=PATIENCE)
     assert command.returncode == cli.INTERRUPTED, (out, err)
-    assert out.endswith("To go on:\n  tempopt resume toy --launcher local\n")
+    assert out.endswith("To go on:\n  tempopt resume toy --workers 1 --launcher local\n")
     assert {row.state for row in _tickets()} <= {"waiting", "done"}
 
 

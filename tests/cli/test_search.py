@@ -236,11 +236,20 @@ def test_an_interrupted_search_says_how_to_go_on(
     interrupted: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupted(True)
-    words = ["search", "a.yaml", "--storage", "sqlite:///a b.db", "--checkpoints", "my runs"]
+    words = [
+        "search",
+        "a.yaml",
+        "--storage",
+        "sqlite:///a b.db",
+        "--checkpoints",
+        "my runs",
+        "--workers",
+        "2",
+    ]
     assert cli.main(words) == 130
     assert capsys.readouterr().out.endswith(
         "Interrupted. Everything that was reported is saved. To go on:\n"
-        "  tempopt resume pairs --storage 'sqlite:///a b.db' --checkpoints 'my runs'\n"
+        "  tempopt resume pairs --storage 'sqlite:///a b.db' --checkpoints 'my runs' --workers 2\n"
     )
 
 

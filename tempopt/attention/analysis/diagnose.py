@@ -177,13 +177,16 @@ def anomalies(report: MonitorReport) -> list[Finding]:
         latest.setdefault(each.layer, {})[each.head] = each.last
     found = entropy_anomalies(latest)
     already = {(each.layer, each.head) for each in found}
-    confidence = 1.0 - FALSE_ALARMS / max(len(histories), 1)
-    for each in histories:
-        if (each.layer, each.head) not in already and (falling := _falling(each, confidence)):
-            found.append(falling)
+    others = [each for each in histories if (each.layer, each.head) not in already]
+    falling = (_falling(each, _confidence(histories)) for each in others)
     magnitudes = report.of(QUERY_KEY_MAGNITUDE)
-    confidence = 1.0 - FALSE_ALARMS / max(len(magnitudes), 1)
-    return [*found, *filter(None, (_growing(each, confidence) for each in magnitudes))]
+    growing = (_growing(each, _confidence(magnitudes)) for each in magnitudes)
+    return [*found, *filter(None, falling), *filter(None, growing)]
+
+
+def _confidence(histories: Sequence[HeadHistory]) -> float:
+    """Return the confidence of each trend at which any of them is a false alarm in 1 % of models."""
+    return 1.0 - FALSE_ALARMS / max(len(histories), 1)
 
 
 def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Finding]:
