@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.metrics import GradientSaturation as GradientSaturation
     from tempopt.attention.analysis.metrics import HeadSimilarity as HeadSimilarity
     from tempopt.attention.analysis.metrics import MaxAttentionWeight as MaxAttentionWeight
+    from tempopt.attention.analysis.metrics import PatternScore as PatternScore
     from tempopt.attention.analysis.metrics import QueryKeyMagnitude as QueryKeyMagnitude
     from tempopt.attention.analysis.metrics import SelfAttentionRatio as SelfAttentionRatio
     from tempopt.attention.analysis.metrics import SoftmaxJacobianNorm as SoftmaxJacobianNorm
     from tempopt.attention.analysis.monitor import AttentionMonitor as AttentionMonitor
+    from tempopt.attention.analysis.patterns import pattern_keys as pattern_keys
+    from tempopt.attention.analysis.patterns import pattern_score as pattern_score
+    from tempopt.attention.analysis.specialisation import HeadMeasure as HeadMeasure
+    from tempopt.attention.analysis.specialisation import HeadSpecialisation as HeadSpecialisation
+    from tempopt.attention.analysis.specialisation import Specialisations as Specialisations
     from tempopt.attention.analysis.statistics import attention_weights as attention_weights
     from tempopt.attention.analysis.statistics import effective_tokens as effective_tokens
     from tempopt.attention.analysis.statistics import gini as gini
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.statistics import softmax_jacobian_norm as softmax_jacobian_norm
     from tempopt.attention.analysis.statistics import visible_pairs as visible_pairs
     from tempopt.attention.analysis.statistics import weight_entropy as weight_entropy
+    from tempopt.attention.analysis.whole_model import specialisations as specialisations
     from tempopt.attention.functional.attention import temper_query as temper_query
     from tempopt.attention.functional.attention import tempered_attention as tempered_attention
     from tempopt.attention.functional.attention import visible_keys as visible_keys
@@ -122,12 +129,16 @@ _NAMES = {
         "GradientSaturation",
         "HeadSimilarity",
         "MaxAttentionWeight",
+        "PatternScore",
         "QueryKeyMagnitude",
         "SelfAttentionRatio",
         "SoftmaxJacobianNorm",
     ],
     "analysis.histories": ["HeadHistory", "MonitorReport", "Trend"],
     "analysis.monitor": ["AttentionMonitor"],
+    "analysis.patterns": ["pattern_keys", "pattern_score"],
+    "analysis.specialisation": ["HeadMeasure", "HeadSpecialisation", "Specialisations"],
+    "analysis.whole_model": ["specialisations"],
     "functional.normalisers": ["normalised_attention"],
     "functional.sampled_entropy": ["sampled_entropy"],
     "analysis.statistics": [

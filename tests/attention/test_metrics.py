@@ -23,10 +23,12 @@ from tempopt.attention.analysis.metrics import (
     HeadMetric,
     HeadSimilarity,
     MaxAttentionWeight,
+    PatternScore,
     QueryKeyMagnitude,
     SelfAttentionRatio,
     SoftmaxJacobianNorm,
 )
+from tempopt.attention.analysis.patterns import POSITION_PATTERNS
 from tempopt.attention.analysis.statistics import STATISTICS, attention_weights
 from tempopt.errors import SpecError, UsageError
 from tests.attention.test_statistics import MASKS, B, D, H, K, Q, by_definition, one_hot, qk, rows, valid
@@ -190,4 +192,8 @@ def test_weights_come_from_multihead_attention_too() -> None:
 def test_each_statistic_has_a_metric() -> None:
     classes = [each for each in vars(metrics).values() if isinstance(each, type)]
     named = {each.statistic for each in classes if "statistic" in vars(each)} | {"effective_share"}
-    assert named == set(STATISTICS)
+    assert named | set(POSITION_PATTERNS) == set(STATISTICS)
+    for pattern in POSITION_PATTERNS:
+        assert PatternScore(H, pattern=pattern).statistic == pattern
+    with pytest.raises(SpecError, match='pattern.*"same_token".*diagonal'):
+        PatternScore(H, pattern="same_token")

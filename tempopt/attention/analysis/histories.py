@@ -25,6 +25,11 @@ NAMES = (
     "head_similarity",
     "jacobian_norm",
     "gradient_saturation",
+    "diagonal",
+    "previous_token",
+    "next_token",
+    "first_token",
+    "local",
     QUERY_KEY_MAGNITUDE,
 )
 """What a monitor can observe: all of ``STATISTICS``, and ``query_key_magnitude``."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from tempopt.attention.analysis.patterns import POSITION_PATTERNS
 from tempopt.attention.analysis.statistics import (
     STATISTICS,
     Attended,
@@ -265,6 +266,27 @@ class GradientSaturation(_WeightMetric):
     """How much less gradient the softmax lets through than at equal weights, in [0, 1]."""
 
     statistic = "gradient_saturation"
+
+
+class PatternScore(_WeightMetric):
+    """Weight on the keys of a pattern above chance: 1 for a head that does nothing else, 0 if it is uniform.
+
+    Of a head that never has the choice, as of the next token in causal attention, there is no mean.
+
+    Args:
+        num_heads: Heads of each layer, >= 1.
+        pattern: ``diagonal``, ``previous_token``, ``next_token``, ``first_token`` or ``local``.
+        **kwargs: As for :class:`HeadMetric`.
+
+    Raises:
+        SpecError: There is no such pattern.
+    """
+
+    def __init__(self, num_heads: int, *, pattern: str, **kwargs: Any) -> None:
+        if pattern not in POSITION_PATTERNS:
+            raise SpecError(unknown("pattern", pattern, POSITION_PATTERNS))
+        super().__init__(num_heads, **kwargs)
+        self.statistic = pattern
 
 
 class QueryKeyMagnitude(HeadMetric):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tempopt.attention.analysis.patterns import POSITION_PATTERNS, pattern_score
 from tempopt.attention.functional.entropy import normalised_entropy
 from tempopt.attention.functional.logits import biased_logits, for_each_head
 from tempopt.attention.functional.masks import hidden_keys
@@ -367,6 +368,16 @@ def _self_attention(of: Attended) -> tuple[Tensor, Tensor]:
     return own_BHQ, of.counts_BHQ & seen_BHQ
 
 
+def _pattern(pattern: str) -> Statistic:
+    def score(of: Attended) -> tuple[Tensor, Tensor]:
+        score_BHQ, seen_BHQ = pattern_score(
+            of.weights_BHQK, pattern, of.visible_BHQK, position_Q=of.position_Q
+        )
+        return score_BHQ, of.counts_BHQ & seen_BHQ
+
+    return score
+
+
 STATISTICS: dict[str, Statistic] = {
     "entropy": _counted(lambda of: normalised_entropy(weight_entropy(of.weights_BHQK), of.num_keys_BHQ)[0]),
     "gini": _counted(lambda of: gini(of.weights_BHQK, of.num_keys_BHQ)),
@@ -378,10 +389,12 @@ STATISTICS: dict[str, Statistic] = {
     "head_similarity": _counted(lambda of: head_similarity(of.weights_BHQK, of.num_keys_BHQ)),
     "jacobian_norm": _counted(lambda of: softmax_jacobian_norm(of.weights_BHQK, temperature=of.temperature)),
     "gradient_saturation": _counted(lambda of: gradient_saturation(of.weights_BHQK, of.num_keys_BHQ)),
+    **{pattern: _pattern(pattern) for pattern in POSITION_PATTERNS},
 }
 """Statistics of each query, (B, H, Q), and a boolean of the same shape that says where they count, by name.
 
-``entropy`` is H / ln n, ``effective_share`` the effective tokens over n; the rest are the functions above.
+``entropy`` is H / ln n, ``effective_share`` the effective tokens over n; the patterns of position are by
+:func:`tempopt.attention.analysis.patterns.pattern_score`; the rest are the functions above.
 """
 
 

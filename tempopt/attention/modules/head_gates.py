@@ -58,7 +58,7 @@ class HeadGates(ABC):
         """
         totals = [torch.zeros(heads, dtype=torch.float64) for heads in self.num_heads]
         examples = 0
-        with _evaluating(self._model), torch.enable_grad():
+        with evaluating(self._model), torch.enable_grad():
             for batch in batches:
                 count, sums = self._absolute_gradients(functools.partial(_checked, loss, batch))
                 examples += count
@@ -309,7 +309,8 @@ def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Have a model in eval mode for a while; each module is given its mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

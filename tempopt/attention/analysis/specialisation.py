@@ -1,0 +1,476 @@
+"""What each head of a model specialises in: patterns above chance over inputs, and whether position decides.
+
+The patterns are those of ``tempopt.attention.analysis.patterns``; here is accumulated and judged, and the
+rates are measured by ``benchmarks/heads.py``. A head is named by a pattern only if two things hold:
+
+- **It is large.** The score, (m - c) / (1 - c) with the weight m on the pattern's keys and the share c that
+  uniform attention gives them, is above :data:`LEAST_SCORE` by the lower end of its interval over inputs.
+  Attention of a model as libraries initialise it is near uniform, and its scores are near 0.
+- **It is no chance of a random head**, however sharp: one whose weights are as they are, but fall on keys
+  that have nothing to do with the pattern. With m_q keys of the pattern among those that query q sees, and
+  independent choices of units u (query positions; query tokens for patterns by content),
+
+      P(sum_u mean_q weight >= s) <= min_l exp(-l s) prod_u mean_q (mean_k exp(l a_qk))^m_q,
+
+  Chernoff's bound with Hoeffding's for draws without replacement (1963) and Jensen's within a unit, where
+  choices may depend on each other in any way. It has to be below :data:`FALSE_ALARMS` over the number of
+  heads times patterns. So few queries show nothing: a causal head needs about ten.
+
+``uniform`` is relative to the layer, since every head of an untrained model is uniform: the 1 - H / ln n of
+the head is below :data:`FLAT`, that of the layer's most selective head is above :data:`SELECTIVE`, and their
+ratio is below :data:`UNIFORM`. Heads with random weights of one scale differ by far less.
+
+``positional`` names no head. It is the share of a pattern's deviation from uniform attention that inputs have
+in common: 1 for a head that follows positions alone, 0 for one that follows the tokens alone, trained or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from torch import Tensor
+
+from tempopt.attention.analysis.patterns import (
+    CONTENT_PATTERNS,
+    POSITION_PATTERNS,
+    WINDOW,
+    above_chance,
+    pattern_keys,
+    pattern_weight,
+)
+from tempopt.attention.analysis.statistics import (
+    Attended,
+    attended,
+    attention_weights,
+    check_weights,
+    weight_entropy,
+)
+from tempopt.attention.modules.learned import check_count
+from tempopt.errors import UsageError
+
+FALSE_ALARMS = 0.01
+"""Share of models of random heads in which one is named, whatever number of heads they have."""
+
+LEAST_SCORE = 0.5
+"""Score from which a head can be named: half of the weight that uniform attention puts elsewhere. Ours."""
+
+UNIFORM = 0.1
+"""1 - H / ln n of a uniform head over that of the most selective head of its layer, at most."""
+
+FLAT = 0.01
+"""1 - H / ln n of a uniform head at most."""
+
+SELECTIVE = 0.1
+"""1 - H / ln n from which a head is selective, so that others can be uniform beside it."""
+
+CONFIDENCE = 0.95
+
+Floats = NDArray[np.float64]
+
+# In descending order of what they say: a head that attends to itself is local as a matter of course.
+_SAYS_MORE = ("diagonal", "previous_token", "next_token")
+# Exponents l of Chernoff's bound, which holds for each: small ones for diffuse heads, large for sharp ones.
+_EXPONENTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+# Units beyond this share one: the bound stays one, and what is kept stays small.
+_UNITS = 64
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadMeasure:
+    """One measure of one head, with its reference and its interval over inputs.
+
+    Args:
+        layer: Depth of the layer.
+        head: Number of the head.
+        measure: A pattern, ``uniform`` or ``positional``.
+        score: For a pattern and ``uniform`` 1 at its purest and 0 at chance; for ``positional`` the share of
+            the pattern that inputs have in common.
+        low: Lower end of its 95 % interval over inputs.
+        high: Upper end.
+        value: For a pattern the mean weight on its keys, for ``uniform`` H / ln n, else the score.
+        chance: What uniform attention gives to the pattern; for ``uniform`` the H / ln n of the most
+            selective head of the layer; for ``positional`` 0, that of a head of random content.
+        p: Bound on the chance that a random head of these weights does as much; None where the reference is
+            another.
+        named: Whether the head is called by this measure.
+    """
+
+    layer: int
+    head: int
+    measure: str
+    score: float
+    low: float
+    high: float
+    value: float
+    chance: float
+    p: float | None
+    named: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specialisations:
+    """What the heads of a model specialise in.
+
+    Args:
+        measures: By layer, head and measure, all that could be measured.
+        inputs: Inputs that it was measured on.
+        false_alarms: Share of models of random heads in which some head is named.
+    """
+
+    measures: tuple[HeadMeasure, ...]
+    inputs: int
+    false_alarms: float = FALSE_ALARMS
+
+    def of(self, layer: int, head: int) -> dict[str, HeadMeasure]:
+        """Return what was measured of a head, by name of the measure; nothing of a head that was not seen."""
+        return {each.measure: each for each in self.measures if (each.layer, each.head) == (layer, head)}
+
+    @property
+    def names(self) -> dict[tuple[int, int], tuple[str, ...]]:
+        """The heads that are named, by layer and head: their names, the highest score first."""
+        found: dict[tuple[int, int], list[HeadMeasure]] = {}
+        for each in self.measures:
+            if each.named:
+                found.setdefault((each.layer, each.head), []).append(each)
+        return {
+            head: tuple(each.measure for each in sorted(named, key=lambda each: -each.score))
+            for head, named in found.items()
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a dictionary for each measure, of plain values, as for a table or JSON."""
+        return [asdict(each) for each in self.measures]
+
+    def __str__(self) -> str:
+        """Return a table of layers and heads: names, scores, and how much follows position."""
+        heads = sorted({(each.layer, each.head) for each in self.measures})
+        lines = [f"what heads do, over {self.inputs} inputs", "layer  head  positional  is"]
+        for layer, head in heads:
+            measures = self.of(layer, head)
+            share = measures["positional"].score if "positional" in measures else math.nan
+            told = ", ".join(
+                f"{name} {measures[name].score:.2f} ({measures[name].low:.2f} to {measures[name].high:.2f})"
+                for name in self.names.get((layer, head), ())
+            )
+            lines.append(f"{layer:5}{head:6}{share:12.2f}  {told or '-'}")
+        return "\n".join(lines)
+
+
+class HeadSpecialisation:
+    """Accumulates what heads do over inputs, and says what they specialise in.
+
+    .. code-block:: python
+
+        seen = HeadSpecialisation()
+        for batch in batches:
+            for layer, weights in enumerate(weights_of(model, batch)):
+                seen.update_weights(layer, weights, is_causal=True, tokens_BK=batch)
+        print(seen.report())
+
+    An example of a batch is one input. Give whole inputs, all of their queries, in eval mode, and at least
+    two in a batch: ``positional`` compares those of one batch. What is kept is small and on the CPU.
+
+    Args:
+        window: Distance of the farthest keys that are ``local``, >= 1.
+
+    Raises:
+        SpecError: ``window`` is not whole or below 1.
+    """
+
+    def __init__(self, *, window: int = WINDOW) -> None:
+        check_count("window", window)
+        self.window = window
+        self._sums: dict[tuple[int, str], _Sums] = {}
+        self._flatness: dict[int, list[Floats]] = {}
+        self._shared: dict[int, list[Floats]] = {}
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers that were seen."""
+        return tuple(sorted(self._flatness))
+
+    @torch.no_grad()
+    def update(
+        self,
+        layer: int,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        *,
+        scale: float | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        valid_BQ: Tensor | None = None,
+        tokens_BK: Tensor | None = None,
+    ) -> None:
+        """Look at the inputs of a batch by the queries and keys of softmax attention.
+
+        Args:
+            layer: Depth of the layer, >= 0.
+            q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
+            k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
+            scale: Factor on the logits; None is 1 / sqrt(D).
+            attn_mask: Boolean or floating mask, or None.
+            is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+            valid_BQ: True where a query is not padding; None if none is.
+            tokens_BK: Whole numbers that tell the tokens at the keys, for the patterns by content; None to
+                leave these out.
+        """
+        masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
+        weights_BHQK = attention_weights(q_BHQD, k_BHKD, scale=scale, **masking)
+        self.update_weights(layer, weights_BHQK, valid_BQ=valid_BQ, tokens_BK=tokens_BK, **masking)
+
+    @torch.no_grad()
+    def update_weights(
+        self,
+        layer: int,
+        weights_BHQK: Tensor,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        valid_BQ: Tensor | None = None,
+        tokens_BK: Tensor | None = None,
+    ) -> None:
+        """Look at the inputs of a batch by their attention weights, before dropout; else as :meth:`update`.
+
+        Raises:
+            UsageError: if the weights are negative or do not sum to 1, or the number of heads changes.
+        """
+        check_count("layer", layer, least=0)
+        of = attended(weights_BHQK, attn_mask=attn_mask, is_causal=is_causal, valid_BQ=valid_BQ)
+        check_weights(of)
+        heads = weights_BHQK.shape[1]
+        if layer in self._flatness and self._flatness[layer][0].shape[0] != heads:
+            raise UsageError(
+                f"Given attention of {heads} heads in layer {layer}, which had "
+                f"{self._flatness[layer][0].shape[0]} before. For another model make another "
+                "HeadSpecialisation."
+            )
+        exponentials_LBHQ = _mean_exponentials(of)
+        for pattern in (*POSITION_PATTERNS, *(CONTENT_PATTERNS if tokens_BK is not None else ())):
+            sums = self._sums.setdefault((layer, pattern), _Sums(heads))
+            sums.add(of, exponentials_LBHQ, pattern, tokens_BK, self.window)
+        self._flatness.setdefault(layer, []).append(_flatness(of))
+        if len(weights_BHQK) > 1:
+            self._shared.setdefault(layer, []).append(_shared(of))
+
+    def report(self) -> Specialisations:
+        """Return what was seen so far, judged.
+
+        Raises:
+            UsageError: if fewer than two inputs were seen, so that there is no interval over them.
+        """
+        inputs = min((_inputs(each) for each in self._flatness.values()), default=0)
+        if inputs < 2:
+            raise UsageError(f"Given {inputs} inputs; an interval over inputs needs two. Give at least two.")
+        seen = {place: sums for place, sums in self._sums.items() if sums.counted}
+        tests = sum(sums.heads for sums in seen.values())
+        found: list[HeadMeasure] = []
+        for (layer, pattern), sums in seen.items():
+            found += sums.measured(layer, pattern, FALSE_ALARMS / tests)
+        implied = {(each.layer, each.head) for each in found if each.named and each.measure in _SAYS_MORE}
+        found = [
+            _unnamed(each) if each.measure == "local" and (each.layer, each.head) in implied else each
+            for each in found
+        ]
+        for layer, parts in self._flatness.items():
+            found += _uniform(layer, np.concatenate(parts, axis=-1))
+        for layer, parts in self._shared.items():
+            found += _positional(layer, np.concatenate(parts, axis=-1))
+        found.sort(key=lambda each: (each.layer, each.head))
+        return Specialisations(measures=tuple(found), inputs=inputs)
+
+
+class _Sums:
+    """What is kept of one pattern in one layer: by input for intervals, by unit for the bound on chance."""
+
+    def __init__(self, heads: int) -> None:
+        self.heads = heads
+        self._inputs: list[Floats] = []
+        self._units = np.zeros((heads, _UNITS, 2))
+        self._exponentials = np.zeros((len(_EXPONENTS), heads, _UNITS))
+
+    @property
+    def counted(self) -> bool:
+        """Whether any query had the choice."""
+        return bool(self._units[..., 1].any())
+
+    def add(
+        self, of: Attended, exponentials_LBHQ: Tensor, pattern: str, tokens_BK: Tensor | None, window: int
+    ) -> None:
+        keys_BHQK = pattern_keys(
+            pattern, of.visible_BHQK, position_Q=of.position_Q, tokens_BK=tokens_BK, window=window
+        )
+        weight_BHQ, chance_BHQ = pattern_weight(of.weights_BHQK, keys_BHQK, of.visible_BHQK)
+        score_BHQ, counts_BHQ = above_chance(weight_BHQ, chance_BHQ)
+        counts_BHQ = (counts_BHQ & of.counts_BHQ).double()
+        parts = (score_BHQ * counts_BHQ, counts_BHQ, weight_BHQ * counts_BHQ, chance_BHQ * counts_BHQ)
+        self._inputs.append(torch.stack([part.double().sum(dim=-1).T for part in parts]).cpu().numpy())
+        bound_LBHQ = (exponentials_LBHQ.double() * keys_BHQK.sum(dim=-1)).exp()
+        if pattern in CONTENT_PATTERNS and tokens_BK is not None:
+            unit_BQ = tokens_BK[:, of.position_Q] % _UNITS
+        else:
+            unit_BQ = (of.position_Q % _UNITS).expand(len(counts_BHQ), -1)
+        self._exponentials += _by_unit(torch.where(counts_BHQ > 0.0, bound_LBHQ, 0.0), unit_BQ)
+        both = torch.stack([parts[2].double(), counts_BHQ])
+        self._units += _by_unit(both, unit_BQ).transpose(1, 2, 0)
+
+    def measured(self, layer: int, pattern: str, level: float) -> list[HeadMeasure]:
+        """Return the measure of each head that two inputs tell of."""
+        score_HN, count_HN, weight_HN, chance_HN = np.concatenate(self._inputs, axis=-1)
+        found = []
+        for head, (score, low, high) in _ratios(score_HN, count_HN).items():
+            queries = count_HN[head].sum()
+            p = self._random(head)
+            found.append(
+                HeadMeasure(
+                    layer=layer,
+                    head=head,
+                    measure=pattern,
+                    score=score,
+                    low=low,
+                    high=high,
+                    value=float(weight_HN[head].sum() / queries),
+                    chance=float(chance_HN[head].sum() / queries),
+                    p=p,
+                    named=low > LEAST_SCORE and p <= level,
+                )
+            )
+        return found
+
+    def _random(self, head: int) -> float:
+        """Return the bound on the chance that a random head of these weights does as much."""
+        weight_U, count_U = self._units[head].T
+        used = count_U > 0.0
+        mean_U = weight_U[used] / count_U[used]
+        logs = [
+            float(
+                np.log(self._exponentials[place, head, used] / count_U[used]).sum() - exponent * mean_U.sum()
+            )
+            for place, exponent in enumerate(_EXPONENTS)
+        ]
+        return math.exp(min(0.0, *logs))
+
+
+def _mean_exponentials(of: Attended) -> Tensor:
+    """Return ln mean_k exp(l a_k) over the visible keys, for each exponent: (exponents, B, H, Q)."""
+    seen_BHQ = of.num_keys_BHQ.clamp(min=1)
+    # hidden keys weigh nothing, and exp(0) - 1 is nothing
+    logs = [(torch.expm1(each * of.weights_BHQK).sum(dim=-1) / seen_BHQ).log1p() for each in _EXPONENTS]
+    return torch.stack(logs)
+
+
+def _by_unit(values_XBHQ: Tensor, unit_BQ: Tensor) -> Floats:
+    """Return the sums over queries of each unit, (X, H, units)."""
+    rows_XHN = values_XBHQ.transpose(1, 2).flatten(2)
+    sums = rows_XHN.new_zeros(*rows_XHN.shape[:2], _UNITS)
+    return np.asarray(sums.index_add_(-1, unit_BQ.flatten(), rows_XHN).cpu().numpy())
+
+
+def _flatness(of: Attended) -> Floats:
+    """Return by head and input the sum of 1 - H / ln n over queries, and their number: (H, 2, B)."""
+    most_BHQ = of.num_keys_BHQ.clamp(min=2).to(of.weights_BHQK.dtype).log()
+    counts_BHQ = of.counts_BHQ.double()
+    gap_BHQ = (1.0 - weight_entropy(of.weights_BHQK) / most_BHQ).double() * counts_BHQ
+    return np.asarray(torch.stack([gap_BHQ.sum(-1).T, counts_BHQ.sum(-1).T], dim=1).cpu().numpy())
+
+
+def _shared(of: Attended) -> Floats:
+    """Return by head and input what it has in common with others of the batch, and in all: (H, 2, B).
+
+    In common is the mean product of its deviation from uniform attention with those of the other inputs.
+    """
+    counts_BHQ1 = of.counts_BHQ.unsqueeze(-1)
+    others_1HQ1 = counts_BHQ1.sum(dim=0, keepdim=True) - 1
+    counts_BHQ1 = counts_BHQ1 & (others_1HQ1 > 0)
+    uniform_BHQ1 = of.num_keys_BHQ.clamp(min=1).to(of.weights_BHQK.dtype).reciprocal().unsqueeze(-1)
+    gap_BHQK = (of.weights_BHQK - uniform_BHQ1).masked_fill(~(of.visible_BHQK & counts_BHQ1), 0.0)
+    rest_BHQK = (gap_BHQK.sum(dim=0, keepdim=True) - gap_BHQK) / others_1HQ1.clamp(min=1)
+    both = [(gap_BHQK * other).sum(dim=(-2, -1)).T.double() for other in (rest_BHQK, gap_BHQK)]
+    return np.asarray(torch.stack(both, dim=1).cpu().numpy())
+
+
+def _ratios(
+    top_HN: Floats, bottom_HN: Floats, *, terms: float = 1.0, least: float = 0.0
+) -> dict[int, tuple[float, float, float]]:
+    """Return sum top / sum bottom over inputs with its t interval, for each head that two inputs tell of.
+
+    Args:
+        top_HN: Numerators by head and input.
+        bottom_HN: Denominators; an input with none does not count.
+        terms: Inputs in each numerator that vary: 2 in products with all other inputs (Hoeffding 1948).
+        least: Mean denominator below which there is nothing to tell.
+    """
+    found = {}
+    for head, (top, bottom) in enumerate(zip(top_HN, bottom_HN, strict=True)):
+        used = bottom > 0.0
+        inputs = int(used.sum())
+        if inputs < 2 or bottom[used].mean() <= least:
+            continue
+        ratio = float(top[used].sum() / bottom[used].sum())
+        error = (terms * top[used] - ratio * bottom[used]).std(ddof=1)
+        half = error / bottom[used].mean() / math.sqrt(inputs)
+        half *= float(student.ppf(0.5 + CONFIDENCE / 2.0, inputs - 1))
+        found[head] = (ratio, ratio - float(half), ratio + float(half))
+    return found
+
+
+def _uniform(layer: int, flatness_H2N: Floats) -> list[HeadMeasure]:
+    """Return how near to uniform each head is beside the most selective one of its layer."""
+    gaps_H = flatness_H2N[:, 0].sum(axis=-1) / flatness_H2N[:, 1].sum(axis=-1).clip(min=1.0)
+    most = int(gaps_H.argmax())
+    if len(gaps_H) < 2 or gaps_H[most] <= _ROUNDING:
+        return []
+    beside_HN = np.broadcast_to(flatness_H2N[most, 0], flatness_H2N[:, 0].shape)
+    found = []
+    for head, (ratio, low, high) in _ratios(flatness_H2N[:, 0], beside_HN).items():
+        named = high < UNIFORM and gaps_H[head] < FLAT and gaps_H[most] > SELECTIVE
+        found.append(
+            HeadMeasure(
+                layer=layer,
+                head=head,
+                measure="uniform",
+                score=1.0 - ratio,
+                low=1.0 - high,
+                high=1.0 - low,
+                value=float(1.0 - gaps_H[head]),
+                chance=float(1.0 - gaps_H[most]),
+                p=None,
+                named=bool(named),
+            )
+        )
+    return found
+
+
+def _positional(layer: int, shared_H2N: Floats) -> list[HeadMeasure]:
+    ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, least=_ROUNDING)
+    return [
+        HeadMeasure(
+            layer=layer,
+            head=head,
+            measure="positional",
+            score=share,
+            low=low,
+            high=high,
+            value=share,
+            chance=0.0,
+            p=None,
+            named=False,
+        )
+        for head, (share, low, high) in ratios.items()
+    ]
+
+
+def _unnamed(measure: HeadMeasure) -> HeadMeasure:
+    return replace(measure, named=False)
+
+
+def _inputs(parts: Sequence[Floats]) -> int:
+    return sum(int(part[:, 1].any(axis=0).sum()) for part in parts)
