@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.diagnose import Finding as Finding
     from tempopt.attention.analysis.diagnose import anomalies as anomalies
     from tempopt.attention.analysis.diagnose import troubleshoot as troubleshoot
+    from tempopt.attention.analysis.head_measures import HeadMeasure as HeadMeasure
+    from tempopt.attention.analysis.head_measures import Specialisations as Specialisations
+    from tempopt.attention.analysis.head_worth import Contribution as Contribution
+    from tempopt.attention.analysis.head_worth import Estimate as Estimate
+    from tempopt.attention.analysis.head_worth import HeadImportance as HeadImportance
+    from tempopt.attention.analysis.head_worth import PruningCurve as PruningCurve
+    from tempopt.attention.analysis.head_worth import PruningPoint as PruningPoint
+    from tempopt.attention.analysis.head_worth import contributions as contributions
+    from tempopt.attention.analysis.head_worth import importance_intervals as importance_intervals
+    from tempopt.attention.analysis.head_worth import pruning_curve as pruning_curve
+    from tempopt.attention.analysis.heatmap import Heatmap as Heatmap
+    from tempopt.attention.analysis.heatmap import heatmap as heatmap
     from tempopt.attention.analysis.histories import HeadHistory as HeadHistory
     from tempopt.attention.analysis.histories import MonitorReport as MonitorReport
     from tempopt.attention.analysis.histories import Trend as Trend
@@ -30,9 +42,7 @@ if TYPE_CHECKING:
     from tempopt.attention.analysis.monitor import AttentionMonitor as AttentionMonitor
     from tempopt.attention.analysis.patterns import pattern_keys as pattern_keys
     from tempopt.attention.analysis.patterns import pattern_score as pattern_score
-    from tempopt.attention.analysis.specialisation import HeadMeasure as HeadMeasure
     from tempopt.attention.analysis.specialisation import HeadSpecialisation as HeadSpecialisation
-    from tempopt.attention.analysis.specialisation import Specialisations as Specialisations
     from tempopt.attention.analysis.statistics import attention_weights as attention_weights
     from tempopt.attention.analysis.statistics import effective_tokens as effective_tokens
     from tempopt.attention.analysis.statistics import gini as gini
@@ -134,10 +144,22 @@ _NAMES = {
         "SelfAttentionRatio",
         "SoftmaxJacobianNorm",
     ],
+    "analysis.head_worth": [
+        "Contribution",
+        "Estimate",
+        "HeadImportance",
+        "PruningCurve",
+        "PruningPoint",
+        "contributions",
+        "importance_intervals",
+        "pruning_curve",
+    ],
+    "analysis.heatmap": ["Heatmap", "heatmap"],
     "analysis.histories": ["HeadHistory", "MonitorReport", "Trend"],
     "analysis.monitor": ["AttentionMonitor"],
     "analysis.patterns": ["pattern_keys", "pattern_score"],
-    "analysis.specialisation": ["HeadMeasure", "HeadSpecialisation", "Specialisations"],
+    "analysis.head_measures": ["HeadMeasure", "Specialisations"],
+    "analysis.specialisation": ["HeadSpecialisation"],
     "analysis.whole_model": ["specialisations"],
     "functional.normalisers": ["normalised_attention"],
     "functional.sampled_entropy": ["sampled_entropy"],

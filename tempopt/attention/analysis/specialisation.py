@@ -1,7 +1,7 @@
 """What each head of a model specialises in: patterns above chance over inputs, and whether position decides.
 
-The patterns are those of ``tempopt.attention.analysis.patterns``; here is accumulated and judged, and the
-rates are measured by ``benchmarks/heads.py``. A head is named by a pattern only if two things hold:
+The patterns are those of ``tempopt.attention.analysis.patterns``; here is accumulated and judged. A head is
+named by a pattern only if two things hold:
 
 - **It is large.** The score, (m - c) / (1 - c) with the weight m on the pattern's keys and the share c that
   uniform attention gives them, is above :data:`LEAST_SCORE` by the lower end of its interval over inputs.
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
+from torch.nn import functional as F
 
+from tempopt.attention.analysis.head_measures import FALSE_ALARMS, HeadMeasure, Specialisations
 from tempopt.attention.analysis.patterns import (
     CONTENT_PATTERNS,
     POSITION_PATTERNS,
@@ -54,9 +56,6 @@ from tempopt.attention.analysis.statistics import (
 )
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
-
-FALSE_ALARMS = 0.01
-"""Share of models of random heads in which one is named, whatever number of heads they have."""
 
 LEAST_SCORE = 0.5
 """Score from which a head can be named: half of the weight that uniform attention puts elsewhere. Ours."""
@@ -81,87 +80,6 @@ _EXPONENTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 # Units beyond this share one: the bound stays one, and what is kept stays small.
 _UNITS = 64
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadMeasure:
-    """One measure of one head, with its reference and its interval over inputs.
-
-    Args:
-        layer: Depth of the layer.
-        head: Number of the head.
-        measure: A pattern, ``uniform`` or ``positional``.
-        score: For a pattern and ``uniform`` 1 at its purest and 0 at chance; for ``positional`` the share of
-            the pattern that inputs have in common.
-        low: Lower end of its 95 % interval over inputs.
-        high: Upper end.
-        value: For a pattern the mean weight on its keys, for ``uniform`` H / ln n, else the score.
-        chance: What uniform attention gives to the pattern; for ``uniform`` the H / ln n of the most
-            selective head of the layer; for ``positional`` 0, that of a head of random content.
-        p: Bound on the chance that a random head of these weights does as much; None where the reference is
-            another.
-        named: Whether the head is called by this measure.
-    """
-
-    layer: int
-    head: int
-    measure: str
-    score: float
-    low: float
-    high: float
-    value: float
-    chance: float
-    p: float | None
-    named: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Specialisations:
-    """What the heads of a model specialise in.
-
-    Args:
-        measures: By layer, head and measure, all that could be measured.
-        inputs: Inputs that it was measured on.
-        false_alarms: Share of models of random heads in which some head is named.
-    """
-
-    measures: tuple[HeadMeasure, ...]
-    inputs: int
-    false_alarms: float = FALSE_ALARMS
-
-    def of(self, layer: int, head: int) -> dict[str, HeadMeasure]:
-        """Return what was measured of a head, by name of the measure; nothing of a head that was not seen."""
-        return {each.measure: each for each in self.measures if (each.layer, each.head) == (layer, head)}
-
-    @property
-    def names(self) -> dict[tuple[int, int], tuple[str, ...]]:
-        """The heads that are named, by layer and head: their names, the highest score first."""
-        found: dict[tuple[int, int], list[HeadMeasure]] = {}
-        for each in self.measures:
-            if each.named:
-                found.setdefault((each.layer, each.head), []).append(each)
-        return {
-            head: tuple(each.measure for each in sorted(named, key=lambda each: -each.score))
-            for head, named in found.items()
-        }
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a dictionary for each measure, of plain values, as for a table or JSON."""
-        return [asdict(each) for each in self.measures]
-
-    def __str__(self) -> str:
-        """Return a table of layers and heads: names, scores, and how much follows position."""
-        heads = sorted({(each.layer, each.head) for each in self.measures})
-        lines = [f"what heads do, over {self.inputs} inputs", "layer  head  positional  is"]
-        for layer, head in heads:
-            measures = self.of(layer, head)
-            share = measures["positional"].score if "positional" in measures else math.nan
-            told = ", ".join(
-                f"{name} {measures[name].score:.2f} ({measures[name].low:.2f} to {measures[name].high:.2f})"
-                for name in self.names.get((layer, head), ())
-            )
-            lines.append(f"{layer:5}{head:6}{share:12.2f}  {told or '-'}")
-        return "\n".join(lines)
 
 
 class HeadSpecialisation:
@@ -253,7 +171,7 @@ class HeadSpecialisation:
                 f"{self._flatness[layer][0].shape[0]} before. For another model make another "
                 "HeadSpecialisation."
             )
-        exponentials_LBHQ = _mean_exponentials(of)
+        exponentials_LBHQ = _mean_exponentials(of.weights_BHQK, of.num_keys_BHQ)
         for pattern in (*POSITION_PATTERNS, *(CONTENT_PATTERNS if tokens_BK is not None else ())):
             sums = self._sums.setdefault((layer, pattern), _Sums(heads))
             sums.add(of, exponentials_LBHQ, pattern, tokens_BK, self.window)
@@ -313,7 +231,10 @@ class _Sums:
         counts_BHQ = (counts_BHQ & of.counts_BHQ).double()
         parts = (score_BHQ * counts_BHQ, counts_BHQ, weight_BHQ * counts_BHQ, chance_BHQ * counts_BHQ)
         self._inputs.append(torch.stack([part.double().sum(dim=-1).T for part in parts]).cpu().numpy())
-        bound_LBHQ = (exponentials_LBHQ.double() * keys_BHQK.sum(dim=-1)).exp()
+        bound_LBHQ = exponentials_LBHQ.double() * keys_BHQK.sum(dim=-1)
+        if (together := _together(of, pattern, tokens_BK, window)) is not None:
+            bound_LBHQ = torch.maximum(bound_LBHQ, _mean_exponentials(*together))
+        bound_LBHQ = bound_LBHQ.exp()
         if pattern in CONTENT_PATTERNS and tokens_BK is not None:
             unit_BQ = tokens_BK[:, of.position_Q] % _UNITS
         else:
@@ -359,12 +280,42 @@ class _Sums:
         return math.exp(min(0.0, *logs))
 
 
-def _mean_exponentials(of: Attended) -> Tensor:
-    """Return ln mean_k exp(l a_k) over the visible keys, for each exponent: (exponents, B, H, Q)."""
-    seen_BHQ = of.num_keys_BHQ.clamp(min=1)
-    # hidden keys weigh nothing, and exp(0) - 1 is nothing
-    logs = [(torch.expm1(each * of.weights_BHQK).sum(dim=-1) / seen_BHQ).log1p() for each in _EXPONENTS]
-    return torch.stack(logs)
+def _mean_exponentials(weight_BHQX: Tensor, number_BHQ: Tensor) -> Tensor:
+    """Return ln of the mean of exp(l a) over so many choices, for each exponent l: (exponents, B, H, Q).
+
+    What is no choice weighs nothing here, and exp(0) - 1 is nothing.
+    """
+    number_BHQ = number_BHQ.clamp(min=1)
+    logs = [(torch.expm1(each * weight_BHQX).sum(dim=-1) / number_BHQ).log1p() for each in _EXPONENTS]
+    return torch.stack(logs).double()
+
+
+def _together(
+    of: Attended, pattern: str, tokens_BK: Tensor | None, window: int
+) -> tuple[Tensor, Tensor] | None:
+    """Return the weights of choices whose keys belong together, and their number; None for single keys.
+
+    They are windows around each visible key for ``local``, and for patterns by content the keys of a token,
+    or right behind one, for each that is visible.
+    """
+    weights_BHQK, visible_BHQK = of.weights_BHQK, of.visible_BHQK
+    keys = weights_BHQK.shape[-1]
+    if pattern == "local":
+        padded = F.pad(weights_BHQK.cumsum(dim=-1), (window + 1, 0))
+        padded = torch.cat([padded, padded[..., -1:].expand(*padded.shape[:-1], window)], dim=-1)
+        inside_BHQK = padded[..., 2 * window + 1 :] - padded[..., :keys]
+        return inside_BHQK.masked_fill(~visible_BHQK, 0.0), of.num_keys_BHQ
+    if pattern not in CONTENT_PATTERNS or tokens_BK is None:
+        return None
+    # each token by the place where it is first
+    group_BK = (tokens_BK.unsqueeze(1) == tokens_BK.unsqueeze(2)).int().argmax(dim=-1)
+    if pattern == "induction":
+        # nothing is before the first key, which is a group of its own
+        group_BK = F.pad(group_BK[:, :-1] + 1, (1, 0))
+    group_BHQK = group_BK[:, None, None].expand(weights_BHQK.shape)
+    weight_BHQG = torch.zeros_like(weights_BHQK).scatter_add_(-1, group_BHQK, weights_BHQK)
+    seen_BHQG = torch.zeros_like(weights_BHQK).scatter_add_(-1, group_BHQK, visible_BHQK.to(weights_BHQK))
+    return weight_BHQG, (seen_BHQG > 0.0).sum(dim=-1)
 
 
 def _by_unit(values_XBHQ: Tensor, unit_BQ: Tensor) -> Floats:

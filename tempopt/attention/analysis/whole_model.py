@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tempopt.attention.analysis.head_measures import Specialisations
 from tempopt.attention.analysis.patterns import WINDOW
-from tempopt.attention.analysis.specialisation import HeadSpecialisation, Specialisations
+from tempopt.attention.analysis.specialisation import HeadSpecialisation
 from tempopt.attention.modules.head_gates import evaluating
 from tempopt.errors import AttachError, UsageError
 

@@ -58,18 +58,48 @@ class HeadGates(ABC):
         """
         totals = [torch.zeros(heads, dtype=torch.float64) for heads in self.num_heads]
         examples = 0
-        with evaluating(self._model), torch.enable_grad():
-            for batch in batches:
-                count, sums = self._absolute_gradients(functools.partial(_checked, loss, batch))
-                examples += count
-                for total, each in zip(totals, sums, strict=True):
-                    total += each
+        for count, sums in self.importance_sums(loss, batches):
+            examples += count
+            for total, each in zip(totals, sums, strict=True):
+                total += each
         if not examples:
             raise UsageError("Given no batch to measure head importance on. Give at least one.")
         result = [total / examples for total in totals]
-        if not normalise:
-            return result
-        return [each / each.norm().clamp(min=torch.finfo(each.dtype).tiny) for each in result]
+        return [normalised(each) for each in result] if normalise else result
+
+    def importance_sums(
+        self, loss: Callable[[Batch], Tensor], batches: Iterable[Batch]
+    ) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield for each batch its number of examples, and by layer the sums (heads,) of |dL / d xi_h|.
+
+        Args:
+            loss: As for :meth:`importance`.
+            batches: As there; what is a batch here is what gradients are summed over, see the class.
+        """
+        for batch in batches:
+            with evaluating(self._model), torch.enable_grad():
+                found = self._absolute_gradients(functools.partial(_checked, loss, batch))
+            yield found
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that the gates are on."""
+        return self._model
+
+    @contextmanager
+    def closed(self, heads: Mapping[int, Iterable[int]]) -> Iterator[None]:
+        """Close the gates of some heads for a while, in addition to those that are closed.
+
+        Args:
+            heads: By layer the heads, as for :meth:`prune`.
+        """
+        before = dict(self.pruned)
+        self.prune(heads)
+        try:
+            yield
+        finally:
+            self.restore()
+            self.prune(before)
 
     def prune(self, heads: Mapping[int, Iterable[int]]) -> None:
         """Close the gates of some heads, in addition to those that are closed.
@@ -306,6 +336,12 @@ def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple
         if len(chosen.get(layer, ())) < len(importance[layer]) - 1:
             chosen.setdefault(layer, []).append(head)
     return {layer: tuple(sorted(heads)) for layer, heads in sorted(chosen.items())}
+
+
+def normalised(importance: Tensor) -> Tensor:
+    """Return the importance of a layer's heads with the l2 norm 1, or 0 where all are."""
+    norm: Tensor = importance.norm().clamp(min=torch.finfo(importance.dtype).tiny)
+    return importance / norm
 
 
 @contextmanager

@@ -1,0 +1,91 @@
+"""What was measured of the heads of a model, as plain values; ``specialisation`` measures and judges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FALSE_ALARMS = 0.01
+"""Share of models of random heads in which one is named, whatever number of heads they have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadMeasure:
+    """One measure of one head, with its reference and its interval over inputs.
+
+    Args:
+        layer: Depth of the layer.
+        head: Number of the head.
+        measure: A pattern, ``uniform`` or ``positional``.
+        score: For a pattern and ``uniform`` 1 at its purest and 0 at chance; for ``positional`` the share of
+            the pattern that inputs have in common.
+        low: Lower end of its 95 % interval over inputs.
+        high: Upper end.
+        value: For a pattern the mean weight on its keys, for ``uniform`` H / ln n, else the score.
+        chance: What uniform attention gives to the pattern; for ``uniform`` the H / ln n of the most
+            selective head of the layer; for ``positional`` 0, that of a head of random content.
+        p: Bound on the chance that a random head of these weights does as much; None where the reference is
+            another.
+        named: Whether the head is called by this measure.
+    """
+
+    layer: int
+    head: int
+    measure: str
+    score: float
+    low: float
+    high: float
+    value: float
+    chance: float
+    p: float | None
+    named: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specialisations:
+    """What the heads of a model specialise in.
+
+    Args:
+        measures: By layer, head and measure, all that could be measured.
+        inputs: Inputs that it was measured on.
+        false_alarms: Share of models of random heads in which some head is named.
+    """
+
+    measures: tuple[HeadMeasure, ...]
+    inputs: int
+    false_alarms: float = FALSE_ALARMS
+
+    def of(self, layer: int, head: int) -> dict[str, HeadMeasure]:
+        """Return what was measured of a head, by name of the measure; nothing of a head that was not seen."""
+        return {each.measure: each for each in self.measures if (each.layer, each.head) == (layer, head)}
+
+    @property
+    def names(self) -> dict[tuple[int, int], tuple[str, ...]]:
+        """The heads that are named, by layer and head: their names, the highest score first."""
+        found: dict[tuple[int, int], list[HeadMeasure]] = {}
+        for each in self.measures:
+            if each.named:
+                found.setdefault((each.layer, each.head), []).append(each)
+        return {
+            head: tuple(each.measure for each in sorted(named, key=lambda each: -each.score))
+            for head, named in found.items()
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a dictionary for each measure, of plain values, as for a table or JSON."""
+        return [asdict(each) for each in self.measures]
+
+    def __str__(self) -> str:
+        """Return a table of layers and heads: names, scores, and how much follows position."""
+        heads = sorted({(each.layer, each.head) for each in self.measures})
+        lines = [f"what heads do, over {self.inputs} inputs", "layer  head  positional  is"]
+        for layer, head in heads:
+            measures = self.of(layer, head)
+            share = measures["positional"].score if "positional" in measures else math.nan
+            told = ", ".join(
+                f"{name} {measures[name].score:.2f} ({measures[name].low:.2f} to {measures[name].high:.2f})"
+                for name in self.names.get((layer, head), ())
+            )
+            lines.append(f"{layer:5}{head:6}{share:12.2f}  {told or '-'}")
+        return "\n".join(lines)

@@ -1,0 +1,107 @@
+"""Attention weights of one head as a small picture: pooled numbers, and shades of text for a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tempopt.attention.functional.precision import widened
+from tempopt.attention.modules.learned import check_count
+from tempopt.errors import UsageError
+
+Floats = NDArray[np.float64]
+
+SHADES = " ░▒▓█"
+"""From no weight to the greatest weight of the picture, in equal steps."""
+
+HIDDEN = "·"
+"""Where no query of a cell sees any of its keys."""
+
+ROWS, COLUMNS = 24, 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heatmap:
+    """The weights of one head in cells of neighbouring queries and keys, as plain numbers.
+
+    Args:
+        cells: For each group of queries and each group of keys the weight that a query of the one gives to
+            all keys of the other, in [0, 1]; a row sums to 1. The mean is over queries that see a key.
+        visible: Whether any query of a cell sees any of its keys, in the same shape.
+        query_edges: First query of each row, and the number of queries.
+        key_edges: First key of each column, and the number of keys.
+    """
+
+    cells: tuple[tuple[float, ...], ...]
+    visible: tuple[tuple[bool, ...], ...]
+    query_edges: tuple[int, ...]
+    key_edges: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return the picture: a line for each row, the number of its first query before it."""
+        most = max(max(row) for row in self.cells)
+        width = len(str(self.query_edges[-2]))
+        lines = [f"queries down, keys across 0 to {self.key_edges[-1] - 1}; {SHADES[-1]} is {most:.2g}"]
+        for first, cells, visible in zip(self.query_edges, self.cells, self.visible, strict=False):
+            shades = "".join(_shade(*each, most) for each in zip(cells, visible, strict=True))
+            lines.append(f"{first:>{width}} {shades}".rstrip())
+        return "\n".join(lines)
+
+
+def heatmap(
+    weights_QK: Tensor, visible_QK: Tensor | None = None, *, rows: int = ROWS, columns: int = COLUMNS
+) -> Heatmap:
+    """Return the weights of one head as a picture of bounded size; ``print`` it for a terminal.
+
+    Args:
+        weights_QK: Weights of one example and head, (Q, K), before dropout.
+        visible_QK: Who may see whom, a boolean that broadcasts to (Q, K); None for all.
+        rows: Most rows, >= 1; more queries than that are pooled.
+        columns: Most columns, >= 1, the same for keys.
+
+    Raises:
+        UsageError: if the weights have not two dimensions, have no query or key, or are not finite.
+        SpecError: ``rows`` or ``columns`` is not whole or below 1.
+    """
+    check_count("rows", rows)
+    check_count("columns", columns)
+    if weights_QK.ndim != 2 or 0 in weights_QK.shape:
+        raise UsageError(
+            f"Given attention weights of shape {tuple(weights_QK.shape)}; a picture is of one example and "
+            "head, (queries, keys). Take one: weights[example, head]."
+        )
+    weights = np.asarray(widened(weights_QK.detach()).double().cpu().numpy())
+    if not np.isfinite(weights).all():
+        raise UsageError("Given attention weights that are not finite. Give a model that has not diverged.")
+    if visible_QK is None:
+        visible = np.ones(weights.shape, dtype=bool)
+    else:
+        visible = torch.broadcast_to(visible_QK, weights_QK.shape).cpu().numpy()
+    q_edges, k_edges = _edges(weights.shape[0], rows), _edges(weights.shape[1], columns)
+    sees = visible.any(axis=1)
+    counted = np.add.reduceat(sees, q_edges[:-1], dtype=np.float64).clip(min=1.0)
+    shown = np.where(visible, weights, 0.0)
+    cells = np.add.reduceat(np.add.reduceat(shown, q_edges[:-1], axis=0), k_edges[:-1], axis=1)
+    seen = np.logical_or.reduceat(np.logical_or.reduceat(visible, q_edges[:-1], axis=0), k_edges[:-1], axis=1)
+    return Heatmap(
+        cells=tuple(tuple(row) for row in (cells / counted[:, None]).tolist()),
+        visible=tuple(tuple(row) for row in seen.tolist()),
+        query_edges=tuple(q_edges),
+        key_edges=tuple(k_edges),
+    )
+
+
+def _edges(length: int, most: int) -> list[int]:
+    """Return where groups of nearly equal size begin, and the length."""
+    groups = min(length, most)
+    return [place * length // groups for place in range(groups + 1)]
+
+
+def _shade(weight: float, visible: bool, most: float) -> str:
+    if not visible:
+        return HIDDEN
+    return SHADES[0] if most <= 0.0 else SHADES[round((len(SHADES) - 1) * weight / most)]

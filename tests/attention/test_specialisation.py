@@ -1,0 +1,117 @@
+"""Planted heads are named by what they do, and random ones are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+
+from tempopt.attention.analysis.head_measures import Specialisations
+from tempopt.attention.analysis.patterns import PATTERNS, pattern_score
+from tempopt.attention.analysis.specialisation import HeadSpecialisation
+from tempopt.attention.analysis.whole_model import specialisations
+from tempopt.errors import AttachError, UsageError
+from tests.attention.planted import PLANTED, Heads, planted, random_heads
+
+
+def _seen(*layers: Heads) -> Specialisations:
+    seen = HeadSpecialisation()
+    for layer, heads in enumerate(layers):
+        seen.update_weights(layer, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
+    return seen.report()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("length", [32, 64])
+def test_each_planted_head_is_named_by_what_it_does(length: int, is_causal: bool, padded: bool) -> None:
+    for seed in range(3):
+        names = _seen(planted(length=length, is_causal=is_causal, padded=padded, seed=seed)).names
+        for head, name in enumerate(PLANTED):
+            impossible = is_causal and name == "next_token"
+            expected = () if name == "content" or impossible else (name,)
+            assert names.get((0, head), ()) == expected, (name, seed)
+
+
+def test_random_heads_are_named_in_no_more_models_than_is_stated() -> None:
+    alarms = 0
+    for seed in range(100):
+        layers = [
+            random_heads(
+                heads=4,
+                length=32,
+                inputs=4,
+                spread=(0.1, 1.0, 3.0)[seed % 3],
+                position=(0.0, 0.5, 1.0)[seed // 3 % 3],
+                is_causal=seed % 2 == 0,
+                seed=1000 * layer + seed,
+            )
+            for layer in range(2)
+        ]
+        alarms += bool(_seen(*layers).names)
+    # at a rate of 1 %, five or more of a hundred have a chance of 0.3 %
+    assert alarms < 5
+
+
+def test_scores_are_those_that_a_loop_counts() -> None:
+    heads = planted(length=12, inputs=2, is_causal=True, seed=5)
+    visible = torch.ones(12, 12, dtype=torch.bool).tril()
+    score, counts = pattern_score(heads.weights_BHQK, "previous_token", visible)
+    for b in range(2):
+        for h in range(len(PLANTED)):
+            for q in range(12):
+                assert bool(counts[b, h, q]) == (q > 0)
+                if q:
+                    chance = 1 / (q + 1)
+                    weight = float(heads.weights_BHQK[b, h, q, q - 1])
+                    assert float(score[b, h, q]) == pytest.approx((weight - chance) / (1 - chance), abs=1e-6)
+
+
+def test_what_is_measured_has_its_reference_and_its_interval() -> None:
+    found = _seen(planted(length=32, seed=0))
+    assert found.inputs == 8
+    for head, name in enumerate(PLANTED):
+        measures = found.of(0, head)
+        assert set(PATTERNS) <= set(measures)
+        # a head that is exactly uniform deviates in nothing that inputs could have in common
+        assert ("positional" in measures) == (name != "uniform")
+        assert all(each.low <= each.score <= each.high for each in measures.values() if each.p is not None)
+        if name in PATTERNS:
+            assert measures[name].value > 0.5 > measures[name].chance
+    assert len(found.rows()) == len(found.measures)
+    assert "previous_token" in str(found)
+
+
+def test_one_input_has_no_interval() -> None:
+    with pytest.raises(UsageError, match="Give at least two"):
+        _seen(planted(length=16, inputs=1, seed=0))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_no_head_of_an_untrained_model_of_transformers_is_named(kind: str) -> None:
+    torch.manual_seed(0)
+    if kind == "bert":
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+        model: Any = BertModel(BertConfig(vocab_size=50, attn_implementation="eager", **sizes))
+    else:
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+        model = GPT2Model(GPT2Config(vocab_size=50, attn_implementation="eager", **sizes))
+    batches = [torch.randint(50, (4, 32)) for _ in range(2)]
+    found = specialisations(
+        model,
+        batches,
+        weights=lambda batch: model(batch, output_attentions=True).attentions,
+        masking=lambda batch: {"is_causal": kind == "gpt2"},
+        tokens=lambda batch: batch,
+    )
+    assert found.inputs == 8
+    assert len({(each.layer, each.head) for each in found.measures}) == 8
+    assert found.names == {}
+    assert model.training
+
+
+def test_a_model_that_shows_no_attention_is_refused() -> None:
+    with pytest.raises(AttachError, match="Give weights"):
+        specialisations(torch.nn.Linear(2, 2), [torch.zeros(2, 2)])
