@@ -24,7 +24,10 @@ NAMES = sorted(
 
 
 def collection() -> MetricCollection:
-    return MetricCollection({name: getattr(metrics, name)(HEADS, num_layers=LAYERS) for name in NAMES})
+    more = {"PatternScore": {"pattern": "previous_token"}}
+    return MetricCollection(
+        {name: getattr(metrics, name)(HEADS, num_layers=LAYERS, **more.get(name, {})) for name in NAMES}
+    )
 
 
 def examples() -> tuple[Tensor, Tensor]:
