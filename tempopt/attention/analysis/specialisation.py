@@ -1,7 +1,7 @@
 """What each head of a model specialises in: patterns above chance over inputs, and whether position decides.
 
-The patterns are those of ``tempopt.attention.analysis.patterns``; here is accumulated and judged. A head is
-named by a pattern only if two things hold:
+The patterns are those of ``tempopt.attention.analysis.patterns``; here is accumulated and judged, and the
+rates are measured by ``benchmarks/heads.py``. A head is named by a pattern only if two things hold:
 
 - **It is large.** The score, (m - c) / (1 - c) with the weight m on the pattern's keys and the share c that
   uniform attention gives them, is above :data:`LEAST_SCORE` by the lower end of its interval over inputs.
@@ -13,8 +13,10 @@ named by a pattern only if two things hold:
       P(sum_u mean_q weight >= s) <= min_l exp(-l s) prod_u mean_q (mean_k exp(l a_qk))^m_q,
 
   Chernoff's bound with Hoeffding's for draws without replacement (1963) and Jensen's within a unit, where
-  choices may depend on each other in any way. It has to be below :data:`FALSE_ALARMS` over the number of
-  heads times patterns. So few queries show nothing: a causal head needs about ten.
+  choices may depend on each other in any way. Keys that belong together, as a window or all keys of a token,
+  may fall together as well: mean_c exp(l a_qc) over windows or tokens c is taken where it is greater. The
+  bound has to be below :data:`FALSE_ALARMS` over the number of heads times patterns. So few queries show
+  nothing: a causal head needs about ten, a local one twenty.
 
 ``uniform`` is relative to the layer, since every head of an untrained model is uniform: the 1 - H / ln n of
 the head is below :data:`FLAT`, that of the layer's most selective head is above :data:`SELECTIVE`, and their

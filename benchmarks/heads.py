@@ -1,0 +1,220 @@
+"""Names of heads: false alarms on untrained models, planted heads that are found, and small trained models.
+
+    python -m benchmarks.heads
+
+Untrained are tiny BERT, GPT-2 and Llama models of transformers and AssociativeRecall of lightning_modules,
+each with 1 to 4 layers of 2 to 8 heads, on random tokens of 16 to 64 positions. Beside the initialisation of
+the libraries (times 1) all matrices are multiplied by up to 40, which makes attention as sharp as that of a
+trained model, and of random content. Then there are bilinear heads with random weights whose logits have this
+standard deviation and follow the position by a share, with and without causality and padding; and planted
+heads, whose logits are normal with a constant added on the keys of a pattern.
+
+Last, an AssociativeRecall is trained for some seeds, and what its heads do is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
+
+from lightning_modules import AssociativeRecall, AssociativeRecallData
+from lightning_modules.associative_recall import Recall, draw_recall
+from tempopt.attention import HeadSpecialisation, Specialisations, specialisations
+from tests.attention.planted import PLANTED, Heads, planted, random_heads
+
+VOCABULARY = 128
+INPUTS = 8
+SCALES = (1.0, 5.0, 15.0, 40.0)
+SIZES = (2.0, 3.0, 4.0, 6.0)
+Look = Callable[[Generator, float], Specialisations]
+
+
+def _shape(draw: Generator) -> tuple[int, int, int]:
+    """Return layers, heads and tokens."""
+    return int(draw.integers(1, 5)), int(draw.choice([2, 4, 8])), int(draw.integers(16, 65))
+
+
+def _by_weights(model: nn.Module, tokens: Tensor, **masking: Any) -> Specialisations:
+    return specialisations(
+        model,
+        tokens.split(INPUTS),
+        weights=lambda batch: model(batch, output_attentions=True).attentions,
+        masking=lambda batch: masking,
+        tokens=lambda batch: batch,
+    )
+
+
+def bert(draw: Generator, scale: float) -> Specialisations:
+    layers, heads, length = _shape(draw)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=128,
+        max_position_embeddings=64,
+        initializer_range=0.02 * scale,
+        attn_implementation="eager",
+    )
+    return _by_weights(BertModel(config), torch.randint(VOCABULARY, (INPUTS, length)))
+
+
+def gpt2(draw: Generator, scale: float) -> Specialisations:
+    layers, heads, length = _shape(draw)
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_embd=64,
+        n_layer=layers,
+        n_head=heads,
+        n_positions=64,
+        bos_token_id=0,
+        eos_token_id=0,
+        initializer_range=0.02 * scale,
+        attn_implementation="eager",
+    )
+    return _by_weights(GPT2Model(config), torch.randint(VOCABULARY, (INPUTS, length)), is_causal=True)
+
+
+def llama(draw: Generator, scale: float) -> Specialisations:
+    layers, heads, length = _shape(draw)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        intermediate_size=128,
+        initializer_range=0.02 * scale,
+        attn_implementation="eager",
+    )
+    return _by_weights(LlamaModel(config), torch.randint(VOCABULARY, (INPUTS, length)), is_causal=True)
+
+
+def recall(draw: Generator, scale: float) -> Specialisations:
+    layers, heads, length = _shape(draw)
+    model = AssociativeRecall(num_layers=layers, num_heads=heads)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data *= scale
+    return look_at(model, draw_recall(INPUTS, length // 3, vocabulary=VOCABULARY))
+
+
+def bilinear(draw: Generator, scale: float) -> Specialisations:
+    """One layer of random bilinear heads, whose logits have this standard deviation."""
+    _, heads, length = _shape(draw)
+    return looked_at(
+        random_heads(
+            heads=heads,
+            length=length,
+            inputs=INPUTS,
+            spread=scale,
+            position=float(draw.choice([0.0, 0.5, 1.0])),
+            is_causal=bool(draw.integers(2)),
+            padded=bool(draw.integers(2)),
+            seed=int(draw.integers(2**31)),
+        )
+    )
+
+
+UNTRAINED: tuple[Look, ...] = (bert, gpt2, llama, recall, bilinear)
+
+
+def look_at(model: AssociativeRecall, batch: Recall) -> Specialisations:
+    return specialisations(model, [batch], tokens=lambda each: each.tokens_BN)
+
+
+def looked_at(heads: Heads) -> Specialisations:
+    seen = HeadSpecialisation()
+    seen.update_weights(0, heads.weights_BHQK, tokens_BK=heads.tokens_BK, **heads.masking)
+    return seen.report()
+
+
+def false_alarms(models: int) -> None:
+    print(f"untrained models of {models} with a named head, and the names; 1 % is stated")
+    for look in UNTRAINED:
+        for scale in SCALES:
+            draw = np.random.default_rng(1)
+            alarms, kinds, flat = 0, Counter[str](), []
+            for seed in range(models):
+                torch.manual_seed(seed)
+                report = look(draw, scale)
+                alarms += bool(report.names)
+                kinds.update({name for names in report.names.values() for name in names})
+                flat.append(np.mean([each.value for each in report.measures if each.measure == "uniform"]))
+            told = f"{look.__name__:9} times {scale:4.0f}: {alarms:4}   mean H / ln n {np.mean(flat):.2f}"
+            print(told, dict(kinds) or "", flush=True)
+
+
+def _planted(models: int, length: int, size: float) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Yield what each head does, what it is called, and whether it could be."""
+    for seed in range(models):
+        is_causal = bool(seed % 2)
+        heads = planted(length=length, size=size, is_causal=is_causal, padded=bool(seed // 2 % 2), seed=seed)
+        names = looked_at(heads).names
+        for head, does in enumerate(PLANTED):
+            yield does, names.get((0, head), ()), not (does == "next_token" and is_causal)
+
+
+def power(models: int) -> None:
+    print("\nplanted heads: named rightly / named otherwise, in percent; by tokens and logits added")
+    print("tokens  added " + "".join(f"{does:>16}" for does in PLANTED))
+    for length in (16, 24, 64):
+        for size in SIZES:
+            right, wrong, can_be, heads = (Counter[str]() for _ in range(4))
+            for does, names, can in _planted(models, length, size):
+                heads[does] += 1
+                can_be[does] += can
+                right[does] += can and names == (does,)
+                wrong[does] += bool(set(names) - {does})
+            cells = (
+                f"{100 * right[each] / can_be[each]:.0f} / {100 * wrong[each] / heads[each]:.0f}"
+                for each in PLANTED
+            )
+            print(f"{length:6}  {size:5.0f} " + "".join(f"{cell:>16}" for cell in cells), flush=True)
+
+
+def trained(seeds: int, steps: int) -> None:
+    for seed in range(seeds):
+        L.seed_everything(seed, verbose=False)
+        model = AssociativeRecall(vocabulary=VOCABULARY)
+        trainer = L.Trainer(
+            max_steps=steps,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            limit_val_batches=0,
+        )
+        trainer.fit(model, AssociativeRecallData(vocabulary=VOCABULARY))
+        batch = draw_recall(64, 8, vocabulary=VOCABULARY)
+        with torch.no_grad():
+            accuracy = (model.eval()(batch).argmax(dim=1) == batch.values_BQ).float().mean().item()
+        print(f"\nAssociativeRecall, seed {seed}, {steps} steps, accuracy {accuracy:.3f}")
+        print(look_at(model, batch), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=600)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    trained(given.seeds, given.steps)
+    false_alarms(given.models)
+    power(given.models // 10)
+
+
+if __name__ == "__main__":
+    main()
