@@ -222,11 +222,12 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
 
 
 def test_every_name_that_may_be_chosen_is_on_the_page() -> None:
-    from tempopt.temperature import LAYER_PATTERNS, LENGTH_SCALINGS, NORMALISERS, SCHEDULES
+    from tempopt.temperature import HEAD_PATTERNS, LAYER_PATTERNS, LENGTH_SCALINGS, NORMALISERS, SCHEDULES
 
     for row, names in {
         "schedule": SCHEDULES,
         "layer_pattern": LAYER_PATTERNS,
+        "head_pattern": HEAD_PATTERNS,
         "length_scaling": LENGTH_SCALINGS,
         "normaliser": NORMALISERS,
         "study.sampler": spec.SAMPLERS,

@@ -267,7 +267,8 @@ def _saving(
 def _beside(attaching: Mapping[str, Any]) -> list[str]:
     """Return what weights cannot hold of the temperature that a model is evaluated with."""
     evaluated = {**NEUTRAL, **attaching.get("at_inference", attaching["parameters"])}
-    return [name for name in ("length_scaling", "normaliser") if evaluated[name] != NEUTRAL[name]]
+    beside = ("head_pattern", "length_scaling", "normaliser")
+    return [name for name in beside if evaluated[name] != NEUTRAL[name]]
 
 
 def _saved(attaching: Mapping[str, Any], callbacks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -49,6 +49,7 @@ PARTS = {
     "schedule": "the schedule",
     "level": "the level",
     "layers": "the layer pattern",
+    "heads": "the head pattern",
     "length_scaling": "the length scaling",
     "entropy": "the entropy term",
     "output_temperature": "the output temperature",

@@ -37,8 +37,22 @@ if TYPE_CHECKING:
 Arm = Literal["baseline", "constant", "search"]
 
 # Twice as hot is as far as half as hot, so these are searched on a logarithmic scale by default.
-_SCALES = ("temperature_init", "temperature_final", "layer_ratio", "warmup_start", "output_temperature")
-_STRATEGIES = ("schedule", "layer_pattern", "length_scaling", "normaliser", "entropy_schedule")
+_SCALES = (
+    "temperature_init",
+    "temperature_final",
+    "layer_ratio",
+    "head_ratio",
+    "warmup_start",
+    "output_temperature",
+)
+_STRATEGIES = (
+    "schedule",
+    "layer_pattern",
+    "head_pattern",
+    "length_scaling",
+    "normaliser",
+    "entropy_schedule",
+)
 _CONSTANTS = (0.25, 4.0)
 _KEYS = ("low", "high", "log", "step", "choices", "baseline", "when")
 

@@ -74,6 +74,8 @@ trainer:
 """
 
 _TEMPERED = """\
+  # head_pattern: [uniform, exp]  # temperature over the heads of a layer
+  # head_ratio: {low: 1, high: 4}  # ... and how much of it
   # length_scaling: [none, log_n]  # temperature over the number of keys
   # normaliser: [softmax, top_k]  # what makes weights of the logits
   # top_k: {low: 2, high: 32}  # ... and how many keys it keeps

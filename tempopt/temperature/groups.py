@@ -1,8 +1,9 @@
 """The parts of a temperature plan that can be taken away one at a time, each with what remains without it.
 
 A part is one idea a person would keep or drop: the schedule, the level, the length scaling, the layers, the
-entropy term. Names of parameters are those of :mod:`tempopt.temperature.parameters`. A named temperature has
-a schedule and a level, which are parts of their own: ``contrast.schedule``, ``contrast.level``.
+heads, the entropy term. Names of parameters are those of :mod:`tempopt.temperature.parameters`. A named
+temperature has a schedule and a level, which are parts of their own: ``contrast.schedule``,
+``contrast.level``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from tempopt.temperature.alike import same_training, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.heads import HEAD_PATTERNS
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
 from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters
@@ -48,6 +50,7 @@ GROUPS: dict[str, frozenset[str]] = {
     "schedule": _SHAPE,
     "level": _LEVELS,
     "layers": frozenset({"layer_pattern"}) | _fields_of(LAYER_PATTERNS),
+    "heads": frozenset({"head_pattern"}) | _fields_of(HEAD_PATTERNS),
     "length_scaling": frozenset({"length_scaling"}) | _fields_of(LENGTH_SCALINGS),
     "entropy": frozenset(ENTROPY_PARAMETERS),
     "output_temperature": frozenset({"output_temperature"}),

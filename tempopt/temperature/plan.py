@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
+from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern, UniformHeads
 from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
 from tempopt.temperature.length import (
     LENGTH_SCALINGS,
@@ -26,6 +27,7 @@ from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule, WarmupA
 _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "schedule": SCHEDULES,
     "layer_pattern": LAYER_PATTERNS,
+    "head_pattern": HEAD_PATTERNS,
     "length_scaling": LENGTH_SCALINGS,
     "normaliser": NORMALISERS,
 }
@@ -69,6 +71,8 @@ class TemperaturePlan:
         num_layers: Number of attention layers, at least 1.
         schedule: Temperature over progress.
         layers: Factor on the temperature over depth.
+        heads: Factor on the temperature over the heads of a layer. It is not in ``temperatures``: how many
+            heads there are is known only where attention is computed.
         length_scaling: Factor on the inverse temperature over the number of keys a query sees. It is not
             in ``temperatures``: it is known only where attention is computed.
         normaliser: What makes weights of the logits over the temperature.
@@ -77,6 +81,7 @@ class TemperaturePlan:
     num_layers: int
     schedule: Schedule
     layers: LayerPattern
+    heads: HeadPattern
     length_scaling: LengthScaling
     normaliser: Normaliser
     _factors: tuple[float, ...] = field(init=False, repr=False, compare=False)
@@ -86,9 +91,10 @@ class TemperaturePlan:
         object.__setattr__(self, "_factors", self.layers.factors(self.num_layers))
 
     def temperatures(self, progress: float) -> tuple[float, ...]:
-        """Return the temperature of each layer, first layer first, without the length factor.
+        """Return the temperature of each layer, first layer first, without the factors of heads and length.
 
-        At progress 1 it is ``temperature_final`` times the layer's factor.
+        It is the geometric mean over the heads of the layer. At progress 1 it is ``temperature_final`` times
+        the layer's factor.
 
         Raises:
             UsageError: if the progress is outside [0, 1].
@@ -107,6 +113,9 @@ class TemperatureParameters:
         schedule: Name in ``SCHEDULES``, or ``package.module:Class`` of one that was imported.
         layer_pattern: Name in ``LAYER_PATTERNS``.
         layer_ratio: Last layer over first (``linear``, ``exp``, ``cosine``) or ends over middle (``u``).
+        head_pattern: Name in ``HEAD_PATTERNS``.
+        head_ratio: Last head over first (``linear``, ``exp``), or every second head over the others
+            (``alternate``).
         length_scaling: Name in ``LENGTH_SCALINGS``.
         n0: Number of keys, above 1, at which ``log_n``, ``clipped_log_n``, ``log_n_power`` and ``yarn``
             change nothing, and at whose multiples ``llama4`` takes its steps.
@@ -134,6 +143,8 @@ class TemperatureParameters:
     schedule: str = "constant"
     layer_pattern: str = "uniform"
     layer_ratio: float = 1.0
+    head_pattern: str = "uniform"
+    head_ratio: float = 1.0
     length_scaling: str = "none"
     n0: float = 16.0
     warmup_start: float = 1.0
@@ -179,7 +190,7 @@ class TemperatureParameters:
         if self.normaliser != LinearNormaliser.name:
             return
         named = plainly_named({each.name: getattr(self, each.name) for each in fields(self)})
-        for name in ("temperature_init", "schedule", "layer_pattern", "length_scaling"):
+        for name in ("temperature_init", "schedule", "layer_pattern", "head_pattern", "length_scaling"):
             if named[name] != _DEFAULTS[name]:
                 raise SpecError(
                     f'{name}={getattr(self, name)!r} has no effect: normaliser "{self.normaliser}" makes its '
@@ -206,12 +217,15 @@ class TemperatureParameters:
 
     def plan(self, num_layers: int) -> TemperaturePlan:
         """Return the plan for a model with that many attention layers."""
-        # a scaling that its values make none is all that goes with a normaliser without a temperature
-        scaling = NoLengthScaling.name if self.normaliser == LinearNormaliser.name else self.length_scaling
+        scaling, heads = self.length_scaling, self.head_pattern
+        if self.normaliser == LinearNormaliser.name:
+            # what its values make none is all that goes with a normaliser without a temperature
+            scaling, heads = NoLengthScaling.name, UniformHeads.name
         return TemperaturePlan(
             num_layers=num_layers,
             schedule=self._schedule(),
             layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
+            heads=self._build(HEAD_PATTERNS[heads]),
             length_scaling=self._build(LENGTH_SCALINGS[scaling]),
             normaliser=self._build(NORMALISERS[self.normaliser]),
         )
@@ -298,6 +312,8 @@ def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
         result["schedule"] = Constant.name
     if result.get("layer_ratio") == 1.0 and "layer_ratio" in _read("layer_pattern", result):
         result["layer_pattern"] = UniformLayers.name
+    if result.get("head_ratio") == 1.0 and "head_ratio" in _read("head_pattern", result):
+        result["head_pattern"] = UniformHeads.name
     scaling = result.get("length_scaling")
     if scaling == LogNPowerScaling.name and result.get("length_power") in (0.0, 1.0):
         plain = LogNScaling if result["length_power"] else NoLengthScaling

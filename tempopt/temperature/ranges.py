@@ -49,6 +49,7 @@ RANGES: dict[str, Range] = {
     "temperature_init": _SCALE,
     "temperature_final": _SCALE,
     "layer_ratio": _SCALE,
+    "head_ratio": _SCALE,
     "n0": Range(allowed="a finite number above 1", accepts=lambda value: 1.0 < value < math.inf),
     # Beyond it a factor would leave the range of float32 where n0 is small.
     "length_power": Range(allowed="a number from 0 to 4", accepts=lambda value: 0 <= value <= 4),

@@ -38,6 +38,7 @@ _BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
 _ATTENDED = ParameterNames((*PLAN_PARAMETERS, *ENTROPY_PARAMETERS))
 # Why the rows of the query cannot deliver some of it.
 _WHERE_ATTENDED = {
+    "head_pattern": "are not known by head",
     "length_scaling": "know nothing of the number of keys",
     "normaliser": "know nothing of what makes weights of the logits",
     **dict.fromkeys(ENTROPY_PARAMETERS, "know nothing of attention weights"),

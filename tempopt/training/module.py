@@ -14,6 +14,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from tempopt.attention.attach.heads import HeadFactors
 from tempopt.attention.attach.learning import HeadTemperatures, require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
@@ -68,6 +69,9 @@ class TemperedModule(L.LightningModule):
         schedule: Name of a schedule in :data:`tempopt.temperature.SCHEDULES`, or ``package.module:Class``.
         layer_pattern: Name of a pattern in :data:`tempopt.temperature.LAYER_PATTERNS`.
         layer_ratio: Ratio between the pattern's ends, > 0.
+        head_pattern: Name of a factor over the heads of a layer, in
+            :data:`tempopt.temperature.HEAD_PATTERNS`.
+        head_ratio: Ratio between its ends, > 0.
         length_scaling: Name of a factor on 1/tau by the number of keys a query sees, in
             :data:`tempopt.temperature.LENGTH_SCALINGS`.
         n0: Number of keys up to, or at, which it has no effect, > 1; of ``llama4`` the distance of its steps.
@@ -93,11 +97,11 @@ class TemperedModule(L.LightningModule):
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
-    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``n0``,
-    ``top_k``, ``min_weight``, weight and target of the entropy, of this module and of others of its
+    Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``head_ratio``,
+    ``n0``, ``top_k``, ``min_weight``, weight and target of the entropy, of this module and of others of its
     class: what :meth:`attend` reads of them lies in tensors, in float32 or better whatever the type of
     the weights. Compiled apart are the entropy term (on or off, with a target or without), the kinds of
-    length scaling and the normalisers.
+    head pattern and length scaling, and the normalisers.
 
     Raises:
         SpecError: A name is not known, or a value is out of its range.
@@ -120,6 +124,8 @@ class TemperedModule(L.LightningModule):
         schedule: str = "constant",
         layer_pattern: str = "uniform",
         layer_ratio: float = 1.0,
+        head_pattern: str = "uniform",
+        head_ratio: float = 1.0,
         length_scaling: str = "none",
         n0: float = 16.0,
         entropy_lambda: float = 0.0,
@@ -156,6 +162,7 @@ class TemperedModule(L.LightningModule):
         self._learning = False
         self._registered: dict[str, float] = {}
         self._observers = Observers()
+        self._head_factors = HeadFactors()
         for name in _HELD:
             shape = {"inverse_temperature": (num_layers,), "_length_constant": (2,)}.get(name, ())
             self.register_buffer(name, torch.ones(shape, dtype=torch.float32), persistent=False)
@@ -186,6 +193,7 @@ class TemperedModule(L.LightningModule):
         # a plan has a layer at least, which without attention acts on nothing
         self._plan = parameters.plan(self.num_layers or 1)
         self._own_temperatures, self._heads = None, None
+        self._head_factors.use(self._plan.heads)
         self._write_held()
 
     def _write_held(self) -> None:
@@ -223,7 +231,7 @@ class TemperedModule(L.LightningModule):
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """The temperature of each layer in force, without the length factor."""
+        """The temperature of each layer in force, without the factors of heads and length."""
         own = self._own_temperatures
         return self._plan.temperatures(self.progress)[: self.num_layers] if own is None else own
 
@@ -286,11 +294,11 @@ class TemperedModule(L.LightningModule):
         self.set_progress(self.progress)
 
     def learn_heads(self) -> HeadTemperatures:
-        """Give each head of attention a temperature of its own, from that of its layer, and return them.
+        """Give each head of attention a temperature of its own, from that in force, and return them.
 
         Backward passes leave their gradients. They hold in validation too, until :meth:`use`.
         """
-        self._heads = HeadTemperatures(self.temperatures)
+        self._heads = HeadTemperatures(self.temperatures, self._plan.heads)
         return self._heads
 
     def learn(self) -> None:
@@ -361,6 +369,8 @@ class TemperedModule(L.LightningModule):
         factor = self.inverse_temperature[layer]
         if self._heads is not None:
             factor = factor * self._heads.factor(layer, q_BHQD)
+        elif self._head_factors.present:
+            factor = factor * self._head_factors.factor(q_BHQD)
         tempering: dict[str, Any] = {
             "inverse_temperature": factor if inverse_temperature is None else factor * inverse_temperature,
             "length_scaling": self._plan.length_scaling,

@@ -264,6 +264,7 @@ def hyperparameters(
         "temperature_final": final,
         "schedule": plan.schedule,
         "layer_pattern": plan.layer_pattern,
+        "head_pattern": plan.head_pattern,
         "entropy_lambda": tempered.entropy.entropy_lambda,
         "seed": request.seed,
         **({} if label is None else {"kind": label.kind, "arm": label.arm}),

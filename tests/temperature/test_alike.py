@@ -44,6 +44,8 @@ def drawn(draw: st.DrawFn) -> dict[str, Any]:
         "cycles": st.sampled_from([0.5, 1.5]),
         "layer_pattern": st.sampled_from(sorted(LAYER_PATTERNS)[:2]),
         "layer_ratio": st.sampled_from([1.0, 2.0]),
+        "head_pattern": st.sampled_from(["uniform", "exp"]),
+        "head_ratio": st.sampled_from([1.0, 2.0]),
         "entropy_target": st.sampled_from([None, 0.5]),
     }.items():
         if draw(st.booleans()):
@@ -68,7 +70,7 @@ def course(parameters: dict[str, Any], total: int) -> list[tuple[bytes, Any]]:
     return [
         (
             bits((*plan.temperatures(at), entropy.weight(at))),
-            (entropy.has_term, target, plan.length_scaling, plan.normaliser),
+            (entropy.has_term, target, plan.heads.factors(4), plan.length_scaling, plan.normaliser),
         )
         for at in (progress(step, total) for step in range(total))
     ]

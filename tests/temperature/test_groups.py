@@ -35,6 +35,7 @@ from tests.temperature.schedule_strategies import LEVELS, SHAPES
 OTHERS = {"lr": 0.03, "data.batch_size": 16}
 levels = st.floats(0.05, 20.0)
 LAYERED = st.sampled_from([{}, {"layer_pattern": "linear", "layer_ratio": 2.0}])
+HEADED = st.sampled_from([{}, {"head_pattern": "exp", "head_ratio": 2.0}])
 SCALED = st.sampled_from([{}, {"length_scaling": "log_n", "n0": 32.0}])
 ENTROPIC = st.sampled_from([{}, {"entropy_lambda": 0.1, "entropy_schedule": "constant"}])
 NORMALISED = st.sampled_from([{}, {"normaliser": "top_k", "top_k": 4}])
@@ -52,7 +53,7 @@ def scheduled(draw: st.DrawFn, kinds: tuple[str, ...] = tuple(SCHEDULES)) -> dic
 @st.composite
 def plans(draw: st.DrawFn) -> dict[str, Any]:
     """A parameter set with any of the parts, as runs train with it."""
-    parts = [draw(each) for each in (scheduled(), LAYERED, SCALED, ENTROPIC, NORMALISED, LAST)]
+    parts = [draw(each) for each in (scheduled(), LAYERED, HEADED, SCALED, ENTROPIC, NORMALISED, LAST)]
     return effective({name: value for part in parts for name, value in part.items()} | OTHERS)
 
 
@@ -174,6 +175,7 @@ def test_a_part_is_active_if_and_only_if_it_was_made_so(parameters: dict[str, An
     softmax = parameters.get("normaliser", "softmax") == "softmax"
     for group, name, effect in (
         ("layers", "layer_pattern", True),
+        ("heads", "head_pattern", True),
         ("length_scaling", "length_scaling", True),
         ("entropy", "entropy_lambda", softmax),
         ("output_temperature", "output_temperature", True),

@@ -18,6 +18,7 @@ from tempopt import temperature
 from tempopt.errors import SpecError
 from tempopt.temperature import (
     ENTROPY_PARAMETERS,
+    HEAD_PATTERNS,
     LAYER_PATTERNS,
     LENGTH_SCALINGS,
     NEUTRAL,
@@ -47,6 +48,8 @@ def flat(draw: st.DrawFn) -> dict[str, Any]:
         "schedule": schedule,
         "layer_pattern": draw(st.sampled_from(sorted(LAYER_PATTERNS))),
         "layer_ratio": draw(st.sampled_from([0.5, 1.0, 3.0])),
+        "head_pattern": draw(st.sampled_from(sorted(HEAD_PATTERNS))),
+        "head_ratio": draw(st.sampled_from([0.5, 1.0, 3.0])),
         "length_scaling": draw(st.sampled_from(sorted(LENGTH_SCALINGS))),
         "n0": draw(st.sampled_from([16.0, 64.0])),
         "warmup_start": draw(levels),
@@ -70,6 +73,7 @@ def behaviour(parameters: dict[str, Any]) -> tuple[Any, ...]:
     plan = TemperatureParameters.from_mapping(parameters).plan(5)
     return (
         [plan.temperatures(t) for t in GRID],
+        plan.heads.factors(6),
         [plan.length_scaling.factor(n) for n in (1, 2, 16, 1000)],
         plan.normaliser,
     )

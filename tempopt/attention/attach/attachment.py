@@ -53,6 +53,7 @@ _WAYS = ("auto", "query_rows", "attention_interface")
 
 # What only the attention interface of transformers can deliver, and why query rows cannot.
 _BESIDE_THE_QUERY = {
+    "head_pattern": "which of the query rows are of which head is not known there",
     "length_scaling": "the query rows are the same for every token, however many keys it sees",
     "normaliser": "what makes weights of the logits is decided behind the query",
     **dict.fromkeys(ENTROPY_PARAMETERS, "the entropy of attention is not known where the query is made"),
@@ -104,7 +105,7 @@ class Attachment:
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """The temperature of each layer in force, without the length factor."""
+        """The temperature of each layer in force, without the factors of heads and length."""
         own = self._own_temperatures
         return self.plan.temperatures(self.progress) if own is None else own
 
@@ -163,7 +164,7 @@ class Attachment:
         self._mechanism.learn()
 
     def learn_heads(self) -> HeadTemperatures:
-        """Give each head of attention a temperature of its own, from that of its layer, and return them.
+        """Give each head of attention a temperature of its own, from that in force, and return them.
 
         Backward passes leave their gradients.
 
@@ -219,9 +220,9 @@ class Attachment:
         temperature but for masks and biases of positions, as the model's own scale would have it where it has
         one, and nothing else may move. Where logits cannot be seen (kernels of others), a doubled query must
         cancel against a halved key in fused projections instead. Branches that are closed at
-        initialisation (zero matrices, tiny gains) are opened for the test. Length scaling, entropy term and
-        normaliser are left out. Weights, buffers, gradients, modes, temperatures and random generators are
-        afterwards as they were.
+        initialisation (zero matrices, tiny gains) are opened for the test. Head pattern, length scaling,
+        entropy term and normaliser are left out. Weights, buffers, gradients, modes, temperatures and random
+        generators are afterwards as they were.
 
         Args:
             forward: Runs the model on some fixed batch, with more than one token, and returns tensors, in
@@ -265,9 +266,10 @@ def attach(
     optimizer.
 
     By ``attention_interface``, a model of Hugging Face transformers is given an attention function that
-    multiplies the query and then does what its own would. Only there can a temperature follow the number of
-    keys (``length_scaling``), and can ``entropy_lambda`` and ``normaliser`` be had. A query that is
-    normalised after its projection (QK-norm) is multiplied after that.
+    multiplies the query and then does what its own would. Only there can a temperature differ from head to
+    head (``head_pattern``, by heads of the query where keys are shared) or follow the number of keys
+    (``length_scaling``), and can ``entropy_lambda`` and ``normaliser`` be had. A query that is normalised
+    after its projection (QK-norm) is multiplied after that.
 
     At temperature 1 training is bit for bit that of the model alone.
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tempopt.attention.attach.heads import HeadFactors
 from tempopt.attention.attach.hf_layers import (
     IMPLEMENTATIONS,
     SETTING,
@@ -116,6 +117,7 @@ class Interface:
         self.entropy = EntropyParameters()
         self.observers = Observers()
         self.heads: HeadTemperatures | None = None
+        self.head_factors = HeadFactors()
         self.loss_scale = 1.0
         self._entropy_weight = 0.0
         self._limit = 0.0
@@ -137,6 +139,7 @@ class Interface:
     def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
         """Take what a plan says beside the temperatures, and the entropy term."""
         self.heads = None
+        self.head_factors.use(plan.heads)
         self.length_scaling = plan.length_scaling
         self.normaliser = plan.normaliser.name
         self.entropy = entropy
@@ -229,7 +232,9 @@ class Interface:
     def inverse(self, index: int, q_BHQD: Tensor) -> Tensor:
         """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
         layer = self.numbers(index, q_BHQD.device).inverse_temperature
-        return layer if self.heads is None else layer * self.heads.factor(index, q_BHQD)
+        if self.heads is not None:
+            return layer * self.heads.factor(index, q_BHQD)
+        return layer * self.head_factors.factor(q_BHQD) if self.head_factors.present else layer
 
     def _current_places(self) -> list[tuple[torch.device, torch.dtype]]:
         return [_place(module) for module in self._modules]

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from tempopt.attention.attach.heads import fits
 from tempopt.attention.functional.precision import wide_type
 from tempopt.errors import AttachError
+from tempopt.temperature import HeadPattern, UniformHeads
 
 
 def require_gradients(leaves: Iterable[Tensor]) -> None:
@@ -51,14 +53,14 @@ class LayerHeads:
 
     Args:
         layer: Depth of the layer.
-        base: τ of the layer, from which its heads start.
-        count: Number of heads.
+        base: τ of the layer.
+        start: τ of each head at the start.
         leaves: The factors of each layer as tensors, once there are some.
     """
 
-    def __init__(self, layer: int, base: float, count: int, leaves: dict[int, Tensor]) -> None:
+    def __init__(self, layer: int, base: float, start: Sequence[float], leaves: dict[int, Tensor]) -> None:
         self.layer = layer
-        self.temperatures: tuple[float, ...] = (base,) * count
+        self.temperatures: tuple[float, ...] = tuple(start)
         self._base = base
         self._leaves = leaves
 
@@ -93,10 +95,12 @@ class HeadTemperatures:
     """Learned temperatures of the heads of attention layers, each layer from its first queries on.
 
     Args:
-        base: τ of each layer, from which its heads start.
+        base: τ of each layer.
+        pattern: Factor by head on that, from which heads start; None: they start from τ of the layer.
     """
 
-    def __init__(self, base: Sequence[float]) -> None:
+    def __init__(self, base: Sequence[float], pattern: HeadPattern | None = None) -> None:
+        self._pattern = pattern or UniformHeads()
         self._base = tuple(base)
         # compiled graphs read them, and serve other runs: tensors in a dictionary, and nothing around them
         self._leaves: dict[int, Tensor] = {}
@@ -112,7 +116,9 @@ class HeadTemperatures:
     def begin(self, layer: int, count: int) -> LayerHeads:
         """Return the heads of a layer, which have so many."""
         if layer not in self.layers:
-            self.layers[layer] = LayerHeads(layer, self._base[layer], count, self._leaves)
+            base = self._base[layer]
+            start = [base * factor for factor in self._pattern.factors(count)]
+            self.layers[layer] = LayerHeads(layer, base, start, self._leaves)
         return self.layers[layer]
 
     def factor(self, layer: int, q_BHQD: Tensor) -> Tensor:
@@ -122,7 +128,7 @@ class HeadTemperatures:
             AttachError: The queries have another number of heads than before.
         """
         leaf = self._leaves.get(layer)
-        if leaf is None or not _fits(leaf, q_BHQD):
+        if leaf is None or not fits(leaf, q_BHQD):
             leaf = self._leaf(layer, q_BHQD)
         return leaf[:, None, None]
 
@@ -140,8 +146,3 @@ class HeadTemperatures:
             leaf = heads.factors.to(q_BHQD.device, wide_type(q_BHQD))
         self._leaves[layer] = leaf.requires_grad_(True)
         return leaf
-
-
-def _fits(leaf: Tensor, q_BHQD: Tensor) -> bool:
-    alike = leaf.device == q_BHQD.device and leaf.dtype == wide_type(q_BHQD)
-    return alike and leaf.shape[0] == q_BHQD.shape[1]

@@ -223,7 +223,12 @@ def _refuse_part(seen: int, there_are: int) -> None:
 
 
 def _refuse_behind(interface: Interface) -> None:
-    """Refuse what is decided where keys are seen, which no weight of the query can do."""
+    """Refuse what is decided where heads and keys are seen, which no weight of the query can do."""
+    if interface.head_factors.present:
+        raise AttachError(
+            f'head_pattern="{interface.head_factors.pattern.name}" cannot be written into weights: they take '
+            f"one temperature for all heads of a layer. {AT_LOAD}"
+        )
     if not isinstance(interface.length_scaling, NoLengthScaling):
         raise AttachError(
             f'length_scaling="{interface.length_scaling.name}" cannot be written into weights: it follows '

@@ -33,7 +33,7 @@ from tempopt.attention.attach.proof import (
 from tempopt.attention.attach.query_rows import AS_TEMPERED_MODULE, QueryRows, is_packed, query_rows
 from tempopt.attention.attach.unchanged import copy_back, same_randomness, unchanged
 from tempopt.errors import AttachError
-from tempopt.temperature import EntropyParameters, NoLengthScaling, SoftmaxNormaliser
+from tempopt.temperature import EntropyParameters, NoLengthScaling, SoftmaxNormaliser, UniformHeads
 
 Forward = Callable[[], Any]
 
@@ -223,15 +223,18 @@ class TemperedInterface:
 
     @contextmanager
     def by_temperature_alone(self) -> Iterator[None]:
-        """Leave out length scaling, entropy term and normaliser."""
+        """Leave out head pattern, length scaling, entropy term and normaliser."""
         interface = self.interface
+        pattern = interface.head_factors.pattern
         kept = interface.length_scaling, interface.normaliser, interface.entropy
         interface.length_scaling, interface.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
         interface.entropy = EntropyParameters()
+        interface.head_factors.use(UniformHeads())
         try:
             yield
         finally:
             interface.length_scaling, interface.normaliser, interface.entropy = kept
+            interface.head_factors.use(pattern)
 
     @contextmanager
     def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:

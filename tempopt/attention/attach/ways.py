@@ -56,7 +56,7 @@ class Mechanism(Protocol):
         """Have backward passes leave the gradient of the temperatures."""
 
     def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
-        """Give each head a temperature of its own, from those of the layers."""
+        """Give each head a temperature of its own, from those of the layers and the head pattern."""
 
     def log_gradients(self) -> list[float] | None:
         """Return the gradient with respect to ln τ of each layer, and forget it."""
@@ -157,7 +157,7 @@ class ByInterface:
         self._interface.learn()
 
     def learn_heads(self, base: Sequence[float]) -> HeadTemperatures:
-        self._interface.heads = HeadTemperatures(base)
+        self._interface.heads = HeadTemperatures(base, self._interface.head_factors.pattern)
         return self._interface.heads
 
     def log_gradients(self) -> list[float] | None:
