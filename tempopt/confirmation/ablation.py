@@ -77,6 +77,9 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
         constant = arms.get("constant_twin") or arms.get("constant")
         found[moving[0]] = constant or found[moving[0]]
     for name in spec.method_names:
+        if name == "window":
+            # the width of what local_share makes: no part by itself
+            continue
         given = spec.search[name].baseline
         value = NEUTRAL[name] if name in NORMALISATION else given
         if value != UNSET and winner.get(name, value) != value:

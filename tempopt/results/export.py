@@ -267,7 +267,7 @@ def _saving(
 def _beside(attaching: Mapping[str, Any]) -> list[str]:
     """Return what weights cannot hold of the temperature that a model is evaluated with."""
     evaluated = {**NEUTRAL, **attaching.get("at_inference", attaching["parameters"])}
-    beside = ("head_pattern", "length_scaling", "normaliser")
+    beside = ("head_pattern", "local_share", "length_scaling", "normaliser")
     return [name for name in beside if evaluated[name] != NEUTRAL[name]]
 
 

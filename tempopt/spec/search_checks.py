@@ -15,8 +15,9 @@ from tempopt.temperature.parameters import check_parameter
 
 _REMEDY = (
     "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and layer_ratio, a "
-    "head_pattern and head_ratio, a length_scaling, a normaliser and top_k, an entropy_lambda, its "
-    "entropy_schedule and entropy_lambda_final), set that under model.init_args, or take the name out."
+    "head_pattern and head_ratio, a length_scaling, a normaliser and top_k, a local_share and window, an "
+    "entropy_lambda, its entropy_schedule and entropy_lambda_final), set that under model.init_args, or take "
+    "the name out."
 )
 
 

@@ -79,6 +79,8 @@ _TEMPERED = """\
   # length_scaling: [none, log_n]  # temperature over the number of keys
   # normaliser: [softmax, top_k]  # what makes weights of the logits
   # top_k: {low: 2, high: 32}  # ... and how many keys it keeps
+  # local_share: [0.0, 0.25, 0.5]  # share of the heads that see near keys only
+  # window: {low: 4, high: 64, log: true}  # ... and how near
   # entropy_lambda: {low: -0.01, high: 0.01}  # weight of the attention entropy in the loss
 """
 

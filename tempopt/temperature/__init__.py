@@ -29,6 +29,7 @@ from tempopt.temperature.heads import (
     ExponentialHeads,
     HeadPattern,
     LinearHeads,
+    LocalHeads,
     UniformHeads,
 )
 from tempopt.temperature.layers import (
@@ -144,6 +145,7 @@ __all__ = [
     "LinearLayers",
     "LinearNormaliser",
     "Llama4Scaling",
+    "LocalHeads",
     "LogNPowerScaling",
     "LogNScaling",
     "Logarithmic",

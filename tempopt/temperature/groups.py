@@ -16,7 +16,7 @@ from typing import Any
 
 from tempopt.temperature.alike import same_training, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
-from tempopt.temperature.heads import HEAD_PATTERNS
+from tempopt.temperature.heads import HEAD_PATTERNS, LocalHeads
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
 from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters
@@ -37,8 +37,11 @@ def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
     return frozenset(each.name for kind in registry.values() for each in fields(kind))
 
 
-NORMALISATION: frozenset[str] = frozenset({"normaliser"}) | _fields_of(NORMALISERS)
-"""Parameters of the plan that are no temperature: what makes weights of the logits over the temperature."""
+NORMALISATION: frozenset[str] = (
+    frozenset({"normaliser"}) | _fields_of(NORMALISERS) | {each.name for each in fields(LocalHeads)}
+)
+"""Parameters of the plan that are no temperature: what makes weights of the logits over the temperature, and
+which keys heads see."""
 
 CREDITED = ParameterNames(name for name in TEMPERATURE_PARAMETERS if name not in NORMALISATION)
 """Parameters whose gain is temperature's."""

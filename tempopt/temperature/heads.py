@@ -1,4 +1,4 @@
-"""Temperature over the heads of a layer, as positive factors of geometric mean 1.
+"""How the heads of a layer differ: temperatures as positive factors of geometric mean 1, and local heads.
 
 How many heads a layer has is known where attention runs, so a pattern is asked for its factors there. Since
 they have geometric mean 1, the spread over the heads and the level of the temperature are not confounded in a
@@ -93,3 +93,22 @@ HEAD_PATTERNS: dict[str, type[HeadPattern]] = {
     pattern.name: pattern for pattern in (UniformHeads, LinearHeads, ExponentialHeads, AlternatingHeads)
 }
 """Name of a head pattern to its class."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalHeads(Checked):
+    """A share of the heads of each layer sees only the keys near each query; no temperature.
+
+    Args:
+        window: A local head sees the keys at most ``window`` - 1 places away, itself included: under a causal
+            mask the last ``window`` ones, else as many on either side.
+        local_share: Share of the heads, the first ones, that are local; 0 for none.
+    """
+
+    window: int
+    local_share: float
+
+    def count(self, num_heads: int) -> int:
+        """Return how many of so many heads of the queries are local, rounded, a half up."""
+        return math.floor(self.local_share * num_heads + 0.5)

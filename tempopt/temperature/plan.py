@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern, UniformHeads
+from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern, LocalHeads, UniformHeads
 from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
 from tempopt.temperature.length import (
     LENGTH_SCALINGS,
@@ -76,6 +76,7 @@ class TemperaturePlan:
         length_scaling: Factor on the inverse temperature over the number of keys a query sees. It is not
             in ``temperatures``: it is known only where attention is computed.
         normaliser: What makes weights of the logits over the temperature.
+        local: Which heads see only the keys near each query.
     """
 
     num_layers: int
@@ -84,6 +85,7 @@ class TemperaturePlan:
     heads: HeadPattern
     length_scaling: LengthScaling
     normaliser: Normaliser
+    local: LocalHeads
     _factors: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -131,6 +133,8 @@ class TemperatureParameters:
         normaliser: Name in ``NORMALISERS``; ``linear`` has no temperature.
         top_k: Number of keys, at least 1, that ``top_k`` keeps.
         min_weight: Attention weight, between 0 and 1, below which ``threshold`` makes weights 0.
+        window: A local head sees keys at most ``window`` - 1 places away, at least 1.
+        local_share: Share of the heads of each layer that are local, from 0 to 1.
         schedule_args: Numbers of a schedule outside tempopt by name; those left out have their default.
 
     Raises:
@@ -159,6 +163,8 @@ class TemperatureParameters:
     normaliser: str = "softmax"
     top_k: int = 8
     min_weight: float = 0.01
+    window: int = 64
+    local_share: float = 0.0
     schedule_args: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
@@ -228,6 +234,7 @@ class TemperatureParameters:
             heads=self._build(HEAD_PATTERNS[heads]),
             length_scaling=self._build(LENGTH_SCALINGS[scaling]),
             normaliser=self._build(NORMALISERS[self.normaliser]),
+            local=self._build(LocalHeads),
         )
 
     def _schedule(self) -> Schedule:
@@ -287,8 +294,10 @@ def unread_plan(parameters: Mapping[str, Any], *, own_known: bool = True) -> set
         name for choice in _REGISTRIES if choice in parameters for name in _unread(choice, parameters[choice])
     }
     unread |= _unread_own_numbers(parameters, own_known=own_known)
+    if parameters.get("local_share") == 0.0:
+        unread.add("window")
     if parameters.get("normaliser") == LinearNormaliser.name:
-        unread |= _field_names(TemperatureParameters) - {"normaliser"}
+        unread |= _field_names(TemperatureParameters) - {"normaliser"} - _field_names(LocalHeads)
         unread |= {name for name in parameters if is_own_number(name)}
     return unread
 

@@ -68,6 +68,8 @@ RANGES: dict[str, Range] = {
     "num_steps": Range(allowed="a whole number of at least 2", accepts=lambda value: value >= 2, whole=True),
     "top_k": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
     "min_weight": _FRACTION,
+    "window": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
+    "local_share": Range(allowed="a share from 0 to 1", accepts=lambda value: 0 <= value <= 1),
     "num_layers": Range(allowed="a whole number of at least 1", accepts=lambda value: value >= 1, whole=True),
     "entropy_lambda": FINITE,
     "entropy_lambda_final": FINITE,

@@ -40,6 +40,7 @@ _ATTENDED = ParameterNames((*PLAN_PARAMETERS, *ENTROPY_PARAMETERS))
 _WHERE_ATTENDED = {
     "head_pattern": "are not known by head",
     "length_scaling": "know nothing of the number of keys",
+    "local_share": "know nothing of which keys a head sees",
     "normaliser": "know nothing of what makes weights of the logits",
     **dict.fromkeys(ENTROPY_PARAMETERS, "know nothing of attention weights"),
 }

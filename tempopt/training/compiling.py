@@ -40,9 +40,9 @@ def compile_steps(module: L.LightningModule, mode: str) -> None:
     compiled for
 
     - other shapes: a second size of a dimension makes one graph for all sizes that follow;
-    - training with the entropy term and without, each kind of length scaling and each normaliser (the
-      temperature itself, its schedule, ``n0``, ``top_k``, ``min_weight`` and ``entropy_lambda`` are tensors
-      and are in no graph);
+    - training with the entropy term and without, each kind of head pattern and length scaling, each
+      normaliser and each number of local heads (the temperature itself, its schedule, ``n0``, ``top_k``,
+      ``min_weight``, ``window`` and ``entropy_lambda`` are tensors and are in no graph);
     - any other Python number, string or flag that the steps read of the module: a float that is only
       computed with makes one more graph at its second value, a dropout probability or a width one for each.
 

@@ -19,6 +19,7 @@ from tempopt.attention.attach.learning import HeadTemperatures, require_gradient
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
+from tempopt.attention.functional.local_heads import local_attention, local_mask, query_positions
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature import (
     EntropyParameters,
@@ -41,6 +42,7 @@ _HELD = (
     "_entropy_target",
     "_length_constant",
     "_limit",
+    "_window",
 )
 
 
@@ -93,15 +95,17 @@ class TemperedModule(L.LightningModule):
             ``linear`` takes no temperature but 1, and all but ``softmax`` no ``entropy_lambda``.
         top_k: Number of keys that the normaliser ``top_k`` keeps, >= 1.
         min_weight: Weight below which the normaliser ``threshold`` makes weights 0, between 0 and 1.
+        window: Number of places, >= 1; a local head sees the keys fewer places away than that.
+        local_share: Share of the heads of each layer, the first ones, that are local, in [0, 1].
         schedule_args: Numbers by name of a schedule that is a ``package.module:Class``.
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
     Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``head_ratio``,
-    ``n0``, ``top_k``, ``min_weight``, weight and target of the entropy, of this module and of others of its
-    class: what :meth:`attend` reads of them lies in tensors, in float32 or better whatever the type of
-    the weights. Compiled apart are the entropy term (on or off, with a target or without), the kinds of
-    head pattern and length scaling, and the normalisers.
+    ``n0``, ``top_k``, ``min_weight``, ``window``, weight and target of the entropy, of this module and of
+    others of its class: what :meth:`attend` reads of them lies in tensors, in float32 or better whatever the
+    type of the weights. Compiled apart are the entropy term (on or off, with a target or without), the kinds
+    of head pattern and length scaling, the normalisers and the numbers of local heads.
 
     Raises:
         SpecError: A name is not known, or a value is out of its range.
@@ -113,6 +117,7 @@ class TemperedModule(L.LightningModule):
     _entropy_target: Tensor
     _length_constant: Tensor
     _limit: Tensor
+    _window: Tensor
     _heads: HeadTemperatures | None
 
     def __init__(
@@ -144,6 +149,8 @@ class TemperedModule(L.LightningModule):
         normaliser: str = "softmax",
         top_k: int = 8,
         min_weight: float = 0.01,
+        window: int = 64,
+        local_share: float = 0.0,
         schedule_args: dict[str, Any] | None = None,
         validate_at: str = "final",
     ) -> None:
@@ -157,6 +164,10 @@ class TemperedModule(L.LightningModule):
         self.entropy = EntropyParameters.from_mapping(given)
         self.num_layers = num_layers
         self.validate_at = validate_at
+        self._begin()
+        self.use(TemperatureParameters.from_mapping(given))
+
+    def _begin(self) -> None:
         self.progress = 0.0
         self._own_temperatures: tuple[float, ...] | None = None
         self._learning = False
@@ -164,9 +175,8 @@ class TemperedModule(L.LightningModule):
         self._observers = Observers()
         self._head_factors = HeadFactors()
         for name in _HELD:
-            shape = {"inverse_temperature": (num_layers,), "_length_constant": (2,)}.get(name, ())
+            shape = {"inverse_temperature": (self.num_layers,), "_length_constant": (2,)}.get(name, ())
             self.register_buffer(name, torch.ones(shape, dtype=torch.float32), persistent=False)
-        self.use(TemperatureParameters.from_mapping(given))
 
     @property
     def plan(self) -> TemperaturePlan:
@@ -203,6 +213,7 @@ class TemperedModule(L.LightningModule):
             self._length_constant[index] = constant
         for limit in self._plan.normaliser.limits.values():
             self._limit.fill_(limit)
+        self._window.fill_(self._plan.local.window)
         self.set_progress(self.progress)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -354,7 +365,8 @@ class TemperedModule(L.LightningModule):
             layer: Depth of the layer, 0 <= layer < num_layers.
             attn_mask: Boolean (True: may attend) or additive mask, broadcastable to
                 (batch, heads, queries, keys).
-            is_causal: Whether a query sees only keys up to its own position.
+            is_causal: Whether a query sees only keys up to its own position. With local heads and without it,
+                the last query is the last key, as with a key/value cache.
             dropout_p: Dropout probability of the weights; 0 outside training.
             scale: Factor on the logits that the model has already; None is 1 / sqrt(head dimension).
             inverse_temperature: A factor on the plan's 1/tau, broadcasting to (batch, heads, queries, 1), as
@@ -366,22 +378,21 @@ class TemperedModule(L.LightningModule):
             ``entropy_lambda`` in training, the gradient of the entropy term flows through it, and its value
             is that of plain attention up to rounding.
         """
-        factor = self.inverse_temperature[layer]
-        if self._heads is not None:
-            factor = factor * self._heads.factor(layer, q_BHQD)
-        elif self._head_factors.present:
-            factor = factor * self._head_factors.factor(q_BHQD)
-        tempering: dict[str, Any] = {
-            "inverse_temperature": factor if inverse_temperature is None else factor * inverse_temperature,
-            "length_scaling": self._plan.length_scaling,
-            "length_constant": self._length_constant,
-        }
+        tempering = self._tempering(layer, q_BHQD, inverse_temperature)
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         other: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
-        if self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name:
+        shows = self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name
+        if local := self._local(q_BHQD, k_BHKD, **masking):
+            if not (shows or self._regularises):
+                return local_attention(
+                    q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **other, **local
+                )
+            attn_mask = local_mask(q_BHQD.shape[1], k_BHKD.shape[-2], **masking, **local)
+            masking = {"attn_mask": attn_mask, "is_causal": False}
+        if shows:
             tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **masking)
             self._observers.show(layer, tempered_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **masking)
-        if self.entropy.has_term and self.training and torch.is_grad_enabled():
+        if self._regularises:
             tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **masking)
             return regularised_attention(
                 tempered_BHQD,
@@ -394,19 +405,42 @@ class TemperedModule(L.LightningModule):
                 **other,
             )
         return tempered_attention(
-            q_BHQD,
-            k_BHKD,
-            v_BHKD,
-            normaliser=self._plan.normaliser.name,
-            **self._limits(),
-            **tempering,
-            **masking,
-            **other,
+            q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **other
         )
 
-    def _limits(self) -> dict[str, Any]:
+    def _tempering(self, layer: int, q_BHQD: Tensor, inverse_temperature: Tensor | None) -> dict[str, Any]:
+        factor = self.inverse_temperature[layer]
+        if self._heads is not None:
+            factor = factor * self._heads.factor(layer, q_BHQD)
+        elif self._head_factors.present:
+            factor = factor * self._head_factors.factor(q_BHQD)
+        return {
+            "inverse_temperature": factor if inverse_temperature is None else factor * inverse_temperature,
+            "length_scaling": self._plan.length_scaling,
+            "length_constant": self._length_constant,
+        }
+
+    @property
+    def _regularises(self) -> bool:
+        return self.entropy.has_term and self.training and torch.is_grad_enabled()
+
+    def _local(
+        self, q_BHQD: Tensor, k_BHKD: Tensor, *, attn_mask: Tensor | None, is_causal: bool
+    ) -> dict[str, Any]:
+        """Return what local heads are given; empty where there are none."""
+        num_local = self._plan.local.count(q_BHQD.shape[1])
+        if not num_local:
+            return {}
+        position_Q = query_positions(
+            q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device
+        )
+        return {"num_local": num_local, "window": self._window, "position_Q": position_Q}
+
+    def _normaliser(self) -> dict[str, Any]:
         limits = self._plan.normaliser.limits
-        return dict.fromkeys(limits, self._limit) if torch.compiler.is_compiling() else dict(limits)
+        if torch.compiler.is_compiling():
+            limits = dict.fromkeys(limits, self._limit)
+        return {"normaliser": self._plan.normaliser.name, **limits}
 
     def configure_callbacks(self) -> list[L.Callback]:
         """Add the callbacks that move the temperature and weigh the entropy term."""

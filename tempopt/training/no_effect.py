@@ -108,6 +108,12 @@ def _without_length(values: Mapping[str, Sequence[Any]], num_keys: Collection[in
             f'"top_k" with top_k={min(values["top_k"])} or more is the same as softmax here: {where}. Choose '
             f'top_k below {seen[-1]}, or take "top_k" out',
         )
+    if max(values["local_share"]) > 0 and min(values["window"]) > seen[-1]:
+        yield (
+            ("window", "local_share"),
+            f"with window={min(values['window'])} or more local heads see what the others see: {where}. "
+            f"Choose window below {seen[-1]}, or take local_share out",
+        )
 
 
 def _is_one(factor: float) -> bool:

@@ -46,6 +46,8 @@ def drawn(draw: st.DrawFn) -> dict[str, Any]:
         "layer_ratio": st.sampled_from([1.0, 2.0]),
         "head_pattern": st.sampled_from(["uniform", "exp"]),
         "head_ratio": st.sampled_from([1.0, 2.0]),
+        "local_share": st.sampled_from([0.0, 0.5]),
+        "window": st.sampled_from([4, 8]),
         "entropy_target": st.sampled_from([None, 0.5]),
     }.items():
         if draw(st.booleans()):
@@ -67,10 +69,11 @@ def course(parameters: dict[str, Any], total: int) -> list[tuple[bytes, Any]]:
     plan = TemperatureParameters.from_mapping(parameters).plan(LAYERS)
     entropy = EntropyParameters.from_mapping(parameters)
     target = entropy.entropy_target if entropy.has_term else None
+    local = plan.local if plan.local.local_share else None
     return [
         (
             bits((*plan.temperatures(at), entropy.weight(at))),
-            (entropy.has_term, target, plan.heads.factors(4), plan.length_scaling, plan.normaliser),
+            (entropy.has_term, target, plan.heads.factors(4), plan.length_scaling, plan.normaliser, local),
         )
         for at in (progress(step, total) for step in range(total))
     ]

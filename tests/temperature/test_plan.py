@@ -41,7 +41,7 @@ def flat(draw: st.DrawFn) -> dict[str, Any]:
     final = st.none() if schedule == "constant" else st.none() | levels
     normaliser = draw(st.sampled_from(sorted(NORMALISERS)))
     if normaliser == "linear":
-        return {"normaliser": normaliser, "top_k": 4}
+        return {"normaliser": normaliser, "top_k": 4, "local_share": 0.5, "window": 4}
     return {
         "temperature_init": draw(levels),
         "temperature_final": draw(final),
@@ -63,6 +63,8 @@ def flat(draw: st.DrawFn) -> dict[str, Any]:
         "hold_fraction": draw(st.sampled_from([0.2, 0.5])),
         "normaliser": normaliser,
         "top_k": draw(st.sampled_from([4, 8])),
+        "local_share": draw(st.sampled_from([0.0, 0.5])),
+        "window": draw(st.sampled_from([4, 64])),
     }
 
 
@@ -76,6 +78,7 @@ def behaviour(parameters: dict[str, Any]) -> tuple[Any, ...]:
         plan.heads.factors(6),
         [plan.length_scaling.factor(n) for n in (1, 2, 16, 1000)],
         plan.normaliser,
+        plan.local if plan.local.local_share else None,
     )
 
 

@@ -255,6 +255,7 @@ def test_one_graph_serves_all_temperatures() -> None:
         ({"length_scaling": "llama4"}, [{"n0": 3.0}, {"n0": 2.0, "length_slope": 0.3}]),
         ({"normaliser": "top_k"}, [{"top_k": 2}, {"top_k": 3}, {"top_k": 4}]),
         ({"normaliser": "threshold"}, [{"min_weight": 0.1}, {"min_weight": 0.2}, {"min_weight": 0.3}]),
+        ({"local_share": 1.0, "window": 1}, [{"window": 2}, {"window": 3}]),
         ({"normaliser": "sparsemax"}, [{"temperature_init": 0.5}]),
     ],
 )

@@ -55,6 +55,7 @@ _WAYS = ("auto", "query_rows", "attention_interface")
 _BESIDE_THE_QUERY = {
     "head_pattern": "which of the query rows are of which head is not known there",
     "length_scaling": "the query rows are the same for every token, however many keys it sees",
+    "local_share": "which keys a head sees is decided behind the query",
     "normaliser": "what makes weights of the logits is decided behind the query",
     **dict.fromkeys(ENTROPY_PARAMETERS, "the entropy of attention is not known where the query is made"),
 }
@@ -220,9 +221,9 @@ class Attachment:
         temperature but for masks and biases of positions, as the model's own scale would have it where it has
         one, and nothing else may move. Where logits cannot be seen (kernels of others), a doubled query must
         cancel against a halved key in fused projections instead. Branches that are closed at
-        initialisation (zero matrices, tiny gains) are opened for the test. Head pattern, length scaling,
-        entropy term and normaliser are left out. Weights, buffers, gradients, modes, temperatures and random
-        generators are afterwards as they were.
+        initialisation (zero matrices, tiny gains) are opened for the test. Head pattern, local heads,
+        length scaling, entropy term and normaliser are left out. Weights, buffers, gradients, modes,
+        temperatures and random generators are afterwards as they were.
 
         Args:
             forward: Runs the model on some fixed batch, with more than one token, and returns tensors, in
@@ -268,8 +269,8 @@ def attach(
     By ``attention_interface``, a model of Hugging Face transformers is given an attention function that
     multiplies the query and then does what its own would. Only there can a temperature differ from head to
     head (``head_pattern``, by heads of the query where keys are shared) or follow the number of keys
-    (``length_scaling``), and can ``entropy_lambda`` and ``normaliser`` be had. A query that is normalised
-    after its projection (QK-norm) is multiplied after that.
+    (``length_scaling``), and can ``entropy_lambda``, ``normaliser`` and ``local_share`` be had. A query
+    that is normalised after its projection (QK-norm) is multiplied after that.
 
     At temperature 1 training is bit for bit that of the model alone.
 

@@ -42,9 +42,9 @@ def bake(
         The temperature by name of each layer or projection.
 
     Raises:
-        AttachError: if no temperature is attached, or weights cannot hold it: head patterns, length scaling,
-            other normalisers than softmax, norms without a weight, shared, computed and quantised parameters.
-            The message says what to do instead. The model is then as it was.
+        AttachError: if no temperature is attached, or weights cannot hold it: head patterns, local heads,
+            length scaling, other normalisers than softmax, norms without a weight, shared, computed and
+            quantised parameters. The message says what to do instead. The model is then as it was.
     """
     changes = scalings(model, at=at, example=example, named=True)
     detach(model)

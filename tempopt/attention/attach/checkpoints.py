@@ -31,7 +31,7 @@ VALUES = "tempopt_values"
 
 # What a plan says beside temperatures, without a schedule: a file must not say which code is imported.
 _BESIDE_TEMPERATURES = (
-    *("head_pattern", "head_ratio"),
+    *("head_pattern", "head_ratio", "window", "local_share"),
     *("length_scaling", "n0", "length_power", "length_slope"),
     *("normaliser", "top_k", "min_weight"),
 )

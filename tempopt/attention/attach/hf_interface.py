@@ -33,10 +33,18 @@ from tempopt.attention.attach.hf_layers import (
     interface_layers,
     own_attention,
 )
+from tempopt.attention.attach.hf_masks import (
+    GLOBAL,
+    is_causal_by_flag,
+    local_heads,
+    local_heads_mask,
+    valid_queries,
+)
 from tempopt.attention.attach.learning import HeadTemperatures, by_sums, require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observers
-from tempopt.attention.functional.attention import temper_query, tempered_attention, visible
+from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import add_to_gradient, entropy_term, regularised_attention
+from tempopt.attention.functional.local_heads import local_attention
 from tempopt.errors import AttachError
 from tempopt.temperature import (
     NORMALISERS,
@@ -56,7 +64,6 @@ _OWN = {name: own for own, name in _NAMES.items()}
 
 # What some models hand over beside query, key and mask, and what then cannot be computed beside it.
 _MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
-_CROSS = ("cross", "encoder_attn", "encdec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,7 @@ class _Numbers:
     entropy_target: Tensor
     length_constant: Tensor
     limit: Tensor
+    window: Tensor
 
     def to(self, device: torch.device) -> _Numbers:
         """Return them on the device of a query whose module keeps its parameters elsewhere."""
@@ -77,6 +85,7 @@ class _Numbers:
             self.entropy_target.to(device),
             self.length_constant.to(device),
             self.limit.to(device),
+            self.window.to(device),
         )
 
 
@@ -114,6 +123,7 @@ class Interface:
         self.final: tuple[float, ...] = (1.0,) * len(layers)
         self.length_scaling: LengthScaling = NoLengthScaling()
         self.normaliser = SoftmaxNormaliser.name
+        self.local = GLOBAL
         self.entropy = EntropyParameters()
         self.observers = Observers()
         self.heads: HeadTemperatures | None = None
@@ -142,6 +152,7 @@ class Interface:
         self.head_factors.use(plan.heads)
         self.length_scaling = plan.length_scaling
         self.normaliser = plan.normaliser.name
+        self.local = plan.local
         self.entropy = entropy
         self._limit = sum(plan.normaliser.limits.values())
         self._write()
@@ -245,7 +256,7 @@ class Interface:
         # A tensor that is born in inference mode could never take part in training.
         with torch.inference_mode(False), torch.no_grad():
             self._flat = {
-                place: torch.ones(count + 5, device=place[0], dtype=place[1])
+                place: torch.ones(count + 6, device=place[0], dtype=place[1])
                 for place in dict.fromkeys(self._places)
             }
             self._numbers = [
@@ -255,6 +266,7 @@ class Interface:
                     entropy_target=flat[count + 1],
                     length_constant=flat[count + 2 : count + 4],
                     limit=flat[count + 4],
+                    window=flat[count + 5],
                 )
                 for index, flat in enumerate(self._flat[place] for place in self._places)
             ]
@@ -266,7 +278,7 @@ class Interface:
             self._build()
         weight = self.loss_scale * self._entropy_weight / len(self.values)
         target = self.entropy.entropy_target or 0.0
-        every = (*self.values, weight, target, *self.length_scaling.constant, self._limit)
+        every = (*self.values, weight, target, *self.length_scaling.constant, self._limit, self.local.window)
         with torch.no_grad():
             numbers = torch.tensor(every, dtype=torch.float64)
             for flat in self._flat.values():
@@ -371,23 +383,24 @@ def _attend(
         "length_constant": numbers.length_constant,
         "inverse_temperature": interface.inverse(binding.index, q_BHQD),
         "attn_mask": None if attention_mask is None else attention_mask[..., : k_BGKD.shape[-2]],
-        "is_causal": own == "sdpa" and _is_causal(module, q_BHQD, attention_mask, more.get("is_causal")),
+        "is_causal": own == "sdpa"
+        and is_causal_by_flag(module, q_BHQD, attention_mask, more.get("is_causal")),
     }
+    wanted: dict[str, Any] = {"local": interface.local, "window": numbers.window}
+    if local := local_heads(binding.name, module, q_BHQD, k_BGKD, seen, **wanted):
+        _require_whole(binding, more, ("cache",), "local_share")
+        if _is_plain(own, interface, module, more):
+            given = {"dropout_p": more.get("dropout", 0.0), "scale": more.get("scaling")}
+            out_BHQD = local_attention(q_BHQD, k_BGKD, v_BGKD, **local, **seen, **given)
+            return out_BHQD.transpose(1, 2).contiguous(), None
+        attention_mask = local_heads_mask(own, q_BHQD, k_BGKD, seen, local)
+        seen |= {"attn_mask": attention_mask, "is_causal": False}
     if interface.normaliser != SoftmaxNormaliser.name:
         return _normalised(binding, q_BHQD, k_BGKD, v_BGKD, numbers, seen, more), None
     if not isinstance(interface.length_scaling, NoLengthScaling):
         _require_whole(binding, more, ("cache",), "length_scaling")
     tempered_BHQD = temper_query(q_BHQD, k_BGKD.shape[-2], **seen)
-    if interface.observers.present and not any(more.get(name) is not None for name in _MORE_IN_THE_LOGITS):
-        interface.observers.show(
-            binding.index,
-            tempered_BHQD,
-            k_BGKD,
-            scale=more.get("scaling"),
-            attn_mask=seen["attn_mask"],
-            is_causal=seen["is_causal"],
-            valid_BQ=_valid_queries(binding, q_BHQD, k_BGKD, seen["attn_mask"]),
-        )
+    _show(binding, tempered_BHQD, k_BGKD, seen, more)
     term = _entropy_arguments(binding, module, q_BHQD, k_BGKD, numbers, seen, more)
     if term is not None and own == "sdpa" and not more.get("dropout"):
         # It returns nothing but the output, so that and the entropy come from one pass.
@@ -397,6 +410,27 @@ def _attend(
     if term is not None:
         out_BQHD = add_to_gradient(out_BQHD, entropy_term(tempered_BHQD, k_BGKD, **term))
     return out_BQHD, weights
+
+
+def _show(
+    binding: Binding, q_BHQD: Tensor, k_BGKD: Tensor, seen: Mapping[str, Any], more: Mapping[str, Any]
+) -> None:
+    """Show tempered queries to observers, unless the model adds to the logits itself."""
+    observers, index = binding.interface.observers, binding.index
+    if (
+        observers.present
+        and index is not None
+        and all(more.get(each) is None for each in _MORE_IN_THE_LOGITS)
+    ):
+        observers.show(
+            index,
+            q_BHQD,
+            k_BGKD,
+            scale=more.get("scaling"),
+            attn_mask=seen["attn_mask"],
+            is_causal=seen["is_causal"],
+            valid_BQ=valid_queries(binding.name, q_BHQD, k_BGKD, seen["attn_mask"]),
+        )
 
 
 def _entropy_arguments(
@@ -419,18 +453,15 @@ def _entropy_arguments(
         "scale": more.get("scaling"),
         "attn_mask": seen["attn_mask"],
         "is_causal": seen["is_causal"],
-        "valid_BQ": _valid_queries(binding, q_BHQD, k_BGKD, seen["attn_mask"]),
+        "valid_BQ": valid_queries(binding.name, q_BHQD, k_BGKD, seen["attn_mask"]),
     }
 
 
-def _is_causal(
-    module: nn.Module, q_BHQD: Tensor, attention_mask: Tensor | None, is_causal: bool | None
-) -> bool:
-    """Whether the module's own function hides what comes after each query, without a mask that says so."""
-    # The shape first: compiled for all lengths, a length is not a bool.
-    if q_BHQD.shape[-2] > 1 and attention_mask is None:
-        return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    return False
+def _is_plain(own: str, interface: Interface, module: nn.Module, more: Mapping[str, Any]) -> bool:
+    """Whether attention is what ``scaled_dot_product_attention`` computes alone, and nobody looks on."""
+    term = interface.entropy.has_term and module.training and torch.is_grad_enabled()
+    beside = term or interface.observers.present or interface.normaliser != SoftmaxNormaliser.name
+    return own == "sdpa" and not beside and all(more.get(name) is None for name in _MORE_IN_THE_LOGITS)
 
 
 def _normalised(
@@ -466,14 +497,3 @@ def _require_whole(binding: Binding, more: Mapping[str, Any], names: Sequence[st
                 f"the logits or the keys after the query. Take {wanted} out, or leave the layer out "
                 "(layers=[...] takes patterns)."
             )
-
-
-def _valid_queries(
-    binding: Binding, q_BHQD: Tensor, k_BGKD: Tensor, attn_mask: Tensor | None
-) -> Tensor | None:
-    """Return where a query is no padding, (B, Q) or (1, Q): where it sees itself among the keys."""
-    q_len, k_len = q_BHQD.shape[-2], k_BGKD.shape[-2]
-    if attn_mask is None or q_len > k_len or any(hint in binding.name.lower() for hint in _CROSS):
-        return None
-    seen_BHQK = visible(attn_mask).expand(-1, -1, q_len, k_len)
-    return seen_BHQK.diagonal(offset=k_len - q_len, dim1=-2, dim2=-1).any(dim=1)

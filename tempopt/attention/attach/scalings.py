@@ -234,6 +234,11 @@ def _refuse_behind(interface: Interface) -> None:
             f'length_scaling="{interface.length_scaling.name}" cannot be written into weights: it follows '
             f"the number of keys that each query sees, and weights are the same for all. {AT_LOAD}"
         )
+    if interface.local.local_share:
+        raise AttachError(
+            f"local_share={interface.local.local_share:g} cannot be written into weights: which keys a head "
+            f"sees is decided by the mask in the model's code. {AT_LOAD}"
+        )
     if interface.normaliser != SoftmaxNormaliser.name:
         raise AttachError(
             f'normaliser="{interface.normaliser}" cannot be written into weights: it stands in place of the '

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tempopt.attention.attach.hf_interface import Interface
 from tempopt.attention.attach.hf_layers import InterfaceLayer
+from tempopt.attention.attach.hf_masks import GLOBAL
 from tempopt.attention.attach.outputs import Outputs, around, close, distance, few_numbers, tensors, watched
 from tempopt.attention.attach.projection import Factors, TemperedProjection, place_of, untempered
 from tempopt.attention.attach.proof import (
@@ -223,18 +224,20 @@ class TemperedInterface:
 
     @contextmanager
     def by_temperature_alone(self) -> Iterator[None]:
-        """Leave out head pattern, length scaling, entropy term and normaliser."""
+        """Leave out head pattern, local heads, length scaling, entropy term and normaliser."""
         interface = self.interface
-        pattern = interface.head_factors.pattern
+        pattern, local = interface.head_factors.pattern, interface.local
         kept = interface.length_scaling, interface.normaliser, interface.entropy
         interface.length_scaling, interface.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
         interface.entropy = EntropyParameters()
         interface.head_factors.use(UniformHeads())
+        interface.local = GLOBAL
         try:
             yield
         finally:
             interface.length_scaling, interface.normaliser, interface.entropy = kept
             interface.head_factors.use(pattern)
+            interface.local = local
 
     @contextmanager
     def by_hand(self, temperatures: Mapping[int, float]) -> Iterator[None]:

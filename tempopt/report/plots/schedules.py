@@ -254,8 +254,8 @@ def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in read.items()
         if name in TEMPERATURE_PARAMETERS and name not in shown and not split_name(name)[0]
     }
-    # n0 counts at any value, where it is read at all
-    return {name: value for name, value in own.items() if value != NEUTRAL[name] or name == "n0"}
+    # these count at any value, where they are read at all
+    return {n: value for n, value in own.items() if value != NEUTRAL[n] or n in ("n0", "window")}
 
 
 def depth_data(result: StudyResult) -> DepthShown:

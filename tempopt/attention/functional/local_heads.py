@@ -1,0 +1,182 @@
+"""Attention in which some heads see only the keys near each query; which heads and how near is given.
+
+Shape suffixes and masks as in attention.py. Distances are counted in keys: padding between two tokens counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tempopt.attention.functional.attention import tempered_attention
+from tempopt.attention.functional.logits import for_each_head
+from tempopt.attention.functional.masks import causal_mask, visible
+from tempopt.errors import UsageError
+
+
+def query_positions(
+    q_len: int,
+    k_len: int,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    *,
+    last_seen: bool = False,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return which key each query is.
+
+    Args:
+        q_len: Number of queries.
+        k_len: Number of keys.
+        attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
+        is_causal: Whether query i sees the keys 0 to i only: it is key i then.
+        last_seen: Whether a query with keys before it (a cache) is the last key that the mask lets it see,
+            as under a causal mask over a cache with free places. Else the last query is the last key.
+        device: Where the positions are wanted; a mask's own device has precedence.
+
+    Returns:
+        Integers, (Q,), or by the mask, broadcasting to (B, H, Q).
+
+    Raises:
+        UsageError: There are more queries than keys, so that queries are not among the keys.
+    """
+    if attn_mask is not None:
+        device = attn_mask.device
+    first = torch.arange(q_len, device=device)
+    if is_causal or q_len == k_len:
+        return first
+    if q_len > k_len:
+        raise UsageError(
+            f"Given {q_len} queries and {k_len} keys: local heads see the keys around each query, which has "
+            "to be one of them. Give local_share=0.0 where queries and keys are of different sequences."
+        )
+    if attn_mask is not None and last_seen:
+        return (visible(attn_mask) * torch.arange(k_len, device=device)).amax(dim=-1)
+    return first + (k_len - q_len)
+
+
+def near_keys(position_Q: Tensor, k_len: int, window: Tensor | int) -> Tensor:
+    """Return a boolean mask, (..., Q, K), True where a key is at most ``window`` - 1 places from the query.
+
+    Args:
+        position_Q: Which key each query is, as :func:`query_positions` returns it.
+        k_len: Number of keys.
+        window: Number of places, >= 1; 1 leaves a query itself.
+    """
+    key_K = torch.arange(k_len, device=position_Q.device)
+    return (key_K - position_Q.unsqueeze(-1)).abs() < window
+
+
+def local_mask(
+    num_heads: int,
+    k_len: int,
+    *,
+    num_local: int,
+    window: Tensor | int,
+    position_Q: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    hidden: float = float("-inf"),
+) -> Tensor:
+    """Return one mask for all heads, (1 or B, H, Q, K): the given one, causality and the window.
+
+    It is as large as it looks, (H, Q, K); :func:`local_attention` does with a (Q, K) one.
+
+    Args:
+        num_heads: Number of heads H of the queries.
+        k_len: Number of keys.
+        num_local: Number of heads, from the first on, that see near keys only.
+        window: As for :func:`near_keys`.
+        position_Q: As there.
+        attn_mask: Boolean or floating mask, or None.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        hidden: What a floating mask has where the window hides a key.
+
+    Returns:
+        A floating mask if one was given, else a boolean one.
+    """
+    near = near_keys(position_Q, k_len, window)
+    is_local_H11 = torch.arange(num_heads, device=near.device)[:, None, None] < num_local
+    # (1, Q, K), or (B, 1, Q, K) with positions of its own for each example
+    seen = (near.unsqueeze(-3) if near.ndim == 2 else near) | ~is_local_H11
+    if is_causal:
+        seen = seen & causal_mask(position_Q.shape[-1], k_len, near.device)
+    seen = seen.expand(*(1,) * (4 - seen.ndim), *seen.shape)
+    if attn_mask is None:
+        return seen
+    if attn_mask.dtype == torch.bool:
+        return attn_mask & seen
+    return attn_mask.masked_fill(~seen, hidden)
+
+
+def local_attention(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    *,
+    num_local: int,
+    window: Tensor | int,
+    position_Q: Tensor,
+    inverse_temperature: Tensor | float,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    **given: Any,
+) -> Tensor:
+    """Return tempered attention in which the first heads see near keys only.
+
+    The heads are attended to in two groups, so that those without a window take the same kernel as without
+    local heads, and the mask of the others is (Q, K). The number of keys that a length scaling counts is
+    that of the keys that a head sees.
+
+    Args:
+        q_BHQD: Queries.
+        k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
+        v_BHKD: Values, of the keys' heads.
+        num_local: Number of heads of the queries, from the first on, that see near keys only.
+        window: As for :func:`near_keys`.
+        position_Q: As there.
+        inverse_temperature: As for :func:`tempopt.attention.functional.attention.tempered_attention`.
+        attn_mask: Boolean or floating mask, or None.
+        is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
+        given: What else that function takes.
+
+    Returns:
+        As that function.
+    """
+    num_heads, k_len = q_BHQD.shape[1], k_BHKD.shape[-2]
+    k_BHKD, v_BHKD = for_each_head(k_BHKD, num_heads), for_each_head(v_BHKD, num_heads)
+    near = near_keys(position_Q, k_len, window)
+    groups = []
+    for heads, is_local in ((slice(0, num_local), True), (slice(num_local, num_heads), False)):
+        mask, causal = _of_heads(attn_mask, heads), is_causal
+        if is_local:
+            mask = _narrowed(mask, near, causal_mask(len(position_Q), k_len, near.device) if causal else None)
+            causal = False
+        if heads.start < heads.stop:
+            out_BHQD = tempered_attention(
+                q_BHQD[:, heads],
+                k_BHKD[:, heads],
+                v_BHKD[:, heads],
+                inverse_temperature=_of_heads(inverse_temperature, heads),
+                attn_mask=mask,
+                is_causal=causal,
+                **given,
+            )
+            groups.append(out_BHQD)
+    return torch.cat(groups, dim=1) if len(groups) > 1 else groups[0]
+
+
+def _of_heads(value: Any, heads: slice) -> Any:
+    """Return what is for some heads of a number or mask that broadcasts to BHQK."""
+    if isinstance(value, Tensor) and value.ndim > 2 and value.shape[-3] > 1:
+        return value[..., heads, :, :]
+    return value
+
+
+def _narrowed(attn_mask: Tensor | None, near: Tensor, causal_QK: Tensor | None) -> Tensor:
+    seen = near if causal_QK is None else near & causal_QK
+    if attn_mask is None:
+        return seen
+    return attn_mask & seen if attn_mask.dtype == torch.bool else attn_mask.masked_fill(~seen, float("-inf"))

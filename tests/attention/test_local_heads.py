@@ -1,0 +1,339 @@
+"""Local heads, against softmax written out over the keys that a query may see."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tempopt
+from tempopt import AttachError, TemperedModule, attach
+from tempopt.attention.functional.attention import keys_counted
+from tempopt.attention.functional.entropy import attention_entropy
+from tempopt.attention.functional.local_heads import local_mask, near_keys, query_positions
+from tempopt.errors import UsageError
+from tempopt.temperature import LocalHeads
+from tests.attention.test_interface import HEADS, bert, llama, text, transformers
+
+N, WINDOW = 9, 3
+
+
+class Local(TemperedModule):
+    """A layer that does nothing but attend, half of its heads locally."""
+
+    def __init__(self, **temperature: Any) -> None:
+        super().__init__(num_layers=1, **{"local_share": 0.5, "window": WINDOW, **temperature})
+
+
+def drawn(num_heads: int = 4, key_heads: int | None = None, q_len: int = N) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    q = torch.randn(2, num_heads, q_len, 8, generator=generator, dtype=torch.float64)
+    k, v = torch.randn(2, 2, key_heads or num_heads, N, 8, generator=generator, dtype=torch.float64)
+    return q, k, v
+
+
+def allowed(
+    num_heads: int, num_local: int, q_len: int, *, causal: bool, window: int = WINDOW, offset: int = 0
+) -> np.ndarray:
+    """Return (H, Q, K), True where a query may see a key, one at a time; query i is key i + offset."""
+    seen = np.zeros((num_heads, q_len, N), dtype=bool)
+    for h, i, j in np.ndindex(num_heads, q_len, N):
+        at = i + offset
+        seen[h, i, j] = (not causal or j <= at) and (h >= num_local or abs(j - at) <= window - 1)
+    return seen
+
+
+def by_loops(
+    q: Tensor, k: Tensor, v: Tensor, seen_BHQK: np.ndarray, *, tau_HQ: Any = 1.0, bias: Any = None
+) -> np.ndarray:
+    """Return attention over the keys that are seen, one query at a time; 0 where there are none."""
+    qs, ks, vs = q.detach().numpy(), k.detach().numpy(), v.detach().numpy()
+    batch, num_heads, q_len, d = qs.shape
+    group = num_heads // ks.shape[1]
+    seen_BHQK = np.broadcast_to(seen_BHQK, (batch, num_heads, q_len, N))
+    tau_HQ = np.broadcast_to(tau_HQ, (num_heads, q_len))
+    out = np.zeros((batch, num_heads, q_len, vs.shape[-1]))
+    for b, h, i in np.ndindex(batch, num_heads, q_len):
+        keys = np.flatnonzero(seen_BHQK[b, h, i])
+        if len(keys):
+            logits = np.array([qs[b, h, i] @ ks[b, h // group, j] for j in keys])
+            logits = logits / (math.sqrt(d) * tau_HQ[h, i]) + (0 if bias is None else bias[i, keys])
+            grown = np.exp(logits - logits.max())
+            out[b, h, i] = grown @ vs[b, h // group, keys] / grown.sum()
+    return out
+
+
+@pytest.mark.parametrize(
+    ("share", "num_heads", "count"),
+    [(0.0, 8, 0), (1.0, 8, 8), (0.5, 1, 1), (0.5, 3, 2), (0.25, 4, 1), (0.1, 4, 0), (0.13, 4, 1)],
+)
+def test_the_share_of_local_heads_is_rounded_a_half_up(share: float, num_heads: int, count: int) -> None:
+    assert LocalHeads(window=4, local_share=share).count(num_heads) == count
+
+
+@pytest.mark.parametrize("window", [1, 2, WINDOW, N, 50])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+def test_a_local_head_sees_the_keys_near_each_query(window: int, causal: bool, key_heads: int) -> None:
+    q, k, v = drawn(key_heads=key_heads)
+    out = Local(window=window, local_share=0.75).double().attend(q, k, v, layer=0, is_causal=causal)
+    expected = by_loops(q, k, v, allowed(4, 3, N, causal=causal, window=window))
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_without_a_local_head_attention_is_plain_to_the_bit(share: float) -> None:
+    q, k, v = (each.float() for each in drawn())
+    plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert torch.equal(Local(local_share=share).attend(q, k, v, layer=0, is_causal=True), plain)
+
+
+def test_heads_without_a_window_are_plain_to_the_bit() -> None:
+    q, k, v = (each.float() for each in drawn())
+    plain = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    out = Local().attend(q, k, v, layer=0, is_causal=True)
+    assert torch.equal(out[:, 2:], plain[:, 2:])
+    assert not torch.equal(out[:, :2], plain[:, :2])
+
+
+def test_padding_and_biases_are_combined_with_the_window() -> None:
+    q, k, v = drawn()
+    generator = torch.Generator().manual_seed(1)
+    padded_B11K = torch.ones(2, 1, 1, N, dtype=torch.bool)
+    padded_B11K[1, :, :, :4] = False
+    bias_QK = torch.randn(N, N, generator=generator, dtype=torch.float64)
+    by_head_HQK = torch.rand(4, N, N, generator=generator) > 0.3
+    seen = allowed(4, 2, N, causal=True)
+    for mask, wanted, bias in (
+        (padded_B11K, seen & padded_B11K.numpy(), None),
+        (bias_QK, seen, bias_QK.numpy()),
+        (by_head_HQK, seen & by_head_HQK.numpy(), None),
+    ):
+        # of padded queries and of those that see nothing the output is 0
+        out = Local().double().attend(q, k, v, layer=0, attn_mask=mask, is_causal=True)
+        np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, wanted, bias=bias), rtol=1e-7, atol=1e-9)
+
+
+def test_with_a_cache_queries_are_counted_from_the_end() -> None:
+    q, k, v = drawn(q_len=2)
+    seen = allowed(4, 2, 2, causal=True, offset=N - 2)
+    causal_QK = torch.ones(2, N, dtype=torch.bool).tril(N - 2)
+    out = Local().double().attend(q, k, v, layer=0, attn_mask=causal_QK)
+    np.testing.assert_allclose(out.numpy(), by_loops(q, k, v, seen), rtol=1e-7, atol=1e-9)
+    one = Local().double().attend(q[:, :, 1:], k, v, layer=0)
+    torch.testing.assert_close(one, out[:, :, 1:])
+
+
+def test_a_cache_with_free_places_is_told_by_what_a_query_sees_last() -> None:
+    mask = torch.zeros(2, 1, 2, N, dtype=torch.bool)
+    mask[0, 0, 0, :4] = mask[0, 0, 1, :5] = True
+    mask[1, 0, 0, 2:4] = mask[1, 0, 1, 2:5] = True
+    assert query_positions(2, N, mask, last_seen=True).tolist() == [[[3, 4]], [[3, 4]]]
+    assert query_positions(2, N, mask).tolist() == [N - 2, N - 1]
+    assert query_positions(2, N, is_causal=True).tolist() == [0, 1]
+
+
+def test_more_queries_than_keys_are_refused() -> None:
+    q, k, v = drawn()
+    with pytest.raises(UsageError, match=r"Given 9 queries and 4 keys.*local_share=0\.0"):
+        Local().double().attend(q, k[:, :, :4], v[:, :, :4], layer=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_one_mask_for_all_heads_is_what_the_groups_see(causal: bool) -> None:
+    position_Q = query_positions(N, N, is_causal=causal)
+    mask = local_mask(4, N, num_local=2, window=WINDOW, position_Q=position_Q, is_causal=causal)
+    assert np.array_equal(mask[0].numpy(), allowed(4, 2, N, causal=causal))
+    near = near_keys(position_Q, N, WINDOW).numpy()
+    assert np.array_equal(near, allowed(1, 1, N, causal=False)[0])
+
+
+def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
+    q, k, v = drawn()
+    module = Local(length_scaling="log_n", n0=5.0, head_pattern="exp", head_ratio=4.0).double()
+    with keys_counted() as counts:
+        out = module.attend(q, k, v, layer=0, is_causal=True)
+    assert counts == set(range(1, N + 1))
+    seen = allowed(4, 2, N, causal=True)
+    grown_HQ = np.log(np.maximum(seen.sum(-1), 2)) / np.log(5.0)
+    pattern_H = 4.0 ** (np.arange(4) / 3) / 2.0
+    expected = by_loops(q, k, v, seen, tau_HQ=pattern_H[:, None] / grown_HQ)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    q, k, v = (each[:1].requires_grad_(True) for each in drawn(num_heads=2))
+    module = Local(window=2).double()
+    assert torch.autograd.gradcheck(lambda *given: module.attend(*given, layer=0, is_causal=True), (q, k, v))
+
+
+@pytest.mark.parametrize("normaliser", ["top_k", "threshold", "sparsemax", "entmax15", "linear"])
+def test_other_normalisers_see_the_same_keys(normaliser: str) -> None:
+    q, k, v = drawn()
+    out = (
+        Local(normaliser=normaliser, top_k=2, min_weight=0.1)
+        .double()
+        .attend(q, k, v, layer=0, is_causal=True)
+    )
+    for head, keys in ((0, slice(N - WINDOW, N)), (3, slice(0, N))):
+        # the last query alone, over the keys that it sees
+        alone = (
+            Local(normaliser=normaliser, top_k=2, min_weight=0.1, local_share=0.0)
+            .double()
+            .attend(
+                q[:, head : head + 1, -1:], k[:, head : head + 1, keys], v[:, head : head + 1, keys], layer=0
+            )
+        )
+        torch.testing.assert_close(out[:, head : head + 1, -1:], alone)
+
+
+def test_the_entropy_term_is_over_the_keys_that_a_head_sees() -> None:
+    q, k, v = drawn()
+    q.requires_grad_(True)
+    module = Local(entropy_lambda=0.3).double().train()
+    (found,) = torch.autograd.grad(module.attend(q, k, v, layer=0, is_causal=True).sum(), q)
+    seen = torch.from_numpy(allowed(4, 2, N, causal=True))
+    logits = (q @ k.transpose(-1, -2) / math.sqrt(8)).masked_fill(~seen, float("-inf"))
+    weights = logits.softmax(-1)
+    entropy = torch.special.entr(weights[..., 1:, :].clamp(min=1e-300)).sum(-1)
+    share = entropy / seen[:, 1:].sum(-1).double().log()
+    (expected,) = torch.autograd.grad((weights @ v).sum() - 0.3 * share.mean(), q)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_observers_are_told_what_each_head_sees() -> None:
+    q, k, v = drawn()
+    seen: list[dict[str, Any]] = []
+    module = Local().double()
+    with module.observed(lambda layer, q_BHQD, k_BHKD, **masking: seen.append(masking)):
+        out = module.attend(q, k, v, layer=0, is_causal=True)
+    assert not seen[0]["is_causal"]
+    assert np.array_equal(seen[0]["attn_mask"][0].numpy(), allowed(4, 2, N, causal=True))
+    torch.testing.assert_close(out, module.attend(q, k, v, layer=0, is_causal=True))
+    # a window of 1 leaves nothing to choose
+    entropy = attention_entropy(q, k, attn_mask=local_mask(
+        4, N, num_local=2, window=1, position_Q=torch.arange(N)))  # fmt: skip
+    assert entropy[:, :2].abs().max() == 0.0
+
+
+# ---- the attention interface of transformers
+
+
+def by_mask(make: Any, given: dict[str, Tensor], *, causal: bool) -> Tensor:
+    """Return what transformers' own model makes of a mask that was edited by hand."""
+    model = make("eager")
+    count, length = given["input_ids"].shape
+    seen = np.zeros((HEADS, length, length), dtype=bool)
+    for h, i, j in np.ndindex(seen.shape):
+        seen[h, i, j] = (not causal or j <= i) and (h >= HEADS // 2 or abs(i - j) < WINDOW)
+    whole = torch.from_numpy(seen)[None] & given["attention_mask"].bool()[:, None, None]
+    lowest = torch.finfo(torch.float32).min
+    additive = torch.zeros(whole.shape).masked_fill(~whole, lowest)
+    own = model.config._attn_implementation
+    assert own == "eager"
+    module = __import__("sys").modules[type(model).__module__]
+
+    def edited(layer, query, key, value, attention_mask, **more):
+        return module.eager_attention_forward(layer, query, key, value, additive, **more)
+
+    masks = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+    transformers.AttentionInterface.register("by_hand", edited)
+    transformers.AttentionMaskInterface.register("by_hand", masks["eager"])
+    model.set_attn_implementation("by_hand")
+    try:
+        return model(**given)[0]
+    finally:
+        for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
+            registry._global_mapping.pop("by_hand", None)
+
+
+def gpt2(implementation: str = "sdpa") -> Any:
+    from tests.attention.test_interface import LAYERS, VOCABULARY, WIDTH, sharp
+
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_positions=64,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return sharp(transformers.GPT2LMHeadModel(config), implementation)
+
+
+LOCAL = {"local_share": 0.5, "window": WINDOW}
+
+
+@pytest.mark.parametrize("padded", [None, "right", "left"])
+@pytest.mark.parametrize("make", [llama, gpt2, bert])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_heads_of_transformers_see_what_a_mask_by_hand_lets_them(make, implementation, padded) -> None:
+    given = text(padded)
+    valid = given["attention_mask"].bool()
+    model = make(implementation)
+    assert attach(model, LOCAL).way == "attention_interface"
+    ours, theirs = model(**given)[0], by_mask(make, given, causal=make is not bert)
+    torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
+    assert (ours - make(implementation)(**given)[0])[valid].abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("padded", [None, "left"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_generation_with_a_cache_is_that_without(implementation, padded, cache) -> None:
+    model = llama(implementation)
+    attach(model, LOCAL | {"length_scaling": "log_n", "n0": 4.0})
+
+    def logits(**given: Any) -> Tensor:
+        generated = model.generate(
+            **text(padded),
+            max_new_tokens=6,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+            disable_compile=True,
+            **given,
+        )
+        return torch.stack(generated.logits)
+
+    cached = logits(use_cache=True, cache_implementation=cache)
+    torch.testing.assert_close(cached, logits(use_cache=False), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_the_whole_mask_and_the_groups_of_heads_give_the_same(implementation) -> None:
+    given, model = text("left"), llama(implementation)
+    attachment = attach(model, LOCAL)
+    valid = given["attention_mask"].bool()
+    plain, shown = model(**given)[0], list[int]()
+    with attachment.observed(lambda layer, *_, **__: shown.append(layer)):
+        observed = model(**given)[0]
+    assert shown == [0, 1]
+    torch.testing.assert_close(observed[valid], plain[valid], rtol=1e-5, atol=1e-6)
+
+
+def test_without_local_heads_and_after_detaching_a_model_is_itself_to_the_bit() -> None:
+    given, model = text("right"), llama("sdpa")
+    plain = model(**given)[0]
+    attachment = attach(model, LOCAL, example=lambda: model(**given)[0])
+    assert attachment.tested
+    assert not torch.equal(model(**given)[0], plain)
+    attachment.use({"local_share": 0.0, "window": WINDOW})
+    assert torch.equal(model(**given)[0], plain)
+    attachment.use(LOCAL)
+    attachment.detach()
+    assert torch.equal(model(**given)[0], plain)
+
+
+def test_query_rows_and_weights_refuse_local_heads_and_say_what_to_do() -> None:
+    with pytest.raises(AttachError, match=r"local_share=0\.5 cannot be attached by query rows, only"):
+        attach(llama("sdpa"), LOCAL, way="query_rows")
+    model = llama("sdpa")
+    attach(model, LOCAL)
+    with pytest.raises(AttachError, match=r"local_share=0\.5 cannot be written into weights.*AttachCallback"):
+        tempopt.bake(model)
