@@ -226,7 +226,7 @@ def test_observers_are_told_what_each_head_sees() -> None:
 def by_mask(make: Any, given: dict[str, Tensor], *, causal: bool) -> Tensor:
     """Return what transformers' own model makes of a mask that was edited by hand."""
     model = make("eager")
-    count, length = given["input_ids"].shape
+    length = given["input_ids"].shape[1]
     seen = np.zeros((HEADS, length, length), dtype=bool)
     for h, i, j in np.ndindex(seen.shape):
         seen[h, i, j] = (not causal or j <= i) and (h >= HEADS // 2 or abs(i - j) < WINDOW)

@@ -25,6 +25,7 @@ def test_there_is_a_study_for_each_module_and_each_question() -> None:
         "distillation",
         "gumbel_digits",
         "head_count",
+        "head_patterns",
         "length_extrapolation",
         "max_retrieval",
         "qk_norm_lm",
