@@ -1,9 +1,10 @@
 """What head patterns and local heads cost beside fused attention: time and peak memory as ratios, in one run.
 
 Compared are torch's fused attention alone (plain), with a temperature for each head (pattern), with half of
-the heads local (half) or all of them (all), and with half of them local by one mask for all heads (one mask).
-Each round has every way once, one after the other; a ratio is the median over the rounds of that to plain in
-the same round. Void unless outputs and gradients are those of the definition in float64.
+the heads local (half) or all of them (all), with half of them local beside a mask that hides nothing else, as
+padding would be (masked), and with half of them local by one mask for all heads (one mask). Each round has
+every way once, one after the other; a ratio is the median over the rounds of that to plain in the same round.
+Void unless outputs and gradients are those of the definition in float64.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ class Local:
     Args:
         share: Share of the heads.
         window: Their window.
+        masked: Whether there is a mask besides.
         one_mask: Whether one mask for all heads says so, in place of two groups of heads.
     """
 
-    def __init__(self, share: float, window: int, *, one_mask: bool = False) -> None:
-        self.share, self.window, self.one_mask = share, window, one_mask
+    def __init__(self, share: float, window: int, *, masked: bool = False, one_mask: bool = False) -> None:
+        self.share, self.window, self.masked, self.one_mask = share, window, masked, one_mask
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, ...]:
         num_heads, length = q.shape[1:3]
@@ -59,7 +61,9 @@ class Local:
         if self.one_mask:
             mask = local_mask(num_heads, length, **given)
             return (F.scaled_dot_product_attention(q, k, v, attn_mask=mask),)
-        return (local_attention(q, k, v, inverse_temperature=1.0, **given),)
+        # with another mask both groups of heads take one
+        mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=q.device) if self.masked else None
+        return (local_attention(q, k, v, inverse_temperature=1.0, attn_mask=mask, **given),)
 
 
 def check(name: str, way: Way, inputs: Inputs, is_causal: bool, window: int) -> None:
@@ -124,6 +128,7 @@ def main() -> None:
         "pattern": pattern,
         "half": Local(0.5, given.window),
         "all": Local(1.0, given.window),
+        "masked": Local(0.5, given.window, masked=True),
         "one mask": Local(0.5, given.window, one_mask=True),
     }
     print(f"| n | | {' | '.join(ways)} |\n|{'---|' * (len(ways) + 2)}")

@@ -434,7 +434,8 @@ class TemperedModule(L.LightningModule):
         position_Q = query_positions(
             q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device
         )
-        return {"num_local": num_local, "window": self._window, "position_Q": position_Q}
+        window = self._window if torch.compiler.is_compiling() else self._plan.local.window
+        return {"num_local": num_local, "window": window, "position_Q": position_Q}
 
     def _normaliser(self) -> dict[str, Any]:
         limits = self._plan.normaliser.limits

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tempopt
 from tempopt import AttachError, TemperedModule, attach
+from tempopt.attention.functional import local_heads
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.attention.functional.local_heads import local_mask, near_keys, query_positions
@@ -83,6 +84,51 @@ def test_a_local_head_sees_the_keys_near_each_query(window: int, causal: bool, k
     out = Local(window=window, local_share=0.75).double().attend(q, k, v, layer=0, is_causal=causal)
     expected = by_loops(q, k, v, allowed(4, 3, N, causal=causal, window=window))
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [24, 29])
+def test_blocks_of_queries_are_the_whole_matrix(length: int, causal: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(local_heads, "_BLOCK", 6)
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = torch.randn(3, 2, 4, length, 8, generator=generator, dtype=torch.float64)
+    parameters = {"head_pattern": "exp", "head_ratio": 3.0, "length_scaling": "log_n", "n0": 3.0}
+    for normaliser in ("softmax", "top_k", "linear"):
+        own = {} if normaliser == "linear" else parameters
+        module = Local(local_share=0.75, window=4, normaliser=normaliser, top_k=2, **own).double()
+        given = [each.clone().requires_grad_(True) for each in (q, k, v)]
+        blocks = module.attend(*given, layer=0, is_causal=causal)
+        # a mask that hides nothing is one that blocks do not take
+        everything = torch.ones(length, length, dtype=torch.bool)
+        whole = module.attend(*given, layer=0, is_causal=causal, attn_mask=everything)
+        torch.testing.assert_close(blocks, whole)
+        weight = torch.randn(whole.shape, generator=generator, dtype=torch.float64)
+        ours, theirs = (torch.autograd.grad((each * weight).sum(), given) for each in (blocks, whole))
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_blocks_are_taken_for_long_texts_without_a_mask_alone(monkeypatch: Any) -> None:
+    taken, in_blocks = list[int](), local_heads._in_blocks
+
+    def noted(q_BHQD: Tensor, *given: Any, **more: Any) -> Tensor:
+        taken.append(q_BHQD.shape[-2])
+        return in_blocks(q_BHQD, *given, **more)
+
+    monkeypatch.setattr(local_heads, "_in_blocks", noted)
+    monkeypatch.setattr(local_heads, "_BLOCK", 2)
+    q, k, v = drawn()
+    for window, mask, wanted in (
+        (2, None, [N]),
+        (3, None, []),
+        (2, torch.ones(N, N, dtype=torch.bool), []),
+    ):
+        taken.clear()
+        Local(window=window).double().attend(q, k, v, layer=0, attn_mask=mask)
+        assert taken == wanted
+    with keys_counted():
+        Local(window=2).double().attend(q, k, v, layer=0)
+    assert not taken
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])

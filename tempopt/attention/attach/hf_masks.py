@@ -46,7 +46,7 @@ def local_heads(
         k_BGKD: Keys.
         seen: ``attn_mask`` and ``is_causal`` of the layer.
         local: Which heads are local.
-        window: Their window.
+        window: Their window as a tensor, for compiled graphs, of which one serves every window.
     """
     num_local = local.count(q_BHQD.shape[1])
     if not num_local or is_cross(name):
@@ -59,7 +59,8 @@ def local_heads(
         last_seen=bool(getattr(module, "is_causal", True)),
         device=q_BHQD.device,
     )
-    return {"num_local": num_local, "window": window, "position_Q": position_Q}
+    held = window if torch.compiler.is_compiling() else local.window
+    return {"num_local": num_local, "window": held, "position_Q": position_Q}
 
 
 def local_heads_mask(

@@ -34,6 +34,11 @@ def keys_counted() -> Iterator[set[int]]:
         _COUNTS.remove(counts)
 
 
+def is_counting() -> bool:
+    """Return whether somebody counts the keys that queries see at present."""
+    return bool(_COUNTS)
+
+
 def tempered_attention(
     q_BHQD: Tensor,
     k_BHKD: Tensor,

@@ -1,6 +1,11 @@
 """Attention in which some heads see only the keys near each query; which heads and how near is given.
 
-Shape suffixes and masks as in attention.py. Distances are counted in keys: padding between two tokens counts.
+Cost: without a mask, in texts of more than a few windows, queries are taken in blocks, each with the keys near
+it, in time and memory that grow with Q. Else local heads take a (Q, K) mask, and the time of attention that is
+not causal: with a mask, and under ``torch.compile``, where one graph serves every window.
+
+Shape suffixes and masks as in attention.py; N is blocks, C the queries of one, W its keys. Distances are counted
+in keys: padding between two tokens counts.
 """
 
 from __future__ import annotations
@@ -8,12 +13,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from tempopt.attention.functional.attention import tempered_attention
+from tempopt.attention.functional.attention import is_counting, tempered_attention
 from tempopt.attention.functional.logits import for_each_head
-from tempopt.attention.functional.masks import causal_mask, visible
+from tempopt.attention.functional.masks import causal_mask, visible, with_causal
 from tempopt.errors import UsageError
+
+# Queries of a block at least, for kernels of a size that is worth calling, and from how many blocks on.
+_BLOCK, _BLOCKS_FROM = 128, 4
 
 
 def query_positions(
@@ -146,26 +155,75 @@ def local_attention(
         As that function.
     """
     num_heads, k_len = q_BHQD.shape[1], k_BHKD.shape[-2]
-    k_BHKD, v_BHKD = for_each_head(k_BHKD, num_heads), for_each_head(v_BHKD, num_heads)
-    near = near_keys(position_Q, k_len, window)
-    groups = []
-    for heads, is_local in ((slice(0, num_local), True), (slice(num_local, num_heads), False)):
-        mask, causal = _of_heads(attn_mask, heads), is_causal
-        if is_local:
-            mask = _narrowed(mask, near, causal_mask(len(position_Q), k_len, near.device) if causal else None)
-            causal = False
-        if heads.start < heads.stop:
-            out_BHQD = tempered_attention(
-                q_BHQD[:, heads],
-                k_BHKD[:, heads],
-                v_BHKD[:, heads],
-                inverse_temperature=_of_heads(inverse_temperature, heads),
-                attn_mask=mask,
-                is_causal=causal,
-                **given,
-            )
-            groups.append(out_BHQD)
-    return torch.cat(groups, dim=1) if len(groups) > 1 else groups[0]
+    qkv = (q_BHQD, for_each_head(k_BHKD, num_heads), for_each_head(v_BHKD, num_heads))
+    near, others = slice(0, num_local), slice(num_local, num_heads)
+    given["inverse_temperature"] = _of_heads(inverse_temperature, near)
+    q, k, v = (each[:, near] for each in qkv)
+    if isinstance(window, int) and _by_blocks(q, k, given["inverse_temperature"], attn_mask, window):
+        local_BHQD = _in_blocks(q, k, v, window=window, is_causal=is_causal, **given)
+    else:
+        mask = _narrowed(_of_heads(attn_mask, near), near_keys(position_Q, k_len, window))
+        if is_causal:
+            mask = with_causal(mask, q.shape[-2], k_len)
+        local_BHQD = tempered_attention(q, k, v, attn_mask=mask, **given)
+    if num_local == num_heads:
+        return local_BHQD
+    given["inverse_temperature"] = _of_heads(inverse_temperature, others)
+    mask = _of_heads(attn_mask, others)
+    q, k, v = (each[:, others] for each in qkv)
+    others_BHQD = tempered_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **given)
+    return torch.cat([local_BHQD, others_BHQD], dim=1)
+
+
+def _by_blocks(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    inverse_temperature: Tensor | float,
+    attn_mask: Tensor | None,
+    window: int,
+) -> bool:
+    """Return whether blocks are possible, and are less work than the whole matrix."""
+    q_len, k_len = q_BHQD.shape[-2], k_BHKD.shape[-2]
+    by_query = (
+        isinstance(inverse_temperature, Tensor)
+        and inverse_temperature.ndim > 1
+        and inverse_temperature.shape[-2] > 1
+    )
+    apart = attn_mask is not None or by_query or q_len != k_len or is_counting()
+    return not apart and k_len >= _BLOCKS_FROM * max(window, _BLOCK)
+
+
+def _in_blocks(
+    q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, *, window: int, is_causal: bool, **given: Any
+) -> Tensor:
+    """Return attention to near keys, each block of queries with the keys that one of them sees."""
+    batch, length = q_BHQD.shape[0], q_BHQD.shape[-2]
+    block = max(window, _BLOCK)
+    num_blocks = -(-length // block)
+    before, behind = window - 1, 0 if is_causal else window - 1
+    missing = num_blocks * block - length
+
+    def blocks(x_BHKD: Tensor) -> Tensor:
+        padded = F.pad(x_BHKD, (0, 0, before, behind + missing))
+        x_BHNDW = padded.unfold(-2, block + before + behind, block)
+        return x_BHNDW.permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    q_BHND = F.pad(q_BHQD, (0, 0, 0, missing)).unflatten(-2, (num_blocks, block))
+    query_NC = torch.arange(num_blocks * block, device=q_BHQD.device).view(num_blocks, block)
+    key_NW = query_NC[:, :1] - before + torch.arange(block + before + behind, device=q_BHQD.device)
+    distance_NCW = query_NC[..., None] - key_NW[:, None]
+    seen = (distance_NCW.abs() < window) & (key_NW >= 0)[:, None] & (key_NW < length)[:, None]
+    if is_causal:
+        seen &= distance_NCW >= 0
+    # what is only there to fill the last block sees itself, and is cut off
+    seen |= (distance_NCW == 0) & (query_NC >= length)[..., None]
+    mask = seen[None, :, None].expand(batch, -1, -1, -1, -1).flatten(0, 1)
+    out = tempered_attention(
+        q_BHND.transpose(1, 2).flatten(0, 1), blocks(k_BHKD), blocks(v_BHKD), attn_mask=mask, **given
+    )
+    out_BHND = out.unflatten(0, (batch, num_blocks)).transpose(1, 2)
+    cut: Tensor = out_BHND.flatten(2, 3)[:, :, :length]
+    return cut
 
 
 def _of_heads(value: Any, heads: slice) -> Any:
@@ -175,8 +233,7 @@ def _of_heads(value: Any, heads: slice) -> Any:
     return value
 
 
-def _narrowed(attn_mask: Tensor | None, near: Tensor, causal_QK: Tensor | None) -> Tensor:
-    seen = near if causal_QK is None else near & causal_QK
+def _narrowed(attn_mask: Tensor | None, near: Tensor) -> Tensor:
     if attn_mask is None:
-        return seen
-    return attn_mask & seen if attn_mask.dtype == torch.bool else attn_mask.masked_fill(~seen, float("-inf"))
+        return near
+    return attn_mask & near if attn_mask.dtype == torch.bool else attn_mask.masked_fill(~near, float("-inf"))
