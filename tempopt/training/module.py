@@ -382,18 +382,16 @@ class TemperedModule(L.LightningModule):
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         other: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
         shows = self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name
-        if local := self._local(q_BHQD, k_BHKD, **masking):
-            if not (shows or self._regularises):
-                return local_attention(
-                    q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **other, **local
-                )
-            attn_mask = local_mask(q_BHQD.shape[1], k_BHKD.shape[-2], **masking, **local)
-            masking = {"attn_mask": attn_mask, "is_causal": False}
+        local = self._local(q_BHQD, k_BHKD, **masking)
+        whole = masking
+        if local and (shows or self._regularises):
+            mask = local_mask(q_BHQD.shape[1], k_BHKD.shape[-2], **masking, **local)
+            whole = {"attn_mask": mask, "is_causal": False}
         if shows:
-            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **masking)
-            self._observers.show(layer, tempered_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **masking)
+            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **whole)
+            self._observers.show(layer, tempered_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **whole)
         if self._regularises:
-            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **masking)
+            tempered_BHQD = temper_query(q_BHQD, k_BHKD.shape[-2], **tempering, **whole)
             return regularised_attention(
                 tempered_BHQD,
                 k_BHKD,
@@ -401,12 +399,13 @@ class TemperedModule(L.LightningModule):
                 weight=self.auxiliary_weight * self._entropy_weight,
                 target=self._entropy_target if self.entropy.has_target else None,
                 valid_BQ=valid_BQ,
-                **masking,
+                **whole,
                 **other,
             )
-        return tempered_attention(
-            q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **other
-        )
+        given = {**self._normaliser(), **tempering, **masking, **other}
+        if local:
+            return local_attention(q_BHQD, k_BHKD, v_BHKD, **given, **local)
+        return tempered_attention(q_BHQD, k_BHKD, v_BHKD, **given)
 
     def _tempering(self, layer: int, q_BHQD: Tensor, inverse_temperature: Tensor | None) -> dict[str, Any]:
         factor = self.inverse_temperature[layer]

@@ -16,6 +16,7 @@ from tempopt.attention.functional import local_heads
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.attention.functional.local_heads import local_mask, near_keys, query_positions
+from tempopt.attention.functional.masks import visible
 from tempopt.errors import UsageError
 from tempopt.temperature import LocalHeads
 from tests.attention.test_interface import HEADS, bert, llama, text, transformers
@@ -259,7 +260,7 @@ def test_observers_are_told_what_each_head_sees() -> None:
         out = module.attend(q, k, v, layer=0, is_causal=True)
     assert not seen[0]["is_causal"]
     assert np.array_equal(seen[0]["attn_mask"][0].numpy(), allowed(4, 2, N, causal=True))
-    torch.testing.assert_close(out, module.attend(q, k, v, layer=0, is_causal=True))
+    assert torch.equal(out, module.attend(q, k, v, layer=0, is_causal=True))
     # a window of 1 leaves nothing to choose
     entropy = attention_entropy(q, k, attn_mask=local_mask(
         4, N, num_local=2, window=1, position_Q=torch.arange(N)))  # fmt: skip
@@ -352,15 +353,15 @@ def test_generation_with_a_cache_is_that_without(implementation, padded, cache) 
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_the_whole_mask_and_the_groups_of_heads_give_the_same(implementation) -> None:
-    given, model = text("left"), llama(implementation)
+def test_looking_on_changes_no_bit_and_shows_what_heads_see(implementation) -> None:
+    given, model = text(None), llama(implementation)
     attachment = attach(model, LOCAL)
-    valid = given["attention_mask"].bool()
-    plain, shown = model(**given)[0], list[int]()
-    with attachment.observed(lambda layer, *_, **__: shown.append(layer)):
-        observed = model(**given)[0]
-    assert shown == [0, 1]
-    torch.testing.assert_close(observed[valid], plain[valid], rtol=1e-5, atol=1e-6)
+    plain, shown = model(**given)[0], list[Tensor]()
+    with attachment.observed(lambda layer, q, k, *, attn_mask, **_: shown.append(visible(attn_mask))):
+        assert torch.equal(model(**given)[0], plain)
+    assert len(shown) == 2
+    for each in shown:
+        assert np.array_equal(each.expand(2, -1, -1, -1)[1].numpy(), allowed(4, 2, N, causal=True))
 
 
 def test_without_local_heads_and_after_detaching_a_model_is_itself_to_the_bit() -> None:

@@ -25,7 +25,7 @@ def searching(search: dict[str, Any], **settings: Any) -> Any:
         {"temperature_init": TAU, "layer_pattern": ["uniform", "linear"], "layer_ratio": TAU},
         {"length_scaling": ["none", "log_n"], "n0": {"low": 8.0, "high": 64.0}},
         {"normaliser": ["softmax", "top_k"], "top_k": [4, 8]},
-        {"window": {"choices": [64, 128], "baseline": 64}},
+        {"context": {"choices": [64, 128], "baseline": 64}},
         {"logit_temperature": TAU},
     ],
 )

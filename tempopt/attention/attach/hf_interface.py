@@ -40,6 +40,7 @@ from tempopt.attention.attach.hf_masks import (
     local_heads_mask,
     valid_queries,
 )
+from tempopt.attention.attach.hf_numbers import Numbers, place_of
 from tempopt.attention.attach.learning import HeadTemperatures, by_sums, require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observers
 from tempopt.attention.functional.attention import temper_query, tempered_attention
@@ -64,29 +65,6 @@ _OWN = {name: own for own, name in _NAMES.items()}
 
 # What some models hand over beside query, key and mask, and what then cannot be computed beside it.
 _MORE_IN_THE_LOGITS = ("softcap", "s_aux", "sinks", "position_bias", "cache")
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """What one layer reads, as views of one tensor, so that a compiled graph serves all values."""
-
-    inverse_temperature: Tensor
-    entropy_weight: Tensor
-    entropy_target: Tensor
-    length_constant: Tensor
-    limit: Tensor
-    window: Tensor
-
-    def to(self, device: torch.device) -> _Numbers:
-        """Return them on the device of a query whose module keeps its parameters elsewhere."""
-        return _Numbers(
-            self.inverse_temperature.to(device),
-            self.entropy_weight.to(device),
-            self.entropy_target.to(device),
-            self.length_constant.to(device),
-            self.limit.to(device),
-            self.window.to(device),
-        )
 
 
 @dataclass(slots=True)
@@ -231,7 +209,7 @@ class Interface:
             _live.add(self)
             _register()
 
-    def numbers(self, index: int, device: torch.device) -> _Numbers:
+    def numbers(self, index: int, device: torch.device) -> Numbers:
         """Return what one layer reads, on the device that its query is on."""
         moved = not self._numbers or self._numbers[index].inverse_temperature.device != device
         # Only where they are somewhere else: what is written again stops a backward that is under way.
@@ -248,7 +226,7 @@ class Interface:
         return layer * self.head_factors.factor(q_BHQD) if self.head_factors.present else layer
 
     def _current_places(self) -> list[tuple[torch.device, torch.dtype]]:
-        return [_place(module) for module in self._modules]
+        return [place_of(module) for module in self._modules]
 
     def _build(self) -> None:
         self._places = self._current_places()
@@ -260,7 +238,7 @@ class Interface:
                 for place in dict.fromkeys(self._places)
             }
             self._numbers = [
-                _Numbers(
+                Numbers(
                     inverse_temperature=flat[index],
                     entropy_weight=flat[count],
                     entropy_target=flat[count + 1],
@@ -295,12 +273,6 @@ class Interface:
         self.__dict__.update(state)
         self._places, self._numbers, self._learning = [], [], False
         self._see_to_registration()
-
-
-def _place(module: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Return where a layer's numbers lie: where its parameters are, in no less than float32."""
-    parameter = next(module.parameters())
-    return parameter.device, torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
 def _own_configs(model: nn.Module) -> list[Any]:
@@ -389,12 +361,13 @@ def _attend(
     wanted: dict[str, Any] = {"local": interface.local, "window": numbers.window}
     if local := local_heads(binding.name, module, q_BHQD, k_BGKD, seen, **wanted):
         _require_whole(binding, more, ("cache",), "local_share")
-        if _is_plain(own, interface, module, more):
-            given = {"dropout_p": more.get("dropout", 0.0), "scale": more.get("scaling")}
-            out_BHQD = local_attention(q_BHQD, k_BGKD, v_BGKD, **local, **seen, **given)
-            return out_BHQD.transpose(1, 2).contiguous(), None
-        attention_mask = local_heads_mask(own, q_BHQD, k_BGKD, seen, local)
-        seen |= {"attn_mask": attention_mask, "is_causal": False}
+        plain, whole = _is_plain(own, interface, module, more), seen
+        if not plain or interface.observers.present:
+            attention_mask = local_heads_mask(own, q_BHQD, k_BGKD, seen, local)
+            whole = {**seen, "attn_mask": attention_mask, "is_causal": False}
+        if plain:
+            return _plain_local(binding, q_BHQD, k_BGKD, v_BGKD, local, seen, whole, more), None
+        seen = whole
     if interface.normaliser != SoftmaxNormaliser.name:
         return _normalised(binding, q_BHQD, k_BGKD, v_BGKD, numbers, seen, more), None
     if not isinstance(interface.length_scaling, NoLengthScaling):
@@ -438,7 +411,7 @@ def _entropy_arguments(
     module: nn.Module,
     q_BHQD: Tensor,
     k_BGKD: Tensor,
-    numbers: _Numbers,
+    numbers: Numbers,
     seen: Mapping[str, Any],
     more: Mapping[str, Any],
 ) -> dict[str, Any] | None:
@@ -457,10 +430,27 @@ def _entropy_arguments(
     }
 
 
+def _plain_local(
+    binding: Binding,
+    q_BHQD: Tensor,
+    k_BGKD: Tensor,
+    v_BGKD: Tensor,
+    local: Mapping[str, Any],
+    seen: Mapping[str, Any],
+    whole: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> Tensor:
+    """Return attention with local heads; ``whole`` is what observers are shown of the masks."""
+    if binding.interface.observers.present:
+        _show(binding, temper_query(q_BHQD, k_BGKD.shape[-2], **whole), k_BGKD, whole, more)
+    given = {"dropout_p": more.get("dropout", 0.0), "scale": more.get("scaling")}
+    return local_attention(q_BHQD, k_BGKD, v_BGKD, **local, **seen, **given).transpose(1, 2).contiguous()
+
+
 def _is_plain(own: str, interface: Interface, module: nn.Module, more: Mapping[str, Any]) -> bool:
-    """Whether attention is what ``scaled_dot_product_attention`` computes alone, and nobody looks on."""
+    """Whether attention is what ``scaled_dot_product_attention`` computes, and nothing else."""
     term = interface.entropy.has_term and module.training and torch.is_grad_enabled()
-    beside = term or interface.observers.present or interface.normaliser != SoftmaxNormaliser.name
+    beside = term or interface.normaliser != SoftmaxNormaliser.name
     return own == "sdpa" and not beside and all(more.get(name) is None for name in _MORE_IN_THE_LOGITS)
 
 
@@ -469,7 +459,7 @@ def _normalised(
     q_BHQD: Tensor,
     k_BGKD: Tensor,
     v_BGKD: Tensor,
-    numbers: _Numbers,
+    numbers: Numbers,
     seen: dict[str, Any],
     more: Mapping[str, Any],
 ) -> Tensor:

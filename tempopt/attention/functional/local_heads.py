@@ -1,11 +1,11 @@
 """Attention in which some heads see only the keys near each query; which heads and how near is given.
 
-Cost: without a mask, in texts of more than a few windows, queries are taken in blocks, each with the keys near
-it, in time and memory that grow with Q. Else local heads take a (Q, K) mask, and the time of attention that is
-not causal: with a mask, and under ``torch.compile``, where one graph serves every window.
+Cost: without a mask, in texts of more than a few windows, queries are taken in blocks, each with the keys
+near it, in time and memory that grow with Q. With a mask, and under ``torch.compile``, where one graph serves
+every window, local heads take a (Q, K) mask, and the time of attention that is not causal.
 
-Shape suffixes and masks as in attention.py; N is blocks, C the queries of one, W its keys. Distances are counted
-in keys: padding between two tokens counts.
+Shape suffixes and masks as in attention.py; N is blocks, C the queries of one, W its keys. Distances are in
+keys: padding between two tokens counts.
 """
 
 from __future__ import annotations
