@@ -144,6 +144,7 @@ _NAMES = {
         "SelfAttentionRatio",
         "SoftmaxJacobianNorm",
     ],
+    "analysis.head_measures": ["HeadMeasure", "Specialisations"],
     "analysis.head_worth": [
         "Contribution",
         "Estimate",
@@ -158,7 +159,6 @@ _NAMES = {
     "analysis.histories": ["HeadHistory", "MonitorReport", "Trend"],
     "analysis.monitor": ["AttentionMonitor"],
     "analysis.patterns": ["pattern_keys", "pattern_score"],
-    "analysis.head_measures": ["HeadMeasure", "Specialisations"],
     "analysis.specialisation": ["HeadSpecialisation"],
     "analysis.whole_model": ["specialisations"],
     "functional.normalisers": ["normalised_attention"],

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from tempopt.temperature.factors import centred, line
 from tempopt.temperature.ranges import Checked
 
 
@@ -28,9 +29,7 @@ class HeadPattern(Checked, ABC):
             num_heads: Number of heads of the queries, >= 1. Where groups of them share keys and values
                 (grouped-query attention), each query head still has a factor of its own.
         """
-        logs = [self._log_shape(head, num_heads) for head in range(num_heads)]
-        level = math.fsum(logs) / num_heads
-        return tuple(math.exp(log - level) for log in logs)
+        return centred([self._log_shape(head, num_heads) for head in range(num_heads)])
 
     @abstractmethod
     def _log_shape(self, head: int, num_heads: int) -> float:
@@ -58,9 +57,7 @@ class LinearHeads(HeadPattern):
     head_ratio: float
 
     def _log_shape(self, head: int, num_heads: int) -> float:
-        along = head / max(num_heads - 1, 1)
-        # not 1 + (ratio - 1) * along: that loses digits of a small ratio
-        return math.log((1.0 - along) + self.head_ratio * along)
+        return math.log(line(self.head_ratio, head / max(num_heads - 1, 1)))
 
 
 @final

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from tempopt.temperature.factors import centred, line
 from tempopt.temperature.ranges import Checked
 
 
@@ -23,9 +24,7 @@ class LayerPattern(Checked, ABC):
     def factors(self, num_layers: int) -> tuple[float, ...]:
         """Return one factor per layer, first layer first; their geometric mean is 1, and one layer has 1."""
         last = max(num_layers - 1, 1)
-        logs = [self._log_shape(layer / last, layer) for layer in range(num_layers)]
-        level = math.fsum(logs) / num_layers
-        return tuple(math.exp(log - level) for log in logs)
+        return centred([self._log_shape(layer / last, layer) for layer in range(num_layers)])
 
     @abstractmethod
     def _log_shape(self, depth: float, layer: int) -> float:
@@ -58,7 +57,7 @@ class LinearLayers(LayerPattern):
     layer_ratio: float
 
     def _log_shape(self, depth: float, layer: int) -> float:
-        return math.log(_line(self.layer_ratio, depth))
+        return math.log(line(self.layer_ratio, depth))
 
 
 @final
@@ -76,7 +75,7 @@ class ULayers(LayerPattern):
     layer_ratio: float
 
     def _log_shape(self, depth: float, layer: int) -> float:
-        return math.log(_line(self.layer_ratio, abs(2.0 * depth - 1.0)))
+        return math.log(line(self.layer_ratio, abs(2.0 * depth - 1.0)))
 
 
 @final
@@ -102,7 +101,7 @@ class CosineLayers(LayerPattern):
     layer_ratio: float
 
     def _log_shape(self, depth: float, layer: int) -> float:
-        return math.log(_line(self.layer_ratio, (1.0 - math.cos(math.pi * depth)) / 2.0))
+        return math.log(line(self.layer_ratio, (1.0 - math.cos(math.pi * depth)) / 2.0))
 
 
 @final
@@ -124,8 +123,3 @@ LAYER_PATTERNS: dict[str, type[LayerPattern]] = {
     for pattern in (UniformLayers, LinearLayers, ULayers, ExponentialLayers, CosineLayers, InverseLayers)
 }
 """Name of a layer pattern to its class."""
-
-
-def _line(ratio: float, along: float) -> float:
-    # Not 1 + (ratio - 1) * along: that loses digits of a small ratio.
-    return (1.0 - along) + ratio * along

@@ -19,7 +19,7 @@ from tempopt.attention.attach.learning import HeadTemperatures, require_gradient
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
-from tempopt.attention.functional.local_heads import local_attention, local_mask, query_positions
+from tempopt.attention.functional.local_heads import local_arguments, local_attention, local_mask
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature import (
     EntropyParameters,
@@ -382,7 +382,7 @@ class TemperedModule(L.LightningModule):
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         other: dict[str, Any] = {"dropout_p": dropout_p if self.training else 0.0, "scale": scale}
         shows = self._observers.present and self._plan.normaliser.name == SoftmaxNormaliser.name
-        local = self._local(q_BHQD, k_BHKD, **masking)
+        local = local_arguments(self._plan.local, q_BHQD, k_BHKD, window=self._window, **masking)
         whole = masking
         if local and (shows or self._regularises):
             mask = local_mask(q_BHQD.shape[1], k_BHKD.shape[-2], **masking, **local)
@@ -422,19 +422,6 @@ class TemperedModule(L.LightningModule):
     @property
     def _regularises(self) -> bool:
         return self.entropy.has_term and self.training and torch.is_grad_enabled()
-
-    def _local(
-        self, q_BHQD: Tensor, k_BHKD: Tensor, *, attn_mask: Tensor | None, is_causal: bool
-    ) -> dict[str, Any]:
-        """Return what local heads are given; empty where there are none."""
-        num_local = self._plan.local.count(q_BHQD.shape[1])
-        if not num_local:
-            return {}
-        position_Q = query_positions(
-            q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal, device=q_BHQD.device
-        )
-        window = self._window if torch.compiler.is_compiling() else self._plan.local.window
-        return {"num_local": num_local, "window": window, "position_Q": position_Q}
 
     def _normaliser(self) -> dict[str, Any]:
         limits = self._plan.normaliser.limits

@@ -122,6 +122,25 @@ def test_each_query_is_scaled_by_the_keys_that_it_sees(make, implementation, pad
     assert (ours - make(implementation)(**given)[0])[valid_BK].abs().max() > 1e-2
 
 
+def same_with_a_cache(model: Any, given: dict[str, Tensor], cache: str, *, max_new_tokens: int) -> None:
+    """Assert that generation with a cache has the logits of generation without one."""
+
+    def logits(**more: Any) -> Tensor:
+        generated = model.generate(
+            **given,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+            disable_compile=True,
+            **more,
+        )
+        return torch.stack(generated.logits)
+
+    cached = logits(use_cache=True, cache_implementation=cache)
+    torch.testing.assert_close(cached, logits(use_cache=False), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("padded", [None, "left"])
 @both_implementations
@@ -129,20 +148,7 @@ def test_with_a_cache_each_new_query_counts_the_cached_keys(implementation, padd
     model = llama(implementation)
     attach(model, LOG_N | {"temperature_init": 0.7})
 
-    def logits(**given: Any) -> Tensor:
-        generated = model.generate(
-            **text(padded),
-            max_new_tokens=5,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-            disable_compile=True,
-            **given,
-        )
-        return torch.stack(generated.logits)
-
-    cached = logits(use_cache=True, cache_implementation=cache)
-    torch.testing.assert_close(cached, logits(use_cache=False), rtol=1e-4, atol=1e-5)
+    same_with_a_cache(model, text(padded), cache, max_new_tokens=5)
 
 
 def naive_entropy_term(model: Any, given: dict[str, Tensor]) -> Tensor:

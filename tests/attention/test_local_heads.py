@@ -19,7 +19,7 @@ from tempopt.attention.functional.local_heads import local_mask, near_keys, quer
 from tempopt.attention.functional.masks import visible
 from tempopt.errors import UsageError
 from tempopt.temperature import LocalHeads
-from tests.attention.test_interface import HEADS, bert, llama, text, transformers
+from tests.attention.test_interface import HEADS, bert, llama, same_with_a_cache, text, transformers
 
 N, WINDOW = 9, 3
 
@@ -336,20 +336,7 @@ def test_generation_with_a_cache_is_that_without(implementation, padded, cache) 
     model = llama(implementation)
     attach(model, LOCAL | {"length_scaling": "log_n", "n0": 4.0})
 
-    def logits(**given: Any) -> Tensor:
-        generated = model.generate(
-            **text(padded),
-            max_new_tokens=6,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-            disable_compile=True,
-            **given,
-        )
-        return torch.stack(generated.logits)
-
-    cached = logits(use_cache=True, cache_implementation=cache)
-    torch.testing.assert_close(cached, logits(use_cache=False), rtol=1e-4, atol=1e-5)
+    same_with_a_cache(model, text(padded), cache, max_new_tokens=6)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])

@@ -15,16 +15,15 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor
 
 from tempopt.attention.modules.head_gates import HeadGates, evaluating, least_important, normalised
 from tempopt.errors import UsageError
+from tempopt.statistics.t_interval import half_width
 
 Batch = TypeVar("Batch")
 Floats = NDArray[np.float64]
 
-_CONFIDENCE = 0.95
 _BAR = 30
 
 
@@ -298,7 +297,7 @@ def _estimate(values_N: Floats) -> Estimate:
 
 
 def _interval(mean: float, error: float, batches: int) -> Estimate:
-    half = float(student.ppf(0.5 + _CONFIDENCE / 2.0, batches - 1)) * error
+    half = half_width(error, batches)
     return Estimate(mean=mean, low=mean - half, high=mean + half)
 
 

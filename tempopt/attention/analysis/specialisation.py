@@ -36,7 +36,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,6 +57,7 @@ from tempopt.attention.analysis.statistics import (
 )
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
+from tempopt.statistics.t_interval import half_width
 
 LEAST_SCORE = 0.5
 """Score from which a head can be named: half of the weight that uniform attention puts elsewhere. Ours."""
@@ -70,8 +70,6 @@ FLAT = 0.01
 
 SELECTIVE = 0.1
 """1 - H / ln n from which a head is selective, so that others can be uniform beside it."""
-
-CONFIDENCE = 0.95
 
 Floats = NDArray[np.float64]
 
@@ -197,7 +195,9 @@ class HeadSpecialisation:
             found += sums.measured(layer, pattern, FALSE_ALARMS / tests)
         implied = {(each.layer, each.head) for each in found if each.named and each.measure in _SAYS_MORE}
         found = [
-            _unnamed(each) if each.measure == "local" and (each.layer, each.head) in implied else each
+            replace(each, named=False)
+            if each.measure == "local" and (each.layer, each.head) in implied
+            else each
             for each in found
         ]
         for layer, parts in self._flatness.items():
@@ -368,10 +368,9 @@ def _ratios(
         if inputs < 2 or bottom[used].mean() <= least:
             continue
         ratio = float(top[used].sum() / bottom[used].sum())
-        error = (terms * top[used] - ratio * bottom[used]).std(ddof=1)
-        half = error / bottom[used].mean() / math.sqrt(inputs)
-        half *= float(student.ppf(0.5 + CONFIDENCE / 2.0, inputs - 1))
-        found[head] = (ratio, ratio - float(half), ratio + float(half))
+        error = float((terms * top[used] - ratio * bottom[used]).std(ddof=1))
+        half = half_width(error / float(bottom[used].mean()) / math.sqrt(inputs), inputs)
+        found[head] = (ratio, ratio - half, ratio + half)
     return found
 
 
@@ -419,10 +418,6 @@ def _positional(layer: int, shared_H2N: Floats) -> list[HeadMeasure]:
         )
         for head, (share, low, high) in ratios.items()
     ]
-
-
-def _unnamed(measure: HeadMeasure) -> HeadMeasure:
-    return replace(measure, named=False)
 
 
 def _inputs(parts: Sequence[Floats]) -> int:

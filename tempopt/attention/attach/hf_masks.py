@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.functional.local_heads import local_mask, query_positions
+from tempopt.attention.functional.local_heads import local_arguments, local_mask
 from tempopt.attention.functional.masks import visible
 from tempopt.temperature import LocalHeads
 
@@ -48,19 +48,17 @@ def local_heads(
         local: Which heads are local.
         window: Their window as a tensor, for compiled graphs, of which one serves every window.
     """
-    num_local = local.count(q_BHQD.shape[1])
-    if not num_local or is_cross(name):
+    if is_cross(name):
         return {}
-    position_Q = query_positions(
-        q_BHQD.shape[-2],
-        k_BGKD.shape[-2],
-        seen["attn_mask"],
-        seen["is_causal"],
+    return local_arguments(
+        local,
+        q_BHQD,
+        k_BGKD,
+        window=window,
+        attn_mask=seen["attn_mask"],
+        is_causal=seen["is_causal"],
         last_seen=bool(getattr(module, "is_causal", True)),
-        device=q_BHQD.device,
     )
-    held = window if torch.compiler.is_compiling() else local.window
-    return {"num_local": num_local, "window": held, "position_Q": position_Q}
 
 
 def local_heads_mask(

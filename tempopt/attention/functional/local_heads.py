@@ -20,6 +20,7 @@ from tempopt.attention.functional.attention import is_counting, tempered_attenti
 from tempopt.attention.functional.logits import for_each_head
 from tempopt.attention.functional.masks import causal_mask, visible, with_causal
 from tempopt.errors import UsageError
+from tempopt.temperature import LocalHeads
 
 # Queries of a block at least, for kernels of a size that is worth calling, and from how many blocks on.
 _BLOCK, _BLOCKS_FROM = 128, 4
@@ -64,6 +65,40 @@ def query_positions(
     if attn_mask is not None and last_seen:
         return (visible(attn_mask) * torch.arange(k_len, device=device)).amax(dim=-1)
     return first + (k_len - q_len)
+
+
+def local_arguments(
+    local: LocalHeads,
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    *,
+    window: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    last_seen: bool = False,
+) -> dict[str, Any]:
+    """Return what :func:`local_attention` and :func:`local_mask` are given; empty where no head is local.
+
+    Args:
+        local: Which heads are local.
+        q_BHQD: Queries.
+        k_BHKD: Keys.
+        window: Their window as a tensor, for compiled graphs, of which one serves every window.
+        attn_mask: As for :func:`query_positions`, and so are the others.
+        is_causal: As there.
+        last_seen: As there.
+    """
+    num_local = local.count(q_BHQD.shape[1])
+    if not num_local:
+        return {}
+    lengths = q_BHQD.shape[-2], k_BHKD.shape[-2]
+    return {
+        "num_local": num_local,
+        "window": window if torch.compiler.is_compiling() else local.window,
+        "position_Q": query_positions(
+            *lengths, attn_mask, is_causal, last_seen=last_seen, device=q_BHQD.device
+        ),
+    }
 
 
 def near_keys(position_Q: Tensor, k_len: int, window: Tensor | int) -> Tensor:
