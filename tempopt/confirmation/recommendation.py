@@ -6,9 +6,10 @@ Pure. The order of precedence:
    on its own, do that. Else, if a gain of ``study.min_gain`` is still possible, add pairs. Else change
    nothing.
 2. A gain is shown, and is smaller than ``study.min_gain``: change nothing.
-3. A gain is shown. The simplest change is recommended that is shown to gain, is shown to keep
-   ``study.keep_share`` of the winner's gain, and that the winner is not shown to beat by ``study.min_gain``:
-   the temperature at inference only, then configurations with fewer parts than the winner, then the winner.
+3. A gain is shown. What is shown to gain and to be better than the winner is recommended, if there is such.
+   Else it is the simplest change that is shown to gain, is shown to keep ``study.keep_share`` of the winner's
+   gain, and that the winner is not shown to beat by ``study.min_gain``: the temperature at inference only,
+   then configurations with fewer parts than the winner, then the winner.
 4. Nothing is recommended that is not shown to keep each guard (``study.guards``). Where the winner is not,
    it is the simplest change that is shown to gain, those that keep enough of its gain first; else nothing.
 5. What is to be trained with lies at the end of a searched range: widen that range first.
@@ -109,7 +110,7 @@ class Recommendation:
             nothing bounds it.
         pairs: What would decide; None unless the action is ``more_pairs``.
         widen: The ranges to widen; empty unless the action is ``widen_range``.
-        passed_over: What is simpler and is not recommended because of a guard alone.
+        passed_over: What is simpler or better and is not recommended because of a guard alone.
     """
 
     action: Action
@@ -128,7 +129,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
-    """Something simpler than the winner: what it gains, what it keeps, what the winner gains over it."""
+    """Something in place of the winner: what it gains, what it keeps, what the winner gains over it."""
 
     action: Action
     parameters: Parameters
@@ -143,7 +144,15 @@ class _Option:
         """Whether its gain is shown, and worth having."""
         return self.gain is not None and self.gain.significant and self.gain.paired.gain >= min_gain
 
+    @property
+    def beats_winner(self) -> bool:
+        """Whether it is shown to be better than the winner."""
+        return self.winner is not None and self.winner.worse
+
     def replaces_winner(self, min_gain: float) -> bool:
+        """Whether its gain is shown and worth having, and it is better than the winner or keeps enough."""
+        if self.beats_winner:
+            return self.gains(min_gain)
         over = self.winner
         behind = over is not None and over.significant and over.paired.gain >= min_gain
         return self.gains(min_gain) and self.kept and not behind
@@ -169,7 +178,8 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
         return _none_shown(verdict, evidence, min_gain)
     if verdict.total.paired.gain < min_gain:
         return _change_nothing(verdict, min_gain)
-    options = [*_inference(verdict), *sorted(_fewer_parts(verdict, evidence), key=_parts)]
+    options = [*_inference(verdict), *sorted(_other_trainings(verdict, evidence), key=_parts)]
+    options.sort(key=lambda each: not each.beats_winner)
     found, passed_over = _picked(verdict, options, min_gain)
     if found is None:
         return _change_nothing(verdict, min_gain, passed_over=passed_over)
@@ -291,8 +301,8 @@ def _inference(verdict: Verdict) -> Iterator[_Option]:
     )
 
 
-def _fewer_parts(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
-    """Return the configurations with fewer parts than the winner that were trained on its pairs."""
+def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
+    """Return the configurations trained on the winner's pairs with fewer parts, or shown to be better."""
     winner, baseline, references = evidence.runs("search"), evidence.runs("baseline"), at_one(evidence)
     known = {training_key(verdict.params)}
     simplest = verdict.simplest
@@ -310,11 +320,10 @@ def _fewer_parts(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
     over = {"constant_twin": verdict.over_constant_twin, "constant": verdict.over_constant}
     for arm in _CONSTANTS:
         parameters = constants[arm]
-        if (
-            parameters is None
-            or training_key(parameters) in known
-            or not _simpler(parameters, verdict.params)
-        ):
+        if parameters is None or training_key(parameters) in known:
+            continue
+        answer = over[arm]
+        if not _simpler(parameters, verdict.params) and (answer is None or not answer.worse):
             continue
         known.add(training_key(parameters))
         runs = evidence.runs(arm)
@@ -324,7 +333,7 @@ def _fewer_parts(verdict: Verdict, evidence: Evidence) -> Iterator[_Option]:
             parameters=parameters,
             gain=cautious([evidence.compare(runs, each) for each in references]),
             kept=kept is not None and kept.significant,
-            winner=over[arm],
+            winner=answer,
             guards=verdict.guards_of.get(arm, ()),
         )
 

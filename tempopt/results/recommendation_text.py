@@ -287,11 +287,12 @@ def _no_better(verdict: Verdict, found: Recommendation, why: str) -> str:
     over = None if found.winner is None else found.winner.paired
     at_best = ", at its own best temperature at inference," if found.now == "inference_only" else ""
     difference = "" if over is None else f" (winner{at_best} less this: {signed(over)}, {numbers(over)})"
-    worse = found.winner is not None and found.winner.worse
-    compared = "is worse than this" if worse else f"is not shown to be better than this{by}"
+    gained = f" The winner of the search gains {size(verdict.total.paired)}"
+    if found.winner is not None and found.winner.worse:
+        return f"{gained}, but is shown to be worse than this{difference}."
     return (
-        f" The winner of the search gains {size(verdict.total.paired)}, but {why} and "
-        f"{compared}{difference}, so the simpler change is recommended."
+        f"{gained}, but {why} and is not shown to be better than this{by}{difference}, so the simpler change "
+        "is recommended."
     )
 
 

@@ -312,3 +312,46 @@ def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_reco
     found = of(conclude(study.rows, [], study.spec))
     assert found.now == action
     assert active_groups(found.parameters) == groups
+
+
+@pytest.mark.parametrize(("ahead", "recommended"), [(0.05, 0.4), (0.0, 0.8), (-0.05, 0.8)])
+def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
+    ahead: float, recommended: float, make_spec: Any, make_ticket: Any, result_of: Any
+) -> None:
+    gains = noisy(0.2, 0.02)
+    constants = [
+        0.5 + gain + ahead + extra for gain, extra in zip(gains, noisy(0.0, 0.01)[::-1], strict=True)
+    ]
+
+    def confirmed(arm: str, number: int, values: list[float], level: float) -> list[TicketRow]:
+        return [
+            make_ticket(
+                "confirm",
+                10 * number + pair,
+                value,
+                arm=arm,
+                pair=pair,
+                parameters={"temperature_init": level},
+            )
+            for pair, value in enumerate(values)
+        ]
+
+    # with one part each, neither of the two is simpler
+    tickets = [
+        make_ticket("search", 0, 0.5, parameters={"temperature_init": 0.8}),
+        *confirmed("search", 0, [0.5 + gain for gain in gains], 0.8),
+        *confirmed("baseline", 1, [0.5] * 8, 1.0),
+        *confirmed("twin", 2, [0.5] * 8, 1.0),
+        *confirmed("constant", 3, constants, 0.4),
+    ]
+    spec = make_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
+    found = of(conclude(tickets, [], spec))
+    assert (found.now, found.parameters) == ("train_at_constant", {"temperature_init": recommended})
+    text = recommendation_text(result_of(spec, tickets, [], state="done"))
+    if ahead > 0:
+        assert found.winner is not None and found.winner.paired.gain == pytest.approx(-ahead)
+        assert found.gain is not None and found.gain.paired.gain == pytest.approx(0.25)
+        assert "is shown to be worse than this (winner less this: −0.05" in text
+        assert "simpler" not in text
+    else:
+        assert found.winner is None and "That is the winner of the search." in text
