@@ -48,6 +48,8 @@ def rehearse(
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
+    Of compared values each is tried, with the last of all others.
+
     Args:
         spec: The spec.
         worker: Who tries it.
@@ -119,7 +121,10 @@ def _checked(
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        return _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
+        first = _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
+        if task == "rehearse":
+            _try_values(spec, worker, sampled)
+        return first
     names = dict.fromkeys(name for each in spec.compare for name in each.parameters)
     space = {
         name: [each.parameters[name] for each in spec.compare if name in each.parameters] for name in names
@@ -131,6 +136,17 @@ def _checked(
         except SpecError as error:
             raise SpecError(f"Parameter set {each.name}: {error}") from error
     return found
+
+
+def _try_values(spec: StudySpec, worker: WorkerProcess, sampled: Mapping[str, Any]) -> None:
+    """Have a worker try the compared values but the one that it has tried, which is in ``sampled``."""
+    for each in spec.compared_values:
+        if sampled[each.parameter] == each.value:
+            continue
+        try:
+            _tried(spec, worker, task="rehearse", space={}, sampled={**sampled, **each.sampled})
+        except SpecError as error:
+            raise SpecError(f"With {each.name}: {error}") from error
 
 
 def _tried(

@@ -31,7 +31,7 @@ from tempopt.study.progress import LABELS, number
 # The documented keys of a study that are not known before it has been begun.
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
-    *("trials", "baseline", "best", "verdict", "comparison", "evaluated", "cost", "alone", "forks"),
+    *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone", "forks"),
     *("amendments", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
@@ -175,7 +175,7 @@ def _tickets(result: StudyResult) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for kind, count in result.tickets.items():
-        if not count.requested and (result.spec.compare is not None or not result.spec.confirms):
+        if count.requested == 0 and not result.spec.about_temperature:
             continue
         asked = "not known yet" if count.requested is None else str(count.requested)
         table.add_row(LABELS[kind], asked, *(str(getattr(count, state)) for state in states))

@@ -290,15 +290,19 @@ def _differences(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float
 
 
 def gains_by_pair(
-    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, reference: str = "baseline"
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    of_round: int,
+    reference: str = "baseline",
+    arm: str = "search",
 ) -> dict[int, float]:
-    """Return the winner's gain over a reference on each pair of a round, as its verdict counts it.
+    """Return the gain of an arm over a reference on each pair of a round, as its verdict counts it.
 
     More is better, whatever the direction; pairs of which a run was lost are left out.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
-    winner, baseline = (Runs.of(of_kind(confirm, "confirm", arm)) for arm in ("search", reference))
-    return gains_of(winner, baseline, spec)
+    own, other = (Runs.of(of_kind(confirm, "confirm", each)) for each in (arm, reference))
+    return gains_of(own, other, spec)
 
 
 def gains_of(arm: Runs, reference: Runs, spec: StudySpec) -> dict[int, float]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.compare import more_compare_pairs
 from tempopt.confirmation.comparisons import Evidence, gain
 from tempopt.confirmation.pairs import more_pairs
+from tempopt.confirmation.values import more_value_pairs
 from tempopt.records.rows import SEARCHING, NewTicket, TicketRow
 from tempopt.records.tickets import current_round, of_kind, pairs_of, rounds_behind
 
@@ -38,15 +39,29 @@ def retried(tickets: Sequence[TicketRow], spec: StudySpec) -> tuple[list[TicketR
     waiting = [each for each in tickets if each.state == "failed" and _counts(each, spec, now, confirm, seen)]
     lost = _lost_pairs(tickets, now) if seen else 0
     count = max(_FEWEST, lost) if lost > 0 else 0
-    more = more_pairs if spec.compare is None else more_compare_pairs
-    return waiting, more(tickets, spec, count) if count else []
+    return waiting, further_pairs(tickets, spec, count) if count else []
+
+
+def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
+    """Return a round of that many more pairs of what the last verdict compared; none while there is none.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: The study's spec.
+        count: Number of pairs, >= 1.
+    """
+    if spec.compare is not None:
+        return more_compare_pairs(tickets, spec, count)
+    if spec.compared_values:
+        return more_value_pairs(tickets, spec, count)
+    return more_pairs(tickets, spec, count)
 
 
 def _seen(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     """Return whether there is a verdict of the current round, whatever it says."""
-    if spec.compare is not None:
-        return bool(more_compare_pairs(tickets, spec, 1))
-    decided = bool(more_pairs(tickets, spec, 1))
+    decided = bool(further_pairs(tickets, spec, 1))
+    if not spec.about_temperature:
+        return decided
     return decided and gain(Evidence(tickets, spec, current_round(tickets))) is not None
 
 

@@ -335,7 +335,7 @@ class Extreme:
 
 def fewest(spec: StudySpec) -> Iterator[Made]:
     """Yield studies of which one has as few runs as a study can have whose search is not ended before."""
-    space = Space(_by_students_test(spec))
+    space = Space(by_students_test(spec))
     plainest = [*space.by_parts, *space.at_one]
     tunes = (False, True) if spec.other_names else (False,)
     for own in tunes:
@@ -349,7 +349,7 @@ def most(spec: StudySpec) -> Iterator[Made]:
     """Yield studies of which one has as many runs as a study can have."""
     # a gain that is shown at the last look takes the winner apart, as "full" does in any case
     full = {"ablation": "full"} if spec.study.ablation == "auto" else {}
-    space = Space(_by_students_test(spec, **full))
+    space = Space(by_students_test(spec, **full))
     for best in space.richest:
         # of two parts one alone may be what is confirmed, or trained without the other anyway
         both = spec.study.ablation != "none" and space.riches(best[0])[0] == _TWO
@@ -411,14 +411,14 @@ def _named(space: Space, best: list[dict[str, Any]]) -> Recommend | None:
 
 def likely(spec: StudySpec, studies: int) -> Iterator[tuple[bool, Made]]:
     """Yield drawn studies, of which every other one has a clear gain, each with whether it has."""
-    space = Space(_by_students_test(spec))
+    space = Space(by_students_test(spec))
     for number in range(studies):
         gains = bool(number % 2)
         outcome = Drawn(space, gain=CLEAR_GAIN * gains, seed=number)
         yield gains, carried_out(space.spec, outcome)
 
 
-def _by_students_test(spec: StudySpec, **study: Any) -> StudySpec:
+def by_students_test(spec: StudySpec, **study: Any) -> StudySpec:
     """Return the spec with Student's test: others take longer, and stop hardly elsewhere."""
     data = spec.to_json()
     return StudySpec.from_json({**data, "study": {**data["study"], "test": "t", **study}})

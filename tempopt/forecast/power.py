@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from statistics import stdev, variance
 from typing import Literal
 
@@ -106,12 +107,16 @@ def detectable(spec: StudySpec) -> Detectable | None:
     """Return the smallest gain that a study can show in its first verdict; None: it confirms nothing.
 
     By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
-    both have to show the gain, so that each is asked for half of the chance to miss it.
+    both have to show the gain, so that each is asked for half of the chance to miss it. Where values are
+    compared it is the difference of two of them, at the share of the level that their comparison has.
     """
     if not spec.confirms:
         return None
-    comparisons = 2 if spec.other_names or spec.method_names else 1
-    alpha, each = level(1), 1 - (1 - POWER) / comparisons
+    values = spec.compared_values
+    comparisons = 2 if (spec.other_names or spec.method_names) and not values else 1
+    # each two values are compared, and share the level
+    alpha = level(1) / max(1, math.comb(len(values), 2))
+    each = 1 - (1 - POWER) / comparisons
     confirm = spec.study.seeds.confirm
     if confirm.min == confirm.max:
         effect = detectable_effect(confirm.max, alpha=alpha, power=each)
@@ -124,7 +129,7 @@ def detectable(spec: StudySpec) -> Detectable | None:
         comparisons=comparisons,
         effect=effect,
         # runs at τ = 1 that tune a learning rate differ in more than their seed
-        known_after="choose" if spec.other_names or spec.num_baseline <= _FEWEST else "baseline",
+        known_after="choose" if values or spec.other_names or spec.num_baseline <= _FEWEST else "baseline",
     )
 
 
@@ -193,9 +198,10 @@ def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
 def _confirmed(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     rounds = sorted({row.round for row in rows if row.kind == "confirm"}, reverse=True)
     for of_round in rounds:
+        names = [each.name for each in spec.compared_values]
+        compared = list(combinations(names, 2)) or [("baseline", "search"), ("twin", "search")]
         differences = [
-            list(gains_by_pair(rows, spec, of_round, reference).values())
-            for reference in ("baseline", "twin")
+            list(gains_by_pair(rows, spec, of_round, reference, arm).values()) for reference, arm in compared
         ]
         known = [each for each in differences if len(each) > _FEWEST and stdev(each) > 0]
         if known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
+from tempopt.results.values_text import value_to_take, values_answer
 from tempopt.results.verdict_text import GAIN, NO_GAIN, answer_of, verdict_lines
 from tempopt.results.wording import baseline_name
 from tempopt.temperature import registered_path
@@ -24,6 +25,8 @@ def answer(result: StudyResult) -> str:
     """Return in a few words what the study found."""
     if result.comparison is not None:
         return GAIN if result.comparison.outcome == "better" else NO_GAIN
+    if result.values_compared is not None:
+        return values_answer(result.values_compared)
     if result.evaluated is not None:
         return GAIN if result.evaluated.shown else NO_GAIN
     if result.verdict is None:
@@ -73,6 +76,8 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
         result: The study.
         storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
     """
+    if result.values_compared is not None:
+        return value_to_take(result, storage)
     if result.verdict is None:
         return ""
     return _sentence(recommendation_text(result, storage))
@@ -80,6 +85,9 @@ def what_to_do(result: StudyResult, storage: str = "") -> str:
 
 def in_short(result: StudyResult) -> str:
     """Return the recommendation in a few words, for a list of studies; empty without one."""
+    if result.values_compared is not None:
+        best = result.values_compared.recommended
+        return "" if best is None else f"take {best.name}"
     found = result.recommendation
     if (stands := result.standing) is not None:
         return f"what verdict {stands.looks} recommends"

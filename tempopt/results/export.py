@@ -20,6 +20,7 @@ from tempopt.results.evaluation_text import export_lines
 from tempopt.results.export_notes import ATTACH, ROWS, VALUE, comment, constants, has, in_weights
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
+from tempopt.results.values_text import recommended_value, value_header
 from tempopt.results.verdict_text import headline, round_lines
 from tempopt.results.wording import baseline_name, parameters_text
 from tempopt.temperature import (
@@ -285,12 +286,11 @@ def _wanted(result: StudyResult, *, winner: bool) -> _Wanted:
     verdict, weights = result.verdict, result.spec.study.evaluate_only
     found = result.recommendation
     if result.spec.compare is not None:
-        return _Wanted(
-            parameters=effective(exported(result).params),
-            at_inference=None,
-            weights=weights,
-            header=export_header(result),
-        )
+        taken, header = exported(result).params, export_header(result)
+        return _Wanted(parameters=effective(taken), at_inference=None, weights=weights, header=header)
+    if result.spec.compared_values:
+        taken, header = recommended_value(result).params, value_header(result)
+        return _Wanted(parameters=effective(taken), at_inference=None, weights=weights, header=header)
     if not result.spec.confirms:
         return _Wanted(
             parameters=_winner(result), at_inference=None, weights=weights, header=export_lines(result)

@@ -18,6 +18,7 @@ from tempopt.confirmation.evaluated import Evaluated, evaluated
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.recommendation import Recommendation
+from tempopt.confirmation.values import ValuesCompared, values_compared
 from tempopt.confirmation.verdict import Verdict, conclude, earlier_verdicts, standing
 from tempopt.files import replace as replace_file
 from tempopt.records.liveness import at_work
@@ -135,6 +136,8 @@ class StudyResult:
             ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
         earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
         comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
+        values_compared: Of a study that compares the values of a parameter (``study.compare``) what it found
+            last; else None.
         evaluated: Of a study of a trained model (``study.evaluate_only``) what it found so far; else None.
     """
 
@@ -157,6 +160,7 @@ class StudyResult:
     measured: Mapping[int, Mapping[str, Curve]] = field(default_factory=dict)
     earlier: PriorRuns = ()
     comparison: Comparison | None = None
+    values_compared: ValuesCompared | None = None
     evaluated: Evaluated | None = None
     earlier_verdicts: tuple[Verdict, ...] = ()
 
@@ -199,6 +203,7 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
+        from tempopt.results.values_text import values_json
         from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
 
         return {
@@ -213,6 +218,7 @@ class StudyResult:
             "best": self.best and asdict(self.best),
             "verdict": self.verdict and verdict_json(self),
             "comparison": self.comparison and comparison_json(self.comparison),
+            "values": self.values_compared and values_json(self.values_compared),
             "evaluated": self.evaluated and evaluated_json(self.evaluated),
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
@@ -324,7 +330,10 @@ def assemble(
     curves, measured = _by_run(measurements) if whole else ({}, {})
     spec = StudySpec.stored(row)
     compares = spec.compare is not None
-    concludes = spec.confirms and not compares
+    concludes = spec.about_temperature
+    values = values_compared(tickets, spec) if spec.compared_values else None
+    taken = None if values is None else values.recommended
+    recommended = None if taken is None else taken.params
     verdict = conclude(tickets, measurements, spec) if concludes else None
     agents = at_work(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
@@ -337,10 +346,11 @@ def assemble(
         trials=_trials(of_kind(tickets, "search")),
         baseline=_baseline(of_kind(tickets, "baseline")),
         best=_best([t for t in of_kind(tickets, "search") if fits(t, spec)], spec.study.direction),
-        winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
+        winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else recommended,
         verdict=verdict,
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
         comparison=compared(tickets, spec, measurements) if compares else None,
+        values_compared=values,
         evaluated=None if spec.confirms else evaluated(tickets, measurements, spec),
         cost=_cost(tickets),
         round=current_round(tickets),
@@ -372,6 +382,8 @@ def _by_run(
 def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec) -> Tickets:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
+    if spec.compared_values:
+        follows = kind in ("choose", "confirm")
     open_ended = follows and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),

@@ -79,7 +79,11 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         from tempopt.results.comparison_text import comparison_lines, cost_line
 
         return [*comparison_lines(result), *_missing_lines(result, storage), cost_line(result)]
-    if not result.spec.confirms:
+    if result.spec.compared_values:
+        from tempopt.results.values_text import value_lines
+
+        lines = value_lines(result, storage)
+    elif not result.spec.confirms:
         lines = evaluation_lines(result)
     elif verdict is None:
         lines = _open_lines(result)

@@ -1,12 +1,14 @@
-"""The three arms that search: what each ticket of theirs is asked to train, and when it is pruned.
+"""The arms that search: what each ticket of theirs is asked to train, and when it is pruned.
 
-Joins the space and the history; speaks to no trainer and no database.
+They are the baseline, constants and the search; where the values of a parameter are compared, one for each
+value. Joins the space and the history; speaks to no trainer and no database.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from optuna.trial import TrialState
 
@@ -34,6 +36,8 @@ from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
     from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 
 
@@ -73,26 +77,35 @@ class Arms:
         earlier: PriorRuns = (),
     ) -> None:
         self._spec = spec
-        self._spaces = {arm: spec.space(arm) for arm in SEARCHING}
+        self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCHING}
+        self._fixed = {each.name: each.sampled for each in spec.compared_values}
+        self._values = list(self._fixed)
+        for name in self._values:
+            # each value searches by itself: what is good with one need not be with another
+            whole = self._spaces["search"].items()
+            self._spaces[name] = {n: each for n, each in whole if n != spec.compared_name}
         # what a study begins with stays what it was; a ticket that an amendment adds has its constant
         begun = spec.in_space(0)
         self._constants, self._baselines = begun.constants(), begun.num_baseline
         self._levels = self._spaces["constant"].keys() - set(spec.other_names)
-        self._outside: set[tuple[Arm, int]] = set()
+        self._outside: set[tuple[str, int]] = set()
         self._best: TicketRow | None = None
         self._histories = {
             arm: History(
                 name=f"{spec.study.name}/{arm}",
                 direction=spec.study.direction,
-                distributions=self._spaces[arm],
-                parallel=spec.study.parallel,
+                distributions=space,
+                # values take turns, so that fewer of each are in flight
+                parallel=math.ceil(spec.study.parallel / len(self._values))
+                if arm in self._values
+                else spec.study.parallel,
             )
-            for arm in SEARCHING
+            for arm, space in self._spaces.items()
         }
         self._remembered = earlier
-        self._strategies: dict[Arm, KnowledgeGradient] = {}
-        self._wanted: dict[tuple[Arm, int], Mapping[str, Any]] = {}
-        self._known: dict[Arm, set[int]] = {arm: set() for arm in SEARCHING}
+        self._strategies: dict[str, KnowledgeGradient] = {}
+        self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._known: dict[str, set[int]] = {arm: set() for arm in self._spaces}
         self._at_one: dict[int, tuple[float, Mapping[str, float]]] = {}
         reported = by_step(each for each in reports if each.name == "report")
         guarded = by_guard(reports, spec)
@@ -104,31 +117,39 @@ class Arms:
             if ticket.state in OVER:
                 self.told(ticket, reported.get(ticket.id, {}), guarded.get(ticket.id, {}))
 
-    def _place(self, ticket: TicketRow) -> tuple[Arm, int]:
+    def _place(self, ticket: TicketRow) -> tuple[str, int]:
         """Return the arm that a ticket's parameters are sampled for, and its number there."""
         if ticket.kind == "rematch":
             return "baseline", self._baselines + ticket.number
         assert ticket.kind in SEARCHING
+        if self._values:
+            turn, place = divmod(ticket.number, len(self._values))
+            return self._values[place], turn
         return ticket.kind, ticket.number
 
-    def _foresees(self, arm: Arm) -> bool:
+    def _arm(self, arm: str) -> Arm:
+        """Return of which of the three arms this one is; a value's is of the search."""
+        return "search" if arm in self._values else cast("Arm", arm)
+
+    def _foresees(self, arm: str) -> bool:
         return self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and bool(self._spaces[arm])
 
-    def _strategy(self, arm: Arm) -> KnowledgeGradient:
+    def _strategy(self, arm: str) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
         from tempopt.sampling.guarding import guarding
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
         from tempopt.sampling.prior_study import PriorStudy
 
         if arm not in self._strategies:
-            study, features = self._spec.study, Features(self._spec, arm)
+            study, whole, fixed = self._spec.study, self._arm(arm), self._fixed.get(arm, {})
+            features = Features(self._spec, whole, without=fixed)
             self._strategies[arm] = KnowledgeGradient(
                 self._spaces[arm],
-                lambda sampled: features(self._spec.parameters(arm, sampled)),
+                lambda sampled: features(self._spec.parameters(whole, {**sampled, **fixed})),
                 maximize=study.direction == "maximize",
-                streams=study.seeds.search if arm == "search" else None,
+                streams=study.seeds.search if whole == "search" else None,
                 # whether checkpoints are kept is a matter of care, which changes no decision
-                thaws=arm == "search" and self._spec.shares_steps,
+                thaws=whole == "search" and self._spec.shares_steps,
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=[PriorStudy(each["runs"], features) for each in self._remembered],
                 guarding=guarding(self._spec, self._runs_at_one())
@@ -175,12 +196,12 @@ class Arms:
             self._histories[arm].asked(number, self._sampled(arm, number))
         return self._sampled(arm, own)
 
-    def _sampled(self, arm: Arm, number: int) -> dict[str, Any]:
+    def _sampled(self, arm: str, number: int) -> dict[str, Any]:
         # what does not count under the other values is no part of what was tried
         return counted(self._spec.search, self._drawn(arm, number))
 
-    def _drawn(self, arm: Arm, number: int) -> dict[str, Any]:
-        fixed = dict(self._wanted.get((arm, number)) or {})
+    def _drawn(self, arm: str, number: int) -> dict[str, Any]:
+        fixed = {**self._fixed.get(arm, {}), **self._wanted.get((arm, number), {})}
         if arm == "constant" and not fixed.keys() & self._levels:
             fixed |= self._constants[number]
         if not self._spaces[arm].keys() - fixed.keys():
@@ -192,13 +213,14 @@ class Arms:
             return history.ask(number, sampler) | fixed
         known, pending = history.known(number), history.pending(number)
         strategy = self._strategy(arm)
-        found = strategy.ask(known, pending, number=number, seed=seed, fixed=fixed) or strategy.first(number)
-        return (found or first_trial(self._spec, arm, number, seed=self._spec.study.seed)) | fixed
+        inside = {name: value for name, value in fixed.items() if name not in self._fixed.get(arm, {})}
+        found = strategy.ask(known, pending, number=number, seed=seed, fixed=inside) or strategy.first(number)
+        return (found or first_trial(self._spec, self._arm(arm), number, seed=self._spec.study.seed)) | fixed
 
-    def _rematched(self, arm: Arm) -> bool:
+    def _rematched(self, arm: str) -> bool:
         return arm == "baseline" and len(self._histories[arm].over()) > self._baselines
 
-    def _is_rematch(self, arm: Arm, number: int) -> bool:
+    def _is_rematch(self, arm: str, number: int) -> bool:
         return arm == "baseline" and number >= self._baselines
 
     def prospect(self, ticket: TicketRow) -> tuple[float, float] | None:
@@ -244,8 +266,10 @@ class Arms:
         arm, number = self._place(ticket)
         return self._histories[arm].bound(number, reports, pruner)
 
-    def recommend(self, arm: Arm, count: int) -> list[Parameters]:
+    def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
+
+        The arm of a compared value has the value's name.
 
         The best single one first; none where the study's sampler has no picture of what it has seen, or
         where too few runs are complete.
@@ -254,7 +278,8 @@ class Arms:
             return []
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
-        return [self._spec.parameters(arm, sampled) for sampled in found]
+        fixed = self._fixed.get(arm, {})
+        return [self._spec.parameters(self._arm(arm), {**sampled, **fixed}) for sampled in found]
 
     def told(
         self,

@@ -194,7 +194,11 @@ def with_sets(data: Mapping[str, Any], given: Sequence[Mapping[str, Any]] | None
             "The study spec has a section compare:, and parameter sets were given as well. Give the sets in "
             "one of the two places."
         )
-    return {**data, "compare": list(given)}
+    result = {**data, "compare": list(given)}
+    if isinstance(study := data.get("study"), Mapping):
+        # these sets are asked about now, not the values of a search
+        result["study"] = {key: each for key, each in study.items() if key != "compare"}
+    return result
 
 
 def named_sets(given: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[str, Any]]:

@@ -143,7 +143,7 @@ def _values(given: object) -> dict[str, Any]:
 def _follows(path: str, found: _Lines) -> bool:
     """Whether a fault may be there only because another part of the spec was left out for its own."""
     told = [each for each, _ in found]
-    if path.partition(".")[0] == "search" or path.startswith("study.enqueue"):
+    if path.partition(".")[0] == "search" or path.startswith(("study.enqueue", "study.compare")):
         return any(each.partition(".")[0] == "search" for each in told)
     return any(
         f"{one}.".startswith(f"{other}.") for each in told for one, other in ((path, each), (each, path))

@@ -88,6 +88,8 @@ class StudySection(Section):
         failure: Value of the metric such that a run that ends worse counts as failed; None: those that
             diverge alone.
         guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
+        compare: Searched parameter whose values are compared, in place of a verdict about temperature; see
+            :mod:`tempopt.spec.compared_values`. None: the verdict is about temperature.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
     """
@@ -156,6 +158,10 @@ class StudySection(Section):
     # some ten checkpoints of ten million parameters with AdamW's state, or hundreds of a small model: little
     # beside what a study keeps anyway, and enough for the few runs that are worth continuing
     checkpoint_quota: Annotated[int | None, Field(description=SIZE)] = 1_000_000_000
+    compare: Annotated[
+        str | None,
+        Field(min_length=1, description="the name of a searched parameter, as in num_heads, or null"),
+    ] = None
     evaluate_only: Annotated[
         str | None, Field(min_length=1, description="the path of a checkpoint, or null")
     ] = None

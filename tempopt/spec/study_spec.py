@@ -35,6 +35,7 @@ from tempopt.spec.compared_sets import (
     of_comparison,
     with_sets,
 )
+from tempopt.spec.compared_values import ComparedValue, compared_name, compared_values, value_problems
 from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.evaluation_checks import as_normalised, evaluation_problems
@@ -145,7 +146,7 @@ class StudySpec(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        asks = self.study.evaluate_only is None and self.compare is None
+        asks = self.about_temperature
         names = {*self.search, *in_every_set(self.compare)}
         trains = self.study.evaluate_only is None
         lines = length_problems(self.trainer, names) if trains else []
@@ -157,6 +158,7 @@ class StudySpec(Section):
             lines += error.lines
         lines += self.resources.problems(self.study, ranks=self.ranks, on_cards=self._on_cards)
         lines += comparison_problems(self.study, self.compare)
+        lines += value_problems(self.study, self.search, has_sets=self.compare is not None)
         lines += named.problems(self, trains=trains)
         if lines:
             raise FaultsError(lines)
@@ -175,12 +177,12 @@ class StudySpec(Section):
     @property
     def bakes(self) -> bool:
         """Whether the winner's first temperature is baked into initial weights, and trained too."""
-        return self.study.init_only and self.confirms and self.compare is None and self.attends
+        return self.study.init_only and self.about_temperature and self.attends
 
     @property
     def learns(self) -> bool:
         """Whether runs with learned temperatures are confirmed beside the winner."""
-        return bool(self.study.learned) and not self.study.not_learned and self.confirms and not self.compare
+        return bool(self.study.learned) and not self.study.not_learned and self.about_temperature
 
     @property
     def evaluated(self) -> list[str]:
@@ -221,6 +223,21 @@ class StudySpec(Section):
     def confirms(self) -> bool:
         """Whether choosing and confirming follow the search; a trained model is evaluated instead."""
         return self.study.evaluate_only is None
+
+    @property
+    def about_temperature(self) -> bool:
+        """Whether the verdict is about temperature; else something is compared, or nothing is trained."""
+        return self.confirms and self.compare is None and self.study.compare is None
+
+    @property
+    def compared_name(self) -> str | None:
+        """Searched name whose values are compared (``study.compare``); None: there is none."""
+        return None if self.study.compare is None else compared_name(self.study.compare, self.search)
+
+    @property
+    def compared_values(self) -> tuple[ComparedValue, ...]:
+        """Its values, smallest first, or in the order in which they are listed; empty if there is none."""
+        return compared_values(self.study.compare, self.search)
 
     @property
     def called(self) -> str:

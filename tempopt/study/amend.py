@@ -93,6 +93,7 @@ def amend(
         return given.following(stored.amendments)
     if others := [line for path, line in found.items() if path not in amendable(stored, given, found)]:
         raise refused(stored, others)
+    _refuse_other_values(stored, given)
     if (given.study.trials, given.study.arms) != (stored.study.trials, stored.study.arms):
         raise StudyChanged(
             f"study.trials and study.arms of {study.name} are those that it was begun with, and the spec "
@@ -125,6 +126,15 @@ def amend(
             version=row.version,
         ):
             return spec
+
+
+def _refuse_other_values(stored: StudySpec, given: StudySpec) -> None:
+    name = stored.compared_name
+    if name is not None and given.search.get(name) != stored.search[name]:
+        raise StudyChanged(
+            f"{stored.study.name} compares the values of {name}, which it was begun with, and the spec gives "
+            "others. Put them back, or compare others in a study of another name."
+        )
 
 
 class Plan:

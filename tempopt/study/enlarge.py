@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tempopt.agent.continuation import find, go_on_with
-from tempopt.confirmation.compare import more_compare_pairs
-from tempopt.confirmation.pairs import more_pairs
-from tempopt.confirmation.retrying import retried
+from tempopt.confirmation.retrying import further_pairs, retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import UsageError
 from tempopt.records.rows import StudyRow, TicketRow
@@ -148,6 +146,12 @@ def grow(
             f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
             f"pairs: tempopt resume {study.name} --pairs +8"
         )
+    if spec.compared_values and enqueue:
+        raise UsageError(
+            f"{study.name} compares the values of {spec.compared_name}, each of which searches by itself: no "
+            f"parameter sets can be added. To add trials: tempopt resume {study.name} --trials "
+            f"+{len(spec.compared_values)}"
+        )
     given = spec.enqueued(enqueue)
     while True:
         version = store.load_study(study.name).version
@@ -178,8 +182,7 @@ def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> Non
         )
     while count:
         version = store.load_study(study.name).version
-        more = more_pairs if spec.compare is None else more_compare_pairs
-        tickets = more(store.tickets(study.id), spec, count)
+        tickets = further_pairs(store.tickets(study.id), spec, count)
         if not tickets:
             raise UsageError(
                 f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "

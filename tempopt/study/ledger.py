@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tempopt.errors import UsageError
@@ -16,7 +17,8 @@ def check_can_show(rows: Sequence[TicketRow], of_round: int, spec: StudySpec) ->
     if not spec.confirms:
         return
     test, pairs = spec.study.test, spec.study.seeds.confirm.max
-    alpha = level(verdicts(rows, of_round))
+    # compared values share it: each two of them are compared
+    alpha = level(verdicts(rows, of_round)) / max(1, math.comb(len(spec.compared_values), 2))
     if pairs < (fewest := spec.study.seeds.confirm.enough(test, alpha)):
         raise UsageError(
             "More trials would have a verdict of their own, which may spend "

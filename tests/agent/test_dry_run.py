@@ -9,8 +9,9 @@ import pytest
 
 from tempopt.agent.dry_run import rehearse, stage_text
 from tempopt.agent.runner import StudyRunner
+from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.workers.messages import Finished, Message, RunRequest, Stage
+from tempopt.workers.messages import Failed, Finished, Message, RunRequest, Stage
 
 STAGES = [
     Stage(ticket=0, attempt=1, what="made model and data", seconds=0.04),
@@ -66,6 +67,36 @@ def test_parts_are_told_as_they_end() -> None:
         "Dry run: made model and data (0.0 s).",
         "Dry run: tested the temperatures of 12 layers (41.3 s).",
     ]
+
+
+class Failing:
+    """A worker that trains any parameter set but those with so many heads."""
+
+    def __init__(self, heads: int) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self._heads = heads
+
+    def send(self, message: RunRequest) -> None:
+        self.asked.append(message.parameters)
+
+    def receive(self) -> Message:
+        run: dict[str, Any] = {"ticket": 0, "attempt": 0}
+        if self.asked[-1]["num_heads"] == self._heads:
+            return Failed(**run, kind="usage", message="8 is not divisible by 3.")
+        ended: dict[str, Any] = {"measurements": {}, "metrics": {}, "seconds": 0.0, "reports": []}
+        return Finished(**run, state="complete", step=2, **ended)
+
+
+def test_each_compared_value_is_tried_and_one_that_cannot_be_trained_is_named() -> None:
+    data = spec().to_json()
+    data["study"] |= {"compare": "num_heads", "seeds": {"confirm": 8}}
+    data["search"]["num_heads"] = [1, 3, 4]
+    compared = StudySpec.from_json(data)
+    worker: Any = Failing(heads=0)
+    rehearse(compared, worker, task="rehearse")
+    assert [asked["num_heads"] for asked in worker.asked] == [4, 1, 3]
+    with pytest.raises(SpecError, match=r"With num_heads=3: 8 is not divisible by 3\."):
+        rehearse(compared, Failing(heads=3), task="rehearse")  # type: ignore[arg-type]
 
 
 def test_a_search_says_for_what_a_person_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:

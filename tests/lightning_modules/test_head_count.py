@@ -44,6 +44,6 @@ def test_every_number_of_heads_has_the_same_parameters_and_computes_something_el
     assert not any(torch.equal(outputs[0], other) for other in outputs[1:])
 
 
-@pytest.mark.parametrize("arm", ["baseline", "constant", "search"])
-def test_every_arm_chooses_the_number_of_heads(spec: StudySpec, arm: str) -> None:
-    assert {"num_heads", "lr"} <= set(spec.space(arm))
+def test_the_study_compares_the_numbers_of_heads_and_tunes_each(spec: StudySpec) -> None:
+    assert [each.value for each in spec.compared_values] == numbers_of_heads(spec)
+    assert {"lr", "temperature_init"} <= spec.search.keys()

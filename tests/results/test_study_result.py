@@ -92,6 +92,7 @@ DOCUMENTED: dict[str, Any] = {
         "guards_kept": None,
     },
     "comparison": None,
+    "values": None,
     "evaluated": None,
     "cost": (
         *("train_seconds", "pruned_saving", "checkpoint_seconds", "gpu_seconds", "peak_memory"),

@@ -6,6 +6,7 @@ Everything here is plain text and plain data; whatever escapes is the template's
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shlex
 from collections import Counter
@@ -16,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 import yaml
 
 from tempopt.confirmation.evaluated import Evaluated
+from tempopt.confirmation.values import ValuesCompared
 from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
 from tempopt.report.plots import PLOTS, Table
@@ -94,6 +96,20 @@ _OF_A_COMPARISON: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("cost", "What it took", "", ("cost",)),
     ("reproduce", "Environment, and how to do it again", "", ()),
 )
+_OF_VALUES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        "confirmation",
+        "The values on fresh seeds",
+        "What was chosen for each value was trained on the same seeds, which chose nothing.",
+        ("differences",),
+    ),
+    ("use", "How to use the recommended value", "", ()),
+    ("history", "Search history", "", ("history",)),
+    ("importance", "What mattered", "", ("importance",)),
+    ("pruning", "Pruning", "", ("pruned",)),
+    ("cost", "What it took", "", ("cost",)),
+    ("reproduce", "Environment, and how to do it again", "", ()),
+)
 _OF_AN_EVALUATION: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "inference",
@@ -169,6 +185,8 @@ def sections(result: StudyResult, storage: str) -> tuple[Section, ...]:
 def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
     if result.spec.compare is not None:
         return _OF_A_COMPARISON
+    if result.spec.compared_values:
+        return _OF_VALUES
     if not result.spec.confirms:
         return _OF_AN_EVALUATION
     unread = () if result.spec.evaluated else ("inference",)
@@ -178,6 +196,8 @@ def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]
 
 
 def _title_of_use(result: StudyResult) -> str:
+    if result.spec.compared_values:
+        return "How to use the recommended value"
     if result.evaluated is not None:
         return "The model at τ = 1" if result.evaluated.at_one else "How to use it"
     found = result.recommendation
@@ -197,6 +217,8 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         found.append((f"gain in {_short(result.metric)}", rounded(test.gain, test), sure))
         found.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
         found.append(_ledger(result.verdict))
+    elif result.values_compared is not None:
+        found += _of_values(result, result.values_compared)
     elif result.evaluated is not None:
         return (*_of_an_evaluation(result.evaluated, result), _training(result))
     elif result.best is not None:
@@ -242,6 +264,16 @@ def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
             name = f"{each.name} over {found.reference}"
             more = f"{100 * test.confidence:.4g} % interval {interval}, p = {test.p_value:.2g}"
             yield name, rounded(test.gain, test), more
+
+
+def _of_values(result: StudyResult, found: ValuesCompared) -> Iterator[tuple[str, str, str]]:
+    """Yield the recommended value, and what each value reaches."""
+    if (best := found.recommended) is not None:
+        lost = "not bounded" if math.isinf(found.at_most_lost) else f"at most {number(found.at_most_lost)}"
+        yield "recommended", best.name, f"loses {lost} in {_short(result.metric)} against the best"
+    for each in found.values[: _MOST_TILES - 1]:
+        if each.mean is not None:
+            yield each.name, number(each.mean), f"mean of {_short(result.metric)} on {each.runs} fresh seeds"
 
 
 def _ledger(found: Verdict) -> tuple[str, str, str]:

@@ -17,6 +17,7 @@ from tempopt.report.plots.comparison import (
     paired_data,
     plot_compared,
     plot_paired,
+    values_data,
 )
 from tempopt.report.plots.confirmation import Comparison, Differences, differences_data, plot_differences
 from tempopt.report.plots.cost import CostShown, Machine, cost_data, plot_cost
@@ -149,4 +150,5 @@ __all__ = [
     "schedule_data",
     "schedules_data",
     "trial_curve_data",
+    "values_data",
 ]

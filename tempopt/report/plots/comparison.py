@@ -1,4 +1,4 @@
-"""A comparison as a forest plot: each variant against the reference, by fresh seed and in the mean."""
+"""A comparison as a forest plot: variants against the reference, or values against each other, by seed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from tempopt.confirmation.compare import variant_gains
+from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.values import pair_gains
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirmation import Differences, differences_data, interval_bar, plot_differences
@@ -19,7 +21,7 @@ _ROW = 46
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantShown:
-    """One variant: its gain over the reference by number of a fresh seed from 0, and in the mean.
+    """One comparison: a variant's gain over the reference by number of a fresh seed from 0, and in the mean.
 
     An end of the interval that nothing bounds is infinite; ``shown``: whether it is better or worse.
     """
@@ -36,29 +38,30 @@ class VariantShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedShown:
-    """The variants of a comparison, in the order in which they were given.
+    """The variants of a comparison, in the order in which they were given; or values, each two of them.
 
     Args:
         metric: Name of the metric.
-        reference: Name of the set that they are compared with.
+        reference: Name of the set that they are compared with; None: each row names both that it compares.
         variants: Those of which a pair of runs could be compared.
     """
 
     metric: str
-    reference: str
+    reference: str | None
     variants: tuple[VariantShown, ...]
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        text = (
-            f"Each dot is a fresh seed: the variant's {self.metric} minus that of {self.reference}, with the "
-        )
+        of = "variant" if self.reference is not None else "first value"
+        other = self.reference or "the other"
+        text = f"Each dot is a fresh seed: the {of}'s {self.metric} minus that of {other}, with the "
         text += "sign under which right of zero is better. "
         sure = f"{100 * self.variants[0].confidence:.4g} %"
         text += f"Bars are {sure} intervals of the mean: wholly right of zero is a gain, wholly left of it a "
         text += "loss."
         if len(self.variants) > 1:
-            text += " They hold together: the variants share the error rate."
+            who = "variants" if self.reference is not None else "comparisons"
+            text += f" They hold together: the {who} share the error rate."
         return text
 
     def table(self) -> Table:
@@ -87,28 +90,53 @@ def compared_data(result: StudyResult) -> ComparedShown:
     shown = []
     for each in found.variants:
         if each.answer is not None:
-            test = each.answer.paired
-            shown.append(
-                VariantShown(
-                    name=each.name,
-                    pairs=tuple(variant_gains(result.runs, result.spec, found.round, each.name)),
-                    gain=test.gain,
-                    ci_low=test.ci_low,
-                    ci_high=test.ci_high,
-                    p_value=test.p_value,
-                    confidence=test.confidence,
-                    shown=each.better or each.worse,
-                )
-            )
+            gains = variant_gains(result.runs, result.spec, found.round, each.name)
+            shown.append(_shown(each.name, gains, each.answer, differs=each.better or each.worse))
+    return _compared(result, found.reference, shown)
+
+
+def values_data(result: StudyResult) -> ComparedShown:
+    """Return each two values of a study that compares them, once they were confirmed.
+
+    Raises:
+        NothingToPlot: They were not, or nothing could be compared.
+    """
+    found = result.values_compared
+    if found is None:
+        raise NothingToPlot("The values have not been compared on fresh seeds yet.")
+    shown = []
+    for each in found.pairs:
+        if each.answer is not None:
+            gains = pair_gains(result.runs, result.spec, found.round, each.name, each.reference)
+            name = f"{each.name} − {each.reference}"
+            shown.append(_shown(name, gains, each.answer, differs=each.decided))
+    return _compared(result, None, shown)
+
+
+def _compared(result: StudyResult, reference: str | None, shown: list[VariantShown]) -> ComparedShown:
     if not shown:
         raise NothingToPlot("No pair of runs could be compared.")
-    return ComparedShown(metric=result.metric, reference=found.reference, variants=tuple(shown))
+    return ComparedShown(metric=result.metric, reference=reference, variants=tuple(shown))
+
+
+def _shown(name: str, gains: list[tuple[int, float]], answer: Answer, *, differs: bool) -> VariantShown:
+    test = answer.paired
+    return VariantShown(
+        name=name,
+        pairs=tuple(gains),
+        gain=test.gain,
+        ci_low=test.ci_low,
+        ci_high=test.ci_high,
+        p_value=test.p_value,
+        confidence=test.confidence,
+        shown=differs,
+    )
 
 
 def plot_compared(data: ComparedShown) -> go.Figure:
     """Return the forest plot: a row for each variant, its seeds as dots around its mean."""
     made = figure(
-        x=f"gain in {data.metric} over {data.reference}",
+        x=f"gain in {data.metric}{'' if data.reference is None else f' over {data.reference}'}",
         height=140 + _ROW * len(data.variants),
         showlegend=False,
         margin={"t": 12},
@@ -155,6 +183,8 @@ def paired_data(result: StudyResult) -> Differences | ComparedShown:
     Raises:
         NothingToPlot: Nothing is confirmed, or compared.
     """
+    if result.spec.compared_values:
+        return values_data(result)
     return differences_data(result) if result.spec.compare is None else compared_data(result)
 
 
