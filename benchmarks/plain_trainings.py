@@ -1,10 +1,10 @@
 """Do plain trainings agree with a verdict? The same configurations on fresh seeds, without tempopt's engine.
 
 Reads a study that has a verdict from a database. Trains its baseline, its winner, the winner without each of
-its parts and what is recommended with a plain ``lightning.Trainer`` and ``seed_everything`` on seeds of its
-own, evaluates them on the test data, and prints each comparison of the verdict beside the one of the plain
-trainings. They agree if neither mean is outside of what the other's interval allows: |difference| of the two
-estimates against the two standard errors together.
+its parts and what is recommended, or the configuration of each value where values are compared, with a plain
+``lightning.Trainer`` and ``seed_everything`` on seeds of its own, evaluates them on the test data, and prints
+each comparison of the verdict beside the one of the plain trainings. They agree if neither mean is outside of
+what the other's interval allows: |difference| of the two estimates against the two standard errors together.
 
     python -m benchmarks.plain_trainings max_retrieval --storage sqlite:///tempopt.db --seeds 20
 """
@@ -32,6 +32,8 @@ from tempopt.temperature import TemperatureParameters, training_key
 from tempopt.workers.class_paths import load_class
 
 _FIRST_SEED = 70_000
+Sets = dict[str, tuple[dict[str, Any], dict[str, Any] | None]]
+Asked = dict[str, tuple[Answer | None, str, str]]
 
 
 def main() -> None:
@@ -39,13 +41,21 @@ def main() -> None:
     given = _given()
     warnings.filterwarnings("ignore")
     result = tempopt.load_study(given.storage, given.study)
+    if (compared := result.values_compared) is not None and compared.recommended is not None:
+        print(f"{result.name}: {result.metric}; recommended: {compared.recommended.name}")
+        found = _trained(result, given.seeds, {each.name: (each.params, None) for each in compared.values})
+        for name, values in found.items():
+            print(f"{name}: {fmean(values):.4f} ± {stdev(values):.4f}")
+        pairs = {f"{e.name} over {e.reference}": (e.answer, e.name, e.reference) for e in compared.pairs}
+        print(*_table(pairs, found), sep="\n")
+        return
     assert result.verdict is not None, "the study has no verdict"
     print(f"{result.name}: {result.metric}; recommended: {result.verdict.recommendation.action}")
-    found = _trained(result, given.seeds)
-    print(*_table(result.verdict, found), sep="\n")
+    found = _trained(result, given.seeds, _sets(result.verdict))
+    print(*_table(_asked(result.verdict, found), found), sep="\n")
 
 
-def _sets(verdict: Verdict) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
+def _sets(verdict: Verdict) -> Sets:
     """Return what is trained by name, and under which other temperature it is evaluated."""
     found = {"baseline": (verdict.baseline_params, None), "winner": (verdict.params, None)}
     for part in verdict.parts:
@@ -56,10 +66,8 @@ def _sets(verdict: Verdict) -> dict[str, tuple[dict[str, Any], dict[str, Any] | 
     return found
 
 
-def _trained(result: StudyResult, seeds: int) -> dict[str, list[float]]:
+def _trained(result: StudyResult, seeds: int, sets: Sets) -> dict[str, list[float]]:
     """Return the metric on the test data by name, seed by seed; what trains the same is trained once."""
-    assert result.verdict is not None
-    sets = _sets(result.verdict)
     values: dict[str, list[float]] = {name: [] for name in sets}
     for seed in range(_FIRST_SEED, _FIRST_SEED + seeds):
         models: dict[str, tuple[Any, Any, Any]] = {}
@@ -102,16 +110,19 @@ def _train(result: StudyResult, parameters: Mapping[str, Any], seed: int) -> tup
     return model, trainer, data
 
 
-def _table(verdict: Verdict, found: Mapping[str, Sequence[float]]) -> list[str]:
-    asked: dict[str, tuple[Answer | None, str, str]] = {
-        "winner over τ = 1": (verdict.over_baseline, "winner", "baseline")
-    }
+def _asked(verdict: Verdict, found: Mapping[str, Sequence[float]]) -> Asked:
+    """Return what the verdict compares by what it is called."""
+    asked: Asked = {"winner over τ = 1": (verdict.over_baseline, "winner", "baseline")}
     for part in verdict.parts:
         asked[f"winner over itself without {part.name}"] = (part.answer, "winner", f"without {part.name}")
     advice = verdict.recommendation
     if "recommended" in found and advice is not None:
         asked["recommended over τ = 1"] = (advice.gain, "recommended", "baseline")
         asked["winner over what is recommended"] = (None, "winner", "recommended")
+    return asked
+
+
+def _table(asked: Asked, found: Mapping[str, Sequence[float]]) -> list[str]:
     lines = ["| comparison | verdict | plain trainings | apart by |", "|---|---|---|---|"]
     for name, (answer, arm, reference) in asked.items():
         gains = [one - other for one, other in zip(found[arm], found[reference], strict=True)]
