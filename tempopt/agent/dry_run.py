@@ -15,7 +15,7 @@ from tempopt.errors import (
 from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import TEMPERATURE_PARAMETERS
+from tempopt.temperature import CREDITED
 from tempopt.workers.messages import Failed, Finished, RunRequest, Stage, Started, Times
 from tempopt.workers.placement import Placement
 from tempopt.workers.process import WorkerProcess
@@ -171,7 +171,7 @@ def _tried(
             parameters=parameters,
             seed=derive(spec.study.seed, task),
             evaluations=measured,
-            bake={n: v for n, v in parameters.items() if n in TEMPERATURE_PARAMETERS} if bakes else None,
+            bake={n: v for n, v in parameters.items() if n in CREDITED} if bakes else None,
             task=task,
             learns=spec.study.learned if task == "rehearse" and spec.learns else False,
             space=space,

@@ -20,6 +20,7 @@ from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, joined, next_number, of_kind, rounds_behind
 from tempopt.spec.domains import UNSET
 from tempopt.temperature import (
+    GENERATION,
     NEUTRAL,
     NORMALISATION,
     active_groups,
@@ -63,8 +64,8 @@ def arm_without(part: str) -> str:
 def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
     """Return by part the winner with that part neutral, for each of its parts that is not.
 
-    What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too. Without its
-    schedule the winner has the constant temperature that was the best in place of it.
+    What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and so are the
+    searched parameters of generation together. Without its schedule the winner has the constant temperature that was the best in place of it.
 
     Args:
         spec: The study's spec.
@@ -84,6 +85,9 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
         value = NEUTRAL[name] if name in NORMALISATION else given
         if value != UNSET and winner.get(name, value) != value:
             found[name] = effective({**winner, name: value})
+    drawn = {name: NEUTRAL[name] for name in GENERATION if name in spec.search and name in winner}
+    if any(winner[name] != value for name, value in drawn.items()):
+        found["generation"] = effective({**winner, **drawn})
     return found
 
 

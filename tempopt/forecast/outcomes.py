@@ -27,6 +27,7 @@ from tempopt.spec.search_space import Arm, distinct
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import (
+    GENERATION,
     NEUTRAL,
     NORMALISATION,
     active_groups,
@@ -163,6 +164,8 @@ class Space:
                 for name in self.spec.method_names
             }
             changed = sum(parameters.get(name, value) != value for name, value in methods.items())
+            drawn = (name for name in GENERATION if name in self.spec.search)
+            changed += any(parameters.get(name, NEUTRAL[name]) != NEUTRAL[name] for name in drawn)
             self._parts[key] = len(active_groups(parameters)) + changed
         return self._parts[key]
 

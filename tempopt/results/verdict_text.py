@@ -53,6 +53,7 @@ PARTS = {
     "length_scaling": "the length scaling",
     "entropy": "the entropy term",
     "output_temperature": "the output temperature",
+    "generation": "the parameters of generation",
 }
 """Part of a plan to what people call it."""
 _OF_EACH = ("schedule", "level")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 ALLOWED = (
     "What acts in an evaluation is a constant temperature (temperature_init), layer_pattern with "
     "layer_ratio, head_pattern with head_ratio, length_scaling with its numbers, normaliser, "
-    "local_share with window, output_temperature, and an argument of the model with baseline:, the value "
-    "that the trained model has."
+    "local_share with window, output_temperature, sampling_temperature, top_p, top_k_tokens, min_p, and an "
+    "argument of the model with baseline:, the value that the trained model has."
 )
 _MOVES = GROUPS["schedule"] | GROUPS["level"] - {"temperature_init"}
 _TRAINING = re.compile(

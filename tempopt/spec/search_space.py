@@ -19,6 +19,7 @@ from tempopt.spec.conditions import counted, excluded_by, parse_when, when_probl
 from tempopt.spec.domains import UNSET, Choices, Domain, Range, held_by, same_value
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.yaml_source import FaultsError
+from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.named import as_found, join_name, split_name
 from tempopt.temperature.parameters import (
@@ -44,6 +45,7 @@ _SCALES = (
     "head_ratio",
     "warmup_start",
     "output_temperature",
+    "sampling_temperature",
 )
 _STRATEGIES = (
     "schedule",
@@ -185,7 +187,7 @@ def _range(name: str, given: Mapping[str, Any]) -> Range:
     if not isinstance(log, bool):
         raise SpecError(f"log is {log!r}. Give true or false.")
     if log and low <= 0:
-        remedy = "" if bare in _SCALES else ", or log: false"
+        remedy = "" if bare in _SCALES and not RANGES[bare].accepts(0.0) else ", or log: false"
         raise SpecError(f"low is {low!r}, but the range is logarithmic. Give a low above 0{remedy}.")
     if log and step is not None:
         raise SpecError("given log and step, but a logarithmic range has no steps. Take one of them out.")
@@ -389,7 +391,7 @@ def arm_parameters(
 
     Args:
         arm: ``baseline`` and ``constant`` make every temperature parameter neutral that the study touches,
-            and hold what has a baseline there.
+            and hold what has a baseline there. Parameters of generation that are set and not searched stay.
         sampled: Values of the arm's own space.
         searched: The whole search space.
         fixed: Temperature parameters that the model's init arguments set.
@@ -400,9 +402,10 @@ def arm_parameters(
     if arm == "search":
         return counted(searched, effective({**fixed, **sampled}))
     touched = {*searched, *fixed, *(join_name(name, "temperature_init") for name in as_found(fixed))}
+    kept = {name: fixed[name] for name in GENERATION if name in fixed and name not in searched}
     neutral = {name: value for name, value in neutral_values(fixed).items() if name in touched}
     held = {name: domain.baseline for name, domain in searched.items() if domain.baseline != UNSET}
-    return counted(searched, effective({**neutral, **held, **sampled}))
+    return counted(searched, effective({**neutral, **kept, **held, **sampled}))
 
 
 def distinct(parameters: Mapping[str, Any]) -> str:

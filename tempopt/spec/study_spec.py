@@ -57,6 +57,7 @@ from tempopt.spec.study_section import StudySection
 from tempopt.spec.validation_errors import faults, faulty, listed
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
+from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.groups import NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.version import __version__
@@ -195,11 +196,11 @@ class StudySpec(Section):
 
     @property
     def other_names(self) -> list[str]:
-        """Searched names that every arm tunes: no temperature parameters, and nothing with a baseline."""
+        """Searched names that every arm tunes: parameters of generation, and what has no baseline."""
         return [
             name
             for name, domain in self.search.items()
-            if name not in TEMPERATURE_PARAMETERS and domain.baseline == UNSET
+            if name in GENERATION or (name not in TEMPERATURE_PARAMETERS and domain.baseline == UNSET)
         ]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tempopt.temperature.alike import end_alike, same_training, steps_alike, steps_held, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
+from tempopt.temperature.generation import GENERATION, GenerationParameters
 from tempopt.temperature.groups import (
     CREDITED,
     GROUPS,
@@ -108,6 +109,7 @@ __all__ = [
     "AS_FOUND",
     "CREDITED",
     "ENTROPY_PARAMETERS",
+    "GENERATION",
     "GROUPS",
     "HEAD_PATTERNS",
     "LAYER_PATTERNS",
@@ -132,6 +134,7 @@ __all__ = [
     "Exponential",
     "ExponentialHeads",
     "ExponentialLayers",
+    "GenerationParameters",
     "HeadPattern",
     "HoldAnneal",
     "InverseLayers",

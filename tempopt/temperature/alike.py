@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tempopt.temperature.entropy import EntropyParameters
+from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import as_found, own_parameters, split_name
 from tempopt.temperature.parameters import effective, neutral_values
 from tempopt.temperature.plan import TemperatureParameters, is_own_number, progress
@@ -32,11 +33,15 @@ def _is_scheduled(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """What a parameter set comes to at each step, and, as text, all that has to be the same throughout."""
+    """What a parameter set comes to at each step, and, as text, all that has to be the same throughout.
+
+    What an evaluation alone reads is apart.
+    """
 
     schedule: Schedule
     entropy: EntropyParameters
     rest: str
+    evaluated: str
 
     def at(self, progress: float) -> tuple[float, float, float]:
         """Return temperature and entropy weight, with the weight's sign, which a zero has too."""
@@ -76,7 +81,8 @@ def steps_alike(one: Mapping[str, Any], other: Mapping[str, Any], *, at_most: in
     """Return the number of optimizer steps, from the first on, that two parameter sets train alike.
 
     They may differ in the schedules of temperature and entropy weight. Both of these are bit-equal at every
-    step below what is returned; all other parameters that have an effect are the same, or it is 0.
+    step below what is returned; all other parameters that have an effect in training are the same, or it is 0.
+    The parameters of generation have none.
 
     Args:
         one: Flat parameters; temperature parameters that are missing are neutral.
@@ -108,13 +114,14 @@ def steps_alike(one: Mapping[str, Any], other: Mapping[str, Any], *, at_most: in
 
 
 def end_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether the last temperature of two parameter sets, at progress 1, is bit-equal in every layer.
+    """Return whether two parameter sets evaluate alike at progress 1: each layer's temperature is bit-equal.
 
     Raises:
         SpecError: A temperature parameter has a value that it cannot have.
     """
     first, second = _course(one), _course(other)
-    return first.rest == second.rest and first.schedule(1.0) == second.schedule(1.0)
+    alike = (first.rest, first.evaluated) == (second.rest, second.evaluated)
+    return alike and first.schedule(1.0) == second.schedule(1.0)
 
 
 def steps_held(parameters: Mapping[str, Any], total_steps: int) -> int:
@@ -153,7 +160,8 @@ def _course(parameters: Mapping[str, Any]) -> _Course:
     return _Course(
         schedule=TemperatureParameters.from_mapping(whole).plan(1).schedule,
         entropy=EntropyParameters.from_mapping(whole),
-        rest=_text({name: value for name, value in whole.items() if not _is_scheduled(name)}),
+        rest=_text({n: value for n, value in whole.items() if not _is_scheduled(n) and n not in GENERATION}),
+        evaluated=_text({name: whole[name] for name in GENERATION if name in whole}),
     )
 
 

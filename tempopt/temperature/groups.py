@@ -16,6 +16,7 @@ from typing import Any
 
 from tempopt.temperature.alike import same_training, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.heads import HEAD_PATTERNS, LocalHeads
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
@@ -43,7 +44,9 @@ NORMALISATION: frozenset[str] = (
 """Parameters of the plan that are no temperature: what makes weights of the logits over the temperature, and
 which keys heads see."""
 
-CREDITED = ParameterNames(name for name in TEMPERATURE_PARAMETERS if name not in NORMALISATION)
+CREDITED = ParameterNames(
+    name for name in TEMPERATURE_PARAMETERS if name not in NORMALISATION and name not in GENERATION
+)
 """Parameters whose gain is temperature's."""
 
 _LEVELS = frozenset({"temperature_init", "temperature_final", "warmup_start"})

@@ -13,6 +13,7 @@ from tempopt.temperature.entropy import (
     plainly_scheduled,
     unread_entropy,
 )
+from tempopt.temperature.generation import GenerationParameters, unread_generation
 from tempopt.temperature.named import (
     AS_FOUND,
     FROM_FOUND,
@@ -67,7 +68,11 @@ PLAN_PARAMETERS = ParameterNames(each.name for each in fields(TemperatureParamet
 NEUTRAL: dict[str, Any] = _Neutral(
     {
         each.name: each.default
-        for each in (*fields(TemperatureParameters), *fields(EntropyParameters))
+        for each in (
+            *fields(TemperatureParameters),
+            *fields(EntropyParameters),
+            *fields(GenerationParameters),
+        )
         if each.init
     }
     | {"output_temperature": 1.0}
@@ -126,7 +131,7 @@ def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[
 
 def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, Any]:
     result = plainly_scheduled(plainly_named(parameters))
-    unread = unread_plan(result, own_known=own_known) | unread_entropy(result)
+    unread = unread_plan(result, own_known=own_known) | unread_entropy(result) | unread_generation(result)
     if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:
         unread |= set(ENTROPY_PARAMETERS)
     return {name: value for name, value in result.items() if name not in unread}

@@ -78,6 +78,20 @@ RANGES: dict[str, Range] = {
         accepts=lambda value: 0 <= value <= 1,
     ),
     "output_temperature": _SCALE,
+    "sampling_temperature": Range(
+        allowed=f"0, which takes the most likely token, or a number from {LOWEST:g} to {HIGHEST:g}",
+        accepts=lambda value: value == 0 or _is_scale(value),
+    ),
+    "top_p": Range(allowed="a number above 0, and at most 1", accepts=lambda value: 0 < value <= 1),
+    "top_k_tokens": Range(
+        allowed="a whole number of at least 1, or 0 for all tokens",
+        accepts=lambda value: value >= 0,
+        whole=True,
+    ),
+    "min_p": Range(
+        allowed="a number from 0, and less than 1",
+        accepts=lambda value: 0 <= value < 1,
+    ),
 }
 
 

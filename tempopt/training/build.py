@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import split_name
 from tempopt.temperature.own_schedules import is_own
 from tempopt.temperature.parameters import (
@@ -243,8 +244,9 @@ class Prepared:
         elif name in ENTROPY_PARAMETERS:
             self._check_attachable(name, value)
         elif value != NEUTRAL[name]:
+            what = "drawing tokens" if name in GENERATION else "the temperature of its logits"
             raise SpecError(
-                f"{name} cannot be set from outside: the temperature of its logits is the module's to apply. "
+                f"{name} cannot be set from outside: {what} is the module's to apply. "
                 f"Make it an init argument of {called}, or take it out."
             )
 

@@ -37,7 +37,7 @@ from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, other_temperatures, section_of
-from tempopt.training.no_effect import refuse_without_effect
+from tempopt.training.no_effect import refuse_unread_generation, refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Channel, Run
 from tempopt.training.steps import step_of
@@ -186,6 +186,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     if request.evaluations:
         stages.over("evaluated as a confirming run")
     refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
+    refuse_unread_generation(run.module, request.space)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
     finished = dataclasses.replace(finished, found=found, evaluated=read, trained=_trained(run))
     run.detach()
@@ -237,7 +238,9 @@ def _self_test(run: Run, attended: set[int], stages: _Stages, *, bakes: bool) ->
 def _evaluated(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
     """Evaluate a trained model on a batch of each of its data; nothing is trained."""
     with _compilable(request.program.compile):
-        finished = Run(request, channel, ranks, limit_val_batches=1).execute()
+        run = Run(request, channel, ranks, limit_val_batches=1)
+        finished = run.execute()
+    refuse_unread_generation(run.module, request.space)
     stages.over("evaluated the trained model on a batch of each of its data")
     return finished
 

@@ -6,7 +6,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from tempopt.temperature import ENTROPY_PARAMETERS
+from tempopt.temperature import ENTROPY_PARAMETERS, GENERATION
 from tempopt.training.build import build
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.module import TemperedModule
@@ -27,7 +27,7 @@ def begins_alike(module: L.LightningModule, request: RunRequest, fork: Fork) -> 
     if theirs == ours:
         return True
     if not isinstance(module, TemperedModule) and any(
-        theirs.get(name) != ours.get(name) for name in ENTROPY_PARAMETERS
+        theirs.get(name) != ours.get(name) for name in (*ENTROPY_PARAMETERS, *GENERATION)
     ):
         # they may be arguments of the module's own, of which nothing is known
         return False

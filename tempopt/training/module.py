@@ -20,9 +20,10 @@ from tempopt.attention.attach.observers import Observe, Observers, check_tempera
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
 from tempopt.attention.functional.local_heads import local_arguments, local_attention, local_mask
-from tempopt.errors import SpecError, unknown
+from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import (
     EntropyParameters,
+    GenerationParameters,
     SoftmaxNormaliser,
     TemperatureParameters,
     TemperaturePlan,
@@ -98,6 +99,11 @@ class TemperedModule(L.LightningModule):
         window: Number of places, >= 1; a local head sees the keys fewer places away than that.
         local_share: Share of the heads of each layer, the first ones, that are local, in [0, 1].
         schedule_args: Numbers by name of a schedule that is a ``package.module:Class``.
+        sampling_temperature: Number that divides the logits of generated tokens, >= 0; 0 for greedy decoding.
+        top_p: Probability, in (0, 1], of the most likely tokens that are drawn from.
+        top_k_tokens: Number of the most likely tokens that are drawn from, >= 0; 0 for all.
+        min_p: Share of the most likely token's probability that a drawn token has, in [0, 1). These four are
+            in :attr:`generation`, for the module to draw tokens with.
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
@@ -152,6 +158,10 @@ class TemperedModule(L.LightningModule):
         window: int = 64,
         local_share: float = 0.0,
         schedule_args: dict[str, Any] | None = None,
+        sampling_temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k_tokens: int = 0,
+        min_p: float = 0.0,
         validate_at: str = "final",
     ) -> None:
         super().__init__()
@@ -162,6 +172,7 @@ class TemperedModule(L.LightningModule):
         if is_own(schedule):
             load_schedule(schedule, where="schedule")
         self.entropy = EntropyParameters.from_mapping(given)
+        self._generation, self.reads_generation = GenerationParameters.from_mapping(given), False
         self.num_layers = num_layers
         self.validate_at = validate_at
         self._begin()
@@ -187,6 +198,27 @@ class TemperedModule(L.LightningModule):
     def layers(self) -> Sequence[str]:
         """Names of the tempered layers in depth order."""
         return [f"layer {number}" for number in range(self.num_layers)]
+
+    @property
+    def generation(self) -> GenerationParameters:
+        """The parameters to draw tokens with in validation and testing, as in ``sample(logits, generation)``.
+
+        Raises:
+            UsageError: It is read while a Trainer trains.
+        """
+        try:
+            trains = self.trainer.training
+        except RuntimeError:
+            # there is no Trainer
+            trains = False
+        if trains:
+            raise UsageError(
+                f"{type(self).__name__} reads self.generation in training. Its parameters act in validation "
+                "and testing alone: trainings that differ in nothing else are taken for the same. Declare a "
+                "temperature that training samples with by register_temperature."
+            )
+        self.reads_generation = True
+        return self._generation
 
     def use(self, parameters: TemperatureParameters) -> None:
         """Put another plan in force, at the progress that training has reached.

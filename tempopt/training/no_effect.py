@@ -1,4 +1,4 @@
-"""What is searched and changes nothing on a model: patterns over its layers, scalings at its lengths.
+"""What is searched and changes nothing on a model: layer patterns, length scalings, unread parameters.
 
 Whether a name can change anything at all is known from the spec (``tempopt.spec.search_checks``); whether it
 does on a model is known once its layers are found and it has run.
@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tempopt.errors import SpecError
-from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS, TemperatureParameters
+from tempopt.temperature import GENERATION, NEUTRAL, TEMPERATURE_PARAMETERS, TemperatureParameters
+from tempopt.training.module import TemperedModule
 from tempopt.workers.messages import RunRequest
 
 
@@ -39,6 +40,26 @@ def refuse_without_effect(request: RunRequest, layers: Sequence[str], num_keys: 
         lines += [f"search.{searched[0]}: {reason}."] if searched else []
     if lines:
         raise SpecError("\n".join(lines))
+
+
+def refuse_unread_generation(module: object, space: Collection[str]) -> None:
+    """Refuse to search parameters of generation that a TemperedModule has not read in its evaluations.
+
+    Args:
+        module: The module, evaluated.
+        space: The searched names.
+
+    Raises:
+        SpecError: It has read none of them.
+    """
+    searched = [name for name in GENERATION if name in space]
+    if searched and isinstance(module, TemperedModule) and not module.reads_generation:
+        called = type(module).__name__
+        raise SpecError(
+            f"search.{searched[0]}: {called} never reads self.generation in its evaluation, so that it "
+            f"changes nothing. Draw tokens by tempopt.generation.sample(logits, self.generation) in "
+            f"validation_step, or take {' and '.join(searched)} out."
+        )
 
 
 _Faults = Iterator[tuple[Sequence[str], str]]

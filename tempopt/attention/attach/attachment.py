@@ -36,6 +36,7 @@ from tempopt.attention.attach.ways import INTERFACE, ROWS, ByInterface, ByQueryR
 from tempopt.errors import AttachError, unknown
 from tempopt.temperature import (
     ENTROPY_PARAMETERS,
+    GENERATION,
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
     EntropyParameters,
@@ -59,7 +60,10 @@ _BESIDE_THE_QUERY = {
     "normaliser": "what makes weights of the logits is decided behind the query",
     **dict.fromkeys(ENTROPY_PARAMETERS, "the entropy of attention is not known where the query is made"),
 }
-_UNDELIVERABLE = {"output_temperature": "the logits of the loss are computed by the module itself"}
+_UNDELIVERABLE = {
+    "output_temperature": "the logits of the loss are computed by the module itself",
+    **dict.fromkeys(GENERATION, "the tokens are drawn by the module itself"),
+}
 
 
 class Attachment:
