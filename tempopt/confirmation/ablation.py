@@ -64,8 +64,9 @@ def arm_without(part: str) -> str:
 def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
     """Return by part the winner with that part neutral, for each of its parts that is not.
 
-    What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and so are the
-    searched parameters of generation together. Without its schedule the winner has the constant temperature that was the best in place of it.
+    What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and the searched
+    parameters of generation together are one. Without its schedule the winner has the constant temperature
+    that was the best in place of it.
 
     Args:
         spec: The study's spec.

@@ -25,12 +25,15 @@ from tempopt.records.tickets import (
 from tempopt.seeds import derive
 from tempopt.spec.amendments import fits
 from tempopt.statistics.bootstrap import CONFIDENCE, FEWEST, Interval, paired_bootstrap
-from tempopt.temperature import training_key
+from tempopt.temperature import GENERATION, training_key
 from tempopt.workers.messages import UNIT_KINDS, UnitKind, sizes_name, units_name
 
 if TYPE_CHECKING:
     from tempopt.confirmation.evaluations import On
     from tempopt.spec.study_spec import StudySpec
+
+_TUNED = "tuned"
+"""Arm of the best generation at τ = 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +53,12 @@ class Units:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The model at one parameter set, on the validation data.
+    """The model at one parameter set, on the data of its evaluation.
 
     Args:
         params: The parameter set.
         value: The metric.
-        gain: How much better than τ = 1 it is, > 0 being better.
+        gain: How much better than what it is compared with it is, > 0 being better; of the curve: than τ = 1.
         interval: The same with its interval, pointwise; None if there is none.
     """
 
@@ -63,6 +66,20 @@ class Point:
     value: float
     gain: float
     interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """What generation and temperatures gain apart, on the data that the whole gain is estimated on.
+
+    Args:
+        generation: The best that was evaluated with all temperatures as at τ = 1, against τ = 1 with neutral
+            generation.
+        temperature: The chosen parameter set against that: what temperatures add to tuned generation.
+    """
+
+    generation: Point
+    temperature: Point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +103,8 @@ class Evaluated:
         changed: How many of them differ from τ = 1; None if the two did not see the same data in order.
         tried: Number of evaluations on the validation data.
         curve: All of them.
+        apart: The gains of generation and of temperatures, which together are the whole; None unless both are
+            searched, and before both were evaluated on the data.
     """
 
     params: Parameters
@@ -103,6 +122,7 @@ class Evaluated:
     changed: int | None
     tried: int
     curve: tuple[Point, ...]
+    apart: Apart | None
 
     @property
     def confidence(self) -> float:
@@ -123,6 +143,8 @@ def evaluation_seed(spec: StudySpec) -> int:
 def tickets_on_test(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
     """Return the evaluations on the test data: of the chosen parameters and of τ = 1, or of both in one.
 
+    Where generation is tuned at τ = 1, too, its best parameters are evaluated as well.
+
     Args:
         tickets: All tickets of the study, which are all over.
         spec: The study's spec.
@@ -133,7 +155,10 @@ def tickets_on_test(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
         return []
     if best is None or reference is None:
         return []
-    arms = joined({"search": best.parameters or {}, "baseline": reference.parameters or {}})
+    chosen = {"search": best, "baseline": reference}
+    if (tuned := _tuned(tickets, spec)) is not None:
+        chosen[_TUNED] = tuned
+    arms = joined({arm: each.parameters or {} for arm, each in chosen.items()})
     return [
         NewTicket(
             kind="confirm",
@@ -151,18 +176,35 @@ def tickets_on_test(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
 def most_to_test(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     """Return how many evaluations on test data the current round will still get, at most."""
     begun = of_kind(tickets, "confirm", of_round=current_round(tickets))
-    return 0 if begun or spec.study.confirm_on != "test" else 2
+    return 0 if begun or spec.study.confirm_on != "test" else 2 + spec.tunes_generation_alone
 
 
 def _at_one(tickets: Iterable[TicketRow]) -> TicketRow | None:
-    return next((each for each in of_kind(tickets, "baseline") if usable(each)), None)
+    return next((each for each in of_kind(tickets, "baseline") if not each.number and usable(each)), None)
+
+
+def _runs(tickets: Sequence[TicketRow], spec: StudySpec) -> list[TicketRow]:
+    """Return the evaluations on the validation data that count; that at τ = 1 is the first."""
+    tried = [*of_kind(tickets, "baseline"), *of_kind(tickets, "search")]
+    reference = _at_one(tickets)
+    others = [t for t in tried if usable(t) and t != reference and (t.kind != "search" or fits(t, spec))]
+    return [] if reference is None else [reference, *others]
+
+
+def _tuned(tickets: Sequence[TicketRow], spec: StudySpec) -> TicketRow | None:
+    """Return the best evaluation that differs from τ = 1 in generation alone; None: it is not tuned."""
+
+    def rest(ticket: TicketRow) -> str:
+        return training_key({n: v for n, v in (ticket.parameters or {}).items() if n not in GENERATION})
+
+    runs = _runs(tickets, spec) if spec.tunes_generation_alone else []
+    alike = [each for each in runs if rest(each) == rest(runs[0])]
+    return max(alike, key=lambda each: oriented(each.value or 0.0, spec.study.direction), default=None)
 
 
 def _best(tickets: Sequence[TicketRow], spec: StudySpec) -> TicketRow | None:
     """Return the run with the best value on the validation data: that at τ = 1 unless another is better."""
-    reference = _at_one(tickets)
-    found = [] if reference is None else [reference]
-    found += [each for each in of_kind(tickets, "search") if usable(each) and fits(each, spec)]
+    found = _runs(tickets, spec)
     return max(found, key=lambda each: oriented(each.value or 0.0, spec.study.direction), default=None)
 
 
@@ -180,7 +222,7 @@ def evaluated(
     if best is None or reference is None:
         return None
     measured = _Measured(measurements, spec)
-    runs = [reference, *(each for each in of_kind(tickets, "search") if usable(each) and fits(each, spec))]
+    runs = _runs(tickets, spec)
     curve = measured.compared(runs, "validate")
     tested = _tested(tickets, measured)
     on: On = "validate" if tested is None else "test"
@@ -203,6 +245,33 @@ def evaluated(
         changed=_changed(units, measured.units(pair[0], on)),
         tried=len(runs),
         curve=tuple(curve),
+        apart=_apart(tickets, measured, spec, pair, on),
+    )
+
+
+def _apart(
+    tickets: Sequence[TicketRow],
+    measured: _Measured,
+    spec: StudySpec,
+    pair: tuple[TicketRow, TicketRow],
+    on: On,
+) -> Apart | None:
+    """Return what generation and temperatures gain apart.
+
+    Args:
+        tickets: All tickets of the study.
+        measured: What they measured.
+        spec: The study's spec.
+        pair: The runs on the data, of the chosen parameters and of τ = 1.
+        on: The data.
+    """
+    tuned = _tuned(tickets, spec) if on == "validate" else _confirmed(tickets, _TUNED, measured)
+    if tuned is None:
+        return None
+    chosen, reference = pair
+    return Apart(
+        generation=measured.compared([reference, tuned], on)[-1],
+        temperature=measured.compared([tuned, chosen], on)[-1],
     )
 
 
@@ -211,11 +280,14 @@ def _tested(tickets: Sequence[TicketRow], measured: _Measured) -> tuple[TicketRo
     confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))
     if not confirm or not all(over(each) and usable(each) for each in confirm):
         return None
-    chosen, reference = (
-        next((each for each in confirm if arm in arms_of(each) and measured.has(each, "test")), None)
-        for arm in ("search", "baseline")
-    )
+    chosen, reference = (_confirmed(tickets, arm, measured) for arm in ("search", "baseline"))
     return None if chosen is None or reference is None else (chosen, reference)
+
+
+def _confirmed(tickets: Sequence[TicketRow], arm: str, measured: _Measured) -> TicketRow | None:
+    """Return the round's run of an arm on the test data."""
+    confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))
+    return next((each for each in confirm if arm in arms_of(each) and measured.has(each, "test")), None)
 
 
 class _Measured:

@@ -81,7 +81,7 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     if not spec.confirms:
         # a trained model is the same in every evaluation
-        counts = {"baseline": 1}
+        counts = {"baseline": 1 + spec.num_baseline * spec.tunes_generation_alone}
     if spec.compared_values:
         counts = {}
     return [

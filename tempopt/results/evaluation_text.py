@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tempopt.confirmation.evaluated import Evaluated
+from tempopt.confirmation.evaluated import Evaluated, Point
 from tempopt.results.wording import rounded_in, temperature_text
-from tempopt.statistics.bootstrap import FEWEST
+from tempopt.statistics.bootstrap import CONFIDENCE, FEWEST
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
@@ -28,6 +28,7 @@ def evaluation_lines(result: StudyResult) -> list[str]:
     lines = [evaluation_headline(result)]
     lines.append(f"  {_values(result, found)}")
     if not found.at_one:
+        lines += [f"  {each}" for each in _apart(found)]
         lines.append(f"  {_how(found)}")
     lines.append(f"  {_data(result, found)}")
     return lines
@@ -38,14 +39,15 @@ def evaluation_headline(result: StudyResult) -> str:
     found = result.evaluated
     assert found is not None
     data = f"the {_DATA[found.on]} data"
+    one = "τ = 1" if found.apart is None else "τ = 1 with neutral generation"
     if found.at_one:
         return (
             f"No gain shown: of {found.tried} evaluations on the validation data none has a better "
-            f"{result.metric} than τ = 1."
+            f"{result.metric} than {one}."
         )
     where = temperature_text(found.params)
     better = "higher" if result.direction == "maximize" else "lower"
-    gain_at = f"in {result.metric} at {where} over τ = 1"
+    gain_at = f"in {result.metric} at {where} over {one}"
     if found.interval is None:
         gain = f"{found.gain:+.3g}".replace("-", "−")
         return f"No gain shown: the gain {gain_at} is {gain} on {data}, without an interval."
@@ -56,7 +58,7 @@ def evaluation_headline(result: StudyResult) -> str:
         gain, low, high = (each.lstrip("+") for each in (gain, low, high))
         return (
             f"Gain shown: for this checkpoint {result.metric} is {better} by {gain} on {data} at {where} "
-            f"than at τ = 1 ({sure} {low} to {high})."
+            f"than at {one} ({sure} {low} to {high})."
         )
     told = f"No gain shown: for this checkpoint the gain {gain_at} is {gain}"
     if found.on == "validate":
@@ -75,6 +77,31 @@ def _values(result: StudyResult, found: Evaluated) -> str:
         for data, at_one, chosen in lines
     ]
     return f"of {found.tried} evaluations, {result.metric} is {'; '.join(told)}."
+
+
+def _apart(found: Evaluated) -> list[str]:
+    """Return what of the gain is generation's, and what temperatures add to it."""
+    if found.apart is None:
+        return []
+    drawn, tempered = found.apart.generation, found.apart.temperature
+    lines = [f"generation alone, the best at τ = 1 ({temperature_text(drawn.params)}): {_gain(drawn)}."]
+    if tempered.params == drawn.params:
+        return [
+            *lines,
+            "temperature on top of that: no other one is better, so that nothing is gained by it.",
+        ]
+    interval = tempered.interval
+    shown = found.on == "test" and interval is not None and interval.low > 0
+    verdict = "" if shown else ", which shows no gain of temperature"
+    return [*lines, f"temperature on top of that: {_gain(tempered)}{verdict}."]
+
+
+def _gain(point: Point) -> str:
+    if point.interval is None:
+        return f"{point.gain:+.3g}, without an interval".replace("-", "−")
+    ends = (point.gain, point.interval.low, point.interval.high)
+    gain, low, high = (rounded_in(each, *ends) for each in ends)
+    return f"{gain} ({100 * CONFIDENCE:.4g} % interval {low} to {high})"
 
 
 def _how(found: Evaluated) -> str:

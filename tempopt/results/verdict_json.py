@@ -100,6 +100,15 @@ def evaluated_json(found: Evaluated) -> dict[str, Any]:
         "confidence": found.confidence,
         "optimistic": found.on == "validate",
         "gain_shown": found.shown,
+        "apart": None
+        if found.apart is None
+        else {
+            name: {"params": each.params, "value": each.value, **_gain_json(each.gain, each.interval)}
+            for name, each in (
+                ("generation", found.apart.generation),
+                ("temperature", found.apart.temperature),
+            )
+        },
         "resampled": {"unit": found.unit, "units": found.units, "items": found.items},
         "curve": [
             {"params": each.params, "value": each.value, **_gain_json(each.gain, each.interval)}

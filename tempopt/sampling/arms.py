@@ -201,6 +201,9 @@ class Arms:
         return counted(self._spec.search, self._drawn(arm, number))
 
     def _drawn(self, arm: str, number: int) -> dict[str, Any]:
+        if arm == "baseline" and number == 0 and not self._spec.confirms:
+            # what all evaluations of a trained model are compared with is neutral, in the space or not
+            return {}
         fixed = {**self._fixed.get(arm, {}), **self._wanted.get((arm, number), {})}
         if arm == "constant" and not fixed.keys() & self._levels:
             fixed |= self._constants[number]

@@ -58,7 +58,7 @@ from tempopt.spec.validation_errors import faults, faulty, listed
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.groups import NORMALISATION
+from tempopt.temperature.groups import CREDITED, NORMALISATION
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.version import __version__
 from tempopt.workers.messages import Program
@@ -219,6 +219,12 @@ class StudySpec(Section):
     def num_baseline(self) -> int:
         """Number of runs of the baseline arm: as many as constants if it tunes parameters, else three."""
         return self.study.arms.baseline or (self.num_constant if self.other_names else 3)
+
+    @property
+    def tunes_generation_alone(self) -> bool:
+        """Whether a trained model is tuned at τ = 1, too: its generation, to which a temperature may add."""
+        generates = any(name in GENERATION for name in self.search)
+        return not self.confirms and generates and any(name in CREDITED for name in self.search)
 
     @property
     def confirms(self) -> bool:

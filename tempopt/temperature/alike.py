@@ -81,8 +81,8 @@ def steps_alike(one: Mapping[str, Any], other: Mapping[str, Any], *, at_most: in
     """Return the number of optimizer steps, from the first on, that two parameter sets train alike.
 
     They may differ in the schedules of temperature and entropy weight. Both of these are bit-equal at every
-    step below what is returned; all other parameters that have an effect in training are the same, or it is 0.
-    The parameters of generation have none.
+    step below what is returned; all other parameters that have an effect in training are the same, or it is
+    0. The parameters of generation have none.
 
     Args:
         one: Flat parameters; temperature parameters that are missing are neutral.

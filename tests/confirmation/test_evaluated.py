@@ -202,7 +202,7 @@ def test_the_data_of_show_have_the_curve(make_result: Any) -> None:
     told = result.to_json()["evaluated"]
     assert list(told) == [
         *("params", "at_one", "chosen_on", "estimated_on", "gain", "ci_low", "ci_high", "confidence"),
-        *("optimistic", "gain_shown", "resampled", "curve"),
+        *("optimistic", "gain_shown", "apart", "resampled", "curve"),
     ]
     assert told["chosen_on"]["data"] == "validate" and told["estimated_on"]["data"] == "test"
     assert told["resampled"] == {"unit": "items", "units": ITEMS, "items": ITEMS}

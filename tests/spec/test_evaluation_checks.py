@@ -27,6 +27,8 @@ def searching(search: dict[str, Any], **settings: Any) -> Any:
         {"normaliser": ["softmax", "top_k"], "top_k": [4, 8]},
         {"context": {"choices": [64, 128], "baseline": 64}},
         {"logit_temperature": TAU},
+        {"sampling_temperature": TAU, "top_p": {"low": 0.5, "high": 1.0}},
+        {"temperature_init": TAU, "top_k_tokens": [0, 20], "min_p": {"low": 0.0, "high": 0.2}},
     ],
 )
 def test_what_acts_in_an_evaluation_may_be_searched(search: dict[str, Any]) -> None:

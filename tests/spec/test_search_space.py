@@ -266,6 +266,17 @@ def test_the_baseline_arm_makes_neutral_all_that_the_study_touches() -> None:
     }
 
 
+def test_every_arm_tunes_generation_and_keeps_what_is_set_of_it() -> None:
+    search = _parse({**SEARCH, "top_p": {"low": 0.5, "high": 1.0}})
+    fixed = {"sampling_temperature": 0.7, "output_temperature": 2.0}
+    sampled = {"lr": 0.1, "top_p": 0.9}
+    for arm in ("baseline", "constant"):
+        found = arm_parameters(arm, sampled, searched=search, fixed=fixed)  # type: ignore[arg-type]
+        assert (found["sampling_temperature"], found["top_p"]) == (0.7, 0.9)
+        assert found["output_temperature"] == 1.0
+    assert arm_parameters("baseline", {"lr": 0.1}, searched=search, fixed=fixed)["top_p"] == 1.0
+
+
 def test_the_constant_arm_changes_only_the_level() -> None:
     parameters = arm_parameters("constant", {"temperature_init": 2.0}, searched=_parse(SEARCH), fixed={})
     assert parameters == {"temperature_init": 2.0, "schedule": "constant"}

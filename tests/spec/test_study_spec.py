@@ -34,6 +34,9 @@ def test_a_small_spec_has_the_defaults_of_the_house(write: Write) -> None:
 
 def test_other_parameters_make_the_baseline_arm_a_search_of_its_own() -> None:
     assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 16
+    # as it tunes generation, which is no temperature of attention
+    drawn = make(search__top_p={"low": 0.5, "high": 1.0}, study__trials=31)
+    assert (drawn.num_baseline, drawn.other_names, drawn.method_names) == (16, ["top_p"], [])
     assert make(search__lr=[0.1, 0.2], study__arms={"baseline": 5, "constant": 7}).num_baseline == 5
     assert make(study__arms={"constant": 7}).num_constant == 7
 

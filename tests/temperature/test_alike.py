@@ -141,6 +141,20 @@ def test_what_counts_as_alike(other: dict[str, Any], alike: int) -> None:
     assert same_training(HELD, other) == (alike == 24)
 
 
+@pytest.mark.parametrize(
+    "drawn", [{"sampling_temperature": 0.5}, {"top_p": 0.9}, {"top_k_tokens": 5}, {"min_p": 0.1}]
+)
+def test_what_generation_alone_tells_apart_trains_alike_and_is_evaluated_otherwise(
+    drawn: dict[str, Any],
+) -> None:
+    other = {**HELD, **drawn}
+    assert steps_alike(HELD, other, at_most=24, total_steps=24) == 24
+    assert not same_training(HELD, other) and not end_alike(HELD, other)
+    # of greedy decoding nothing else is read
+    greedy = {**HELD, "sampling_temperature": 0.0}
+    assert same_training(greedy, {**greedy, **drawn}) == ("sampling_temperature" not in drawn)
+
+
 def test_values_of_other_parameters_are_the_same_only_if_they_are_written_the_same() -> None:
     for one, other in ((1, 1.0), (True, 1), (0.0, -0.0), ("1", 1)):
         assert steps_alike({"lr": one}, {"lr": other}, at_most=24, total_steps=24) == 0

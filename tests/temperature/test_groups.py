@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tempopt.temperature import (
     CREDITED,
+    GENERATION,
     GROUPS,
     NEUTRAL,
     NORMALISATION,
@@ -71,7 +72,7 @@ def rest(parameters: dict[str, Any], group: str) -> dict[str, Any]:
 
 def test_every_temperature_parameter_is_part_of_a_group_and_what_normalises_of_none() -> None:
     assert set().union(*GROUPS.values()) == set(CREDITED)
-    assert set(CREDITED) | NORMALISATION == set(TEMPERATURE_PARAMETERS)
+    assert set(CREDITED) | NORMALISATION | set(GENERATION) == set(TEMPERATURE_PARAMETERS)
     assert NORMALISATION == {"normaliser", "top_k", "min_weight", "window", "local_share"}
     assert "n0" in GROUPS["length_scaling"]
     shared = GROUPS["schedule"] & GROUPS["level"]

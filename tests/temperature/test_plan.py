@@ -18,6 +18,7 @@ from tempopt import temperature
 from tempopt.errors import SpecError
 from tempopt.temperature import (
     ENTROPY_PARAMETERS,
+    GENERATION,
     HEAD_PATTERNS,
     LAYER_PATTERNS,
     LENGTH_SCALINGS,
@@ -92,7 +93,8 @@ def test_the_neutral_parameters_are_temperature_one_to_the_last_bit() -> None:
 def test_every_parameter_has_a_neutral_value_that_it_may_have() -> None:
     assert tuple(NEUTRAL) == TEMPERATURE_PARAMETERS
     plan = {each.name for each in fields(TemperatureParameters)}
-    assert set(TEMPERATURE_PARAMETERS) == {*plan, *ENTROPY_PARAMETERS, "output_temperature"}
+    beside = {*ENTROPY_PARAMETERS, *GENERATION, "output_temperature"}
+    assert set(TEMPERATURE_PARAMETERS) == plan | beside
     for name, value in NEUTRAL.items():
         check_parameter(name, value)
 
