@@ -2,7 +2,7 @@
 
 Each module is here for a question about temperature, for which ``studies/`` holds a search. In ``ClipDigits``
 and ``DistilledDigits`` it is the temperature of a loss, in ``GumbelDigits`` of a sampler, in all others
-attention's.
+attention's; ``GraphWalks`` draws tokens at one, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightning_modules.digits_data import DigitsData
     from lightning_modules.digits_stock import StockDigits
     from lightning_modules.distillation import DistilledDigits, TaughtDigits
+    from lightning_modules.graph_walks import GraphWalks, GraphWalksData
     from lightning_modules.gumbel_digits import GumbelDigits
     from lightning_modules.max_retrieval import MaxRetrieval, MaxRetrievalData
     from lightning_modules.qk_norm_lm import QKNormLM
@@ -30,6 +31,8 @@ _HOMES = {
     "DigitsData": "digits_data",
     "DigitsViT": "digits",
     "DistilledDigits": "distillation",
+    "GraphWalks": "graph_walks",
+    "GraphWalksData": "graph_walks",
     "GumbelDigits": "gumbel_digits",
     "MaxRetrieval": "max_retrieval",
     "MaxRetrievalData": "max_retrieval",
@@ -47,6 +50,8 @@ __all__ = [
     "DigitsData",
     "DigitsViT",
     "DistilledDigits",
+    "GraphWalks",
+    "GraphWalksData",
     "GumbelDigits",
     "MaxRetrieval",
     "MaxRetrievalData",

@@ -173,8 +173,7 @@ class TemperedModule(L.LightningModule):
             load_schedule(schedule, where="schedule")
         self.entropy = EntropyParameters.from_mapping(given)
         self._generation, self.reads_generation = GenerationParameters.from_mapping(given), False
-        self.num_layers = num_layers
-        self.validate_at = validate_at
+        self.num_layers, self.validate_at = num_layers, validate_at
         self._begin()
         self.use(TemperatureParameters.from_mapping(given))
 

@@ -18,6 +18,8 @@ from lightning_modules import (
     AssociativeRecallData,
     DigitsData,
     DigitsViT,
+    GraphWalks,
+    GraphWalksData,
     MaxRetrieval,
     MaxRetrievalData,
     QKNormLM,
@@ -32,7 +34,7 @@ from tempopt.workers.messages import Evaluation, Program, RunRequest
 
 Fit = Callable[..., L.Trainer]
 
-TEMPERED = [AssociativeRecall, DigitsViT, MaxRetrieval, QKNormLM, SourceLM]
+TEMPERED = [AssociativeRecall, DigitsViT, GraphWalks, MaxRetrieval, QKNormLM, SourceLM]
 BEST = {
     "temperature_init": 3.0,
     "temperature_final": 0.5,
@@ -78,6 +80,7 @@ def test_the_saved_hyperparameters_make_the_module_again(module_class: type[Temp
     [
         (AssociativeRecall, AssociativeRecallData),
         (DigitsViT, DigitsData),
+        (GraphWalks, GraphWalksData),
         (MaxRetrieval, MaxRetrievalData),
         (QKNormLM, SourceData),
         (SourceLM, SourceData),

@@ -23,6 +23,7 @@ def test_there_is_a_study_for_each_module_and_each_question() -> None:
         "digits",
         "digits_stock",
         "distillation",
+        "generation",
         "gumbel_digits",
         "head_count",
         "head_patterns",

@@ -73,7 +73,6 @@ class Stock(L.LightningModule):
         make: Callable[[Any], torch.optim.Optimizer] = torch.optim.SGD,
         output_temperature: float = 1.0,
         num_steps: int = 1,
-        top_p: float = 1.0,
     ):
         super().__init__()
         self.arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
@@ -298,14 +297,6 @@ def test_temperature_from_outside_is_not_given_to_the_module(program: Make) -> N
     assert built.temperature == {"temperature_init": 2.0, "schedule": "constant"}
     assert not built.tempered
     assert built.layers == ["a.*"]
-
-
-def test_parameters_of_generation_are_arguments_of_a_module_that_is_not_ours(program: Make) -> None:
-    built = build(program(STOCK, attach={"layers": ["a.*"]}), {"temperature_init": 2.0, "top_p": 0.5})
-    module: Any = built.module
-    assert module.arguments["top_p"] == 0.5 and built.temperature == {"temperature_init": 2.0}
-    with pytest.raises(SpecError, match="min_p cannot be set from outside: drawing tokens is the module's"):
-        build(program(STOCK, attach={"layers": ["a.*"]}), {"min_p": 0.5})
 
 
 def test_making_draws_no_other_random_numbers_the_second_time(program: Make) -> None:

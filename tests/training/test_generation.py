@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader
 from tempopt import TemperedModule
 from tempopt.errors import SpecError, UsageError
 from tempopt.generation import GenerationParameters, sample
+from tempopt.training.build import build
 from tempopt.training.dry_run import rehearse
 from tempopt.training.no_effect import refuse_unread_generation
-from tempopt.workers.messages import Evaluation
+from tempopt.workers.messages import Evaluation, Program
 
 
 class Writer(TemperedModule):
@@ -100,6 +101,30 @@ def test_the_dry_run_refuses_it_before_a_study_begins(request_for: Any, listener
     )
     with pytest.raises(SpecError, match="search.min_p: Toy never reads self.generation in its evaluation"):
         rehearse(request, listener())
+
+
+class Stock(L.LightningModule):
+    """A module that is not ours, and draws tokens by an argument of its own."""
+
+    def __init__(self, top_p: float = 1.0) -> None:
+        super().__init__()
+        self.top_p = top_p
+
+
+def test_they_are_arguments_of_a_module_that_is_attached_to() -> None:
+    program = Program(
+        model={"class_path": f"{__name__}.Stock"},
+        data=None,
+        trainer={},
+        attach={"layers": "auto"},
+        metric="val_loss",
+        validate_at="final",
+        data_seed=0,
+    )
+    built = build(program, {"temperature_init": 2.0, "top_p": 0.5})
+    assert getattr(built.module, "top_p", None) == 0.5 and built.temperature == {"temperature_init": 2.0}
+    with pytest.raises(SpecError, match="min_p cannot be set from outside: drawing tokens is the module's"):
+        build(program, {"min_p": 0.5})
 
 
 def test_a_number_out_of_range_is_refused_by_the_module() -> None:
