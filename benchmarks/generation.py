@@ -87,7 +87,9 @@ def main() -> None:
                 checkpoints=Path(folder) / "runs",
                 workers=given.workers,
             )
-            print(f"seed {seed}, {time.monotonic() - began:.0f} s", *verdict_lines(result), sep="\n", flush=True)
+            print(
+                f"seed {seed}, {time.monotonic() - began:.0f} s", *verdict_lines(result), sep="\n", flush=True
+            )
 
 
 if __name__ == "__main__":
