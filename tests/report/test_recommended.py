@@ -64,7 +64,7 @@ def typed(command: str) -> Any:
 
 
 def test_a_gain_that_is_not_decided_names_the_pairs_that_decide_it(carried: Carried) -> None:
-    result = carried(world_of("level-0@1"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
+    result = carried(world_of("level-0@0.5"), {"temperature_init": (0.25, 4.0)}, trials=4, min_gain=0.01,
                      seeds={"confirm": 6}, **FAST)  # fmt: skip
     answer, todo, (command,) = shown(result)
     assert answer == "No gain shown"
