@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tempopt.errors import UsageError
-from tempopt.generation import GenerationParameters, allowed_logits, generation_kwargs, sample
+from tempopt.generation import allowed_logits, generation_kwargs, sample
+from tempopt.temperature import GenerationParameters
 
 ALL = [
     {},

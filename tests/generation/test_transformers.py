@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tempopt import attach
-from tempopt.generation import GenerationParameters, allowed_logits, generation_kwargs
+from tempopt.generation import allowed_logits, generation_kwargs
+from tempopt.temperature import GenerationParameters
 
 transformers = pytest.importorskip("transformers", reason="NOT TESTED: generation by transformers.")
 ROWS = 4000

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 
 from tempopt import TemperedModule
 from tempopt.errors import SpecError, UsageError
-from tempopt.generation import GenerationParameters, sample
+from tempopt.generation import sample
+from tempopt.temperature import GenerationParameters
 from tempopt.training.build import build
 from tempopt.training.dry_run import rehearse
 from tempopt.training.no_effect import refuse_unread_generation
