@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from tempopt.temperature.alike import end_alike, same_training, steps_alike, steps_held, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
+from tempopt.temperature.entropy_control import (
+    CONTROL,
+    CONTROL_PARAMETERS,
+    CONTROLS,
+    NO_CONTROL,
+    ControlParameters,
+    is_controlled,
+)
 from tempopt.temperature.generation import GENERATION, GenerationParameters
 from tempopt.temperature.groups import (
     CREDITED,
@@ -107,6 +115,9 @@ from tempopt.temperature.schedules import (
 
 __all__ = [
     "AS_FOUND",
+    "CONTROL",
+    "CONTROLS",
+    "CONTROL_PARAMETERS",
     "CREDITED",
     "ENTROPY_PARAMETERS",
     "GENERATION",
@@ -119,6 +130,7 @@ __all__ = [
     "NEUTRAL",
     "NORMALISATION",
     "NORMALISERS",
+    "NO_CONTROL",
     "PER_HEAD",
     "PLAN_PARAMETERS",
     "SCHEDULES",
@@ -126,6 +138,7 @@ __all__ = [
     "AlternatingHeads",
     "ClippedLogNScaling",
     "Constant",
+    "ControlParameters",
     "Cosine",
     "CosineLayers",
     "Cyclic",
@@ -181,6 +194,7 @@ __all__ = [
     "effective",
     "end_alike",
     "groups_of",
+    "is_controlled",
     "is_neutral",
     "is_own",
     "is_own_number",

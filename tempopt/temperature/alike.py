@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tempopt.temperature.entropy import EntropyParameters
+from tempopt.temperature.entropy_control import is_controlled
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import as_found, own_parameters, split_name
 from tempopt.temperature.parameters import effective, neutral_values
@@ -80,9 +81,10 @@ def _key(parameters: tuple[tuple[str, str, Any], ...]) -> str:
 def steps_alike(one: Mapping[str, Any], other: Mapping[str, Any], *, at_most: int, total_steps: int) -> int:
     """Return the number of optimizer steps, from the first on, that two parameter sets train alike.
 
-    They may differ in the schedules of temperature and entropy weight. Both of these are bit-equal at every
-    step below what is returned; all other parameters that have an effect in training are the same, or it is
-    0. The parameters of generation have none.
+    They may differ in the schedules of temperature and entropy weight. Under control of the entropy they may
+    differ in that of the weight alone, since its temperatures follow from what was trained. Both of these are
+    bit-equal at every step below what is returned; all other parameters that have an effect in training are
+    the same, or it is 0. The parameters of generation have none.
 
     Args:
         one: Flat parameters; temperature parameters that are missing are neutral.
@@ -127,7 +129,7 @@ def end_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def steps_held(parameters: Mapping[str, Any], total_steps: int) -> int:
     """Return for how many optimizer steps a schedule stays at its first temperature and entropy weight.
 
-    Exact for those that never come back to it.
+    Exact for those that never come back to it; 0 where the entropy of attention is controlled.
 
     Args:
         parameters: Flat parameters; temperature parameters that are missing are neutral.
@@ -139,6 +141,8 @@ def steps_held(parameters: Mapping[str, Any], total_steps: int) -> int:
     Raises:
         SpecError: A temperature parameter has a value that it cannot have.
     """
+    if is_controlled(_whole(parameters)):
+        return 0
     course = _course(parameters)
     first = course.at(0.0)
     steps = range(total_steps)

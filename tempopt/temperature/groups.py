@@ -1,9 +1,9 @@
 """The parts of a temperature plan that can be taken away one at a time, each with what remains without it.
 
 A part is one idea a person would keep or drop: the schedule, the level, the length scaling, the layers, the
-heads, the entropy term. Names of parameters are those of :mod:`tempopt.temperature.parameters`. A named
-temperature has a schedule and a level, which are parts of their own: ``contrast.schedule``,
-``contrast.level``.
+heads, the control of the entropy, the entropy term. Names of parameters are those of
+:mod:`tempopt.temperature.parameters`. A named temperature has a schedule and a level, which are parts of
+their own: ``contrast.schedule``, ``contrast.level``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from tempopt.temperature.alike import same_training, training_key
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.entropy_control import CONTROL_PARAMETERS, is_controlled
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.heads import HEAD_PATTERNS, LocalHeads
 from tempopt.temperature.layers import LAYER_PATTERNS
@@ -30,8 +31,8 @@ from tempopt.temperature.parameters import (
     effective,
     neutral_values,
 )
-from tempopt.temperature.plan import OWN_NUMBER, TemperatureParameters
-from tempopt.temperature.schedules import SCHEDULES, Constant
+from tempopt.temperature.plan import MOVING, OWN_NUMBER, TemperatureParameters
+from tempopt.temperature.schedules import Constant
 
 
 def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
@@ -50,10 +51,10 @@ CREDITED = ParameterNames(
 """Parameters whose gain is temperature's."""
 
 _LEVELS = frozenset({"temperature_init", "temperature_final", "warmup_start"})
-_SHAPE = (_fields_of(SCHEDULES) | {"schedule", "schedule_args"}) - {"temperature_init"}
 
 GROUPS: dict[str, frozenset[str]] = {
-    "schedule": _SHAPE,
+    "schedule": MOVING,
+    "control": frozenset(CONTROL_PARAMETERS),
     "level": _LEVELS,
     "layers": frozenset({"layer_pattern"}) | _fields_of(LAYER_PATTERNS),
     "heads": frozenset({"head_pattern"}) | _fields_of(HEAD_PATTERNS),
@@ -66,6 +67,7 @@ GROUPS: dict[str, frozenset[str]] = {
 _OF_NAMED = ("schedule", "level")
 _POINTS = 101
 _LEVEL_POINTS = 5
+_CONTROLLED = 4.0
 _FLAT = 1e-9
 
 
@@ -95,9 +97,12 @@ def constant_levels(parameters: Mapping[str, Any], temperature: str = "") -> lis
     """Return up to five constant temperatures that span a schedule, evenly spaced in ratio, ascending.
 
     The geometric mean of the schedule over training is one of them: it stands in for the nearest of those in
-    between. A schedule that does not move has one level, its own.
+    between. A schedule that does not move has one level, its own. Where the entropy is controlled, where the
+    temperatures go is not known: they span a quarter of that at the start to four times as much.
     """
     levels = _levels(parameters, temperature)
+    if _controls(parameters, temperature):
+        levels = [levels[0] / _CONTROLLED, levels[0] * _CONTROLLED]
     low, high, middle = min(levels), max(levels), mean_level(parameters, temperature)
     if _is_flat(levels):
         return [levels[0]]
@@ -110,10 +115,14 @@ def constant_levels(parameters: Mapping[str, Any], temperature: str = "") -> lis
 
 
 def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = "") -> dict[str, Any]:
-    """Return the parameters with a constant temperature in place of the schedule, all else as it is."""
+    """Return the parameters with a constant temperature in place of the schedule, all else as it is.
+
+    In attention it takes the place of a control of the entropy, too.
+    """
     moving = part_names(join_name(temperature, "schedule")) | part_names(join_name(temperature, "level"))
     own_number = join_name(temperature, OWN_NUMBER)
     rest = {n: value for n, value in parameters.items() if n not in moving and not n.startswith(own_number)}
+    rest |= {} if temperature else {name: NEUTRAL[name] for name in CONTROL_PARAMETERS if name in rest}
     constant = {"temperature_init": level, "schedule": Constant.name}
     return effective({**rest, **{join_name(temperature, name): value for name, value in constant.items()}})
 
@@ -140,7 +149,8 @@ def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     Attention's is left out of a set that has named ones and says nothing of attention.
     """
     named = as_found(parameters)
-    attends = not named or any(name in GROUPS["schedule"] | _LEVELS for name in parameters)
+    about = GROUPS["schedule"] | GROUPS["control"] | _LEVELS
+    attends = not named or any(name in about for name in parameters)
     return (*("",) * attends, *named)
 
 
@@ -159,16 +169,19 @@ def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def moves(parameters: Mapping[str, Any]) -> bool:
-    """Return whether a temperature of a plan changes during training."""
+    """Return whether a temperature of a plan changes during training, by a schedule or under control."""
     whole = effective({**neutral_values(parameters), **parameters})
-    return any(whole[join_name(name, "schedule")] != Constant.name for name in ("", *as_found(parameters)))
+    return is_controlled(whole) or any(
+        whole[join_name(name, "schedule")] != Constant.name for name in ("", *as_found(parameters))
+    )
 
 
 def without(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
     """Return the parameters with one part of the plan neutral.
 
     Without its schedule a plan is constant at the schedule's geometric mean; without its level the whole
-    schedule is divided by that mean, in ratio to the temperature as found where there is one.
+    schedule is divided by that mean, in ratio to the temperature as found where there is one. Without control
+    of the entropy it is constant at the temperature that control begins with.
 
     Args:
         parameters: Flat parameters; those that are no part of a plan stay.
@@ -177,7 +190,11 @@ def without(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
     temperature, _, group = part.rpartition(".")
     if not any(name in part_names(part) for name in parameters):
         return dict(parameters)
-    if group == "schedule":
+    controlled = _controls(parameters, temperature)
+    if group == "schedule" and controlled:
+        # what moves is the part control
+        return dict(parameters)
+    if group == "schedule" or (group == "control" and controlled):
         return at_constant(parameters, mean_level(parameters, temperature), temperature)
     if group == "level":
         return _without_level(parameters, temperature)
@@ -205,8 +222,14 @@ def is_neutral(parameters: Mapping[str, Any]) -> bool:
     return same_training(parameters, neutral(parameters))
 
 
+def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
+    return not temperature and is_controlled(effective(parameters))
+
+
 def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
     own = own_parameters(parameters, temperature)
+    if is_controlled(own):
+        own = effective(own)
     schedule = TemperatureParameters.from_mapping(own).plan(1).schedule
     return [schedule(index / (_POINTS - 1)) for index in range(_POINTS)]
 
@@ -222,6 +245,8 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
         return dict(parameters)
     if _is_flat(_levels(parameters, temperature)):
         # dividing would round
+        if _controls(parameters, temperature):
+            return effective({**parameters, "temperature_init": target})
         return at_constant(parameters, target, temperature)
     own = own_parameters(parameters, temperature)
     read = {each.name for each in fields(schedule_class(own["schedule"]))} & _LEVELS

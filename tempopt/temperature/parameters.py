@@ -13,6 +13,14 @@ from tempopt.temperature.entropy import (
     plainly_scheduled,
     unread_entropy,
 )
+from tempopt.temperature.entropy_control import (
+    CONTROL_PARAMETERS,
+    ControlParameters,
+    check_control_parameter,
+    is_controlled,
+    plainly_controlled,
+    unread_control,
+)
 from tempopt.temperature.generation import GenerationParameters, unread_generation
 from tempopt.temperature.named import (
     AS_FOUND,
@@ -25,6 +33,7 @@ from tempopt.temperature.named import (
 )
 from tempopt.temperature.normalisers import SoftmaxNormaliser
 from tempopt.temperature.plan import (
+    MOVING,
     TemperatureParameters,
     check_plan_parameter,
     is_own_number,
@@ -32,6 +41,7 @@ from tempopt.temperature.plan import (
     unread_plan,
 )
 from tempopt.temperature.ranges import RANGES, check_number
+from tempopt.temperature.schedules import Constant
 
 
 class ParameterNames(tuple[str, ...]):
@@ -71,6 +81,7 @@ NEUTRAL: dict[str, Any] = _Neutral(
         for each in (
             *fields(TemperatureParameters),
             *fields(EntropyParameters),
+            *fields(ControlParameters),
             *fields(GenerationParameters),
         )
         if each.init
@@ -100,6 +111,8 @@ def check_parameter(name: str, value: object) -> None:
         check_plan_parameter(name, value)
     elif name in ENTROPY_PARAMETERS:
         check_entropy_parameter(name, value)
+    elif name in CONTROL_PARAMETERS:
+        check_control_parameter(name, value)
     else:
         check_number(name, value)
 
@@ -111,7 +124,9 @@ def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[
     values make flat is named so: a schedule that stays where it starts is ``constant``, a pattern of
     ratio 1 is ``uniform``, a length scaling that does not grow is ``none``. A parameter whose strategy is
     not in the mapping is kept, for it is then not known whether it counts. Under the normaliser ``linear``
-    no temperature counts, and under any but ``softmax`` no entropy term. Other names are left alone.
+    no temperature counts, and under any but ``softmax`` no entropy term and no control of the entropy. Under
+    control the schedule is ``constant``: temperatures begin at ``temperature_init`` and follow the target.
+    Other names are left alone.
 
     Named temperatures are treated so each by itself.
 
@@ -130,10 +145,15 @@ def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[
 
 
 def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, Any]:
-    result = plainly_scheduled(plainly_named(parameters))
-    unread = unread_plan(result, own_known=own_known) | unread_entropy(result) | unread_generation(result)
+    result = plainly_controlled(plainly_scheduled(plainly_named(parameters)))
+    unread = set[str]()
     if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:
-        unread |= set(ENTROPY_PARAMETERS)
+        unread |= {*ENTROPY_PARAMETERS, *CONTROL_PARAMETERS}
+    elif is_controlled(result):
+        unread |= {n for n in result if n != "schedule" and (n in MOVING or is_own_number(n))}
+        result |= {"schedule": Constant.name} if "schedule" in result else {}
+    unread |= unread_plan(result, own_known=own_known) | unread_entropy(result)
+    unread |= unread_control(result) | unread_generation(result)
     return {name: value for name, value in result.items() if name not in unread}
 
 

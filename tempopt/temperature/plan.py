@@ -39,6 +39,12 @@ OWN_NUMBER = "schedule_args."
 """What the names of numbers begin with that a schedule outside tempopt has for itself."""
 
 
+MOVING: frozenset[str] = frozenset(
+    {"schedule", "schedule_args"} | {each.name for kind in SCHEDULES.values() for each in fields(kind)}
+) - {"temperature_init"}
+"""Names of the parameters that move a temperature during training, numbers of own schedules apart."""
+
+
 def is_own_number(name: object) -> bool:
     """Return whether a name is ``schedule_args.NAME``: a number of a schedule outside tempopt."""
     return isinstance(name, str) and name.startswith(OWN_NUMBER)

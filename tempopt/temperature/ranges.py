@@ -44,6 +44,11 @@ FINITE = Range(allowed="a finite number", accepts=math.isfinite)
 
 _FRACTION = Range(allowed="a number between 0 and 1, both excluded", accepts=lambda value: 0 < value < 1)
 
+_INNER_SHARE = Range(
+    allowed="a share of ln n, the largest entropy of n keys, between 0 and 1, both excluded",
+    accepts=lambda value: 0 < value < 1,
+)
+
 RANGES: dict[str, Range] = {
     "temperature": _SCALE,
     "temperature_init": _SCALE,
@@ -77,6 +82,9 @@ RANGES: dict[str, Range] = {
         allowed="a share of ln n, the largest entropy of n keys, from 0 to 1",
         accepts=lambda value: 0 <= value <= 1,
     ),
+    "control_level": _INNER_SHARE,
+    "control_start": _INNER_SHARE,
+    "control_spread": _SCALE,
     "output_temperature": _SCALE,
     "sampling_temperature": Range(
         allowed=f"0, which takes the most likely token, or a number from {LOWEST:g} to {HIGHEST:g}",

@@ -1,0 +1,117 @@
+"""Control of the entropy of attention as temperature parameters: which target each layer's entropy follows.
+
+What the temperatures come to is measured in training: ``tempopt.attention.modules.entropy_controller`` moves
+them. Here is what is searched, and what of it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tempopt.errors import SpecError, unknown
+from tempopt.temperature.ranges import check_number
+
+CONTROL = "entropy_control"
+"""Name of the parameter that chooses the target."""
+
+NO_CONTROL = "none"
+HOLD = "hold"
+CURRICULUM = "curriculum"
+CONTRAST = "contrast"
+
+CONTROLS: dict[str, frozenset[str]] = {
+    NO_CONTROL: frozenset(),
+    HOLD: frozenset({"control_level"}),
+    CURRICULUM: frozenset({"control_level", "control_start"}),
+    CONTRAST: frozenset({"control_level", "control_spread"}),
+}
+"""Name of a target to the numbers that it reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlParameters:
+    """The target of the entropy of attention, as flat values; the defaults are neutral (no control).
+
+    A target is a share of ln n, the largest entropy of n keys. Under control each layer begins at the plan's
+    temperature of progress 0, and from then on has the temperature at which its entropy is the target. The
+    schedule has no effect.
+
+    Args:
+        entropy_control: ``none``: temperatures follow the schedule. ``hold``: the entropy of each layer is
+            held at ``control_level``. ``curriculum``: it goes from ``control_start`` to ``control_level`` on
+            a cosine. ``contrast``: the layers begin at ``control_level`` and move apart around it.
+        control_level: Share of ln n, between 0 and 1: at the end of a curriculum, else throughout. Under
+            ``contrast`` it is the middle of the layers, in the odds h / (1 - h).
+        control_start: Share of ln n, between 0 and 1, at the start of a curriculum.
+        control_spread: Odds h / (1 - h) of the first layer over those of the last at the end of ``contrast``;
+            below 1 the last layer is the broadest. From 1e-6 to 1e6.
+
+    Raises:
+        SpecError: The target is not known, or a number is out of range.
+    """
+
+    entropy_control: str = NO_CONTROL
+    control_level: float = 0.6
+    control_start: float = 0.9
+    control_spread: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name in CONTROL_PARAMETERS:
+            check_control_parameter(name, getattr(self, name))
+
+    @property
+    def controls(self) -> bool:
+        """Whether there is a target."""
+        return self.entropy_control != NO_CONTROL
+
+    @classmethod
+    def from_mapping(cls, parameters: Mapping[str, Any]) -> ControlParameters:
+        """Pick the parameters of control out of a flat mapping that may hold others; missing: neutral."""
+        return cls(**{name: parameters[name] for name in CONTROL_PARAMETERS if name in parameters})
+
+
+CONTROL_PARAMETERS: tuple[str, ...] = tuple(each.name for each in fields(ControlParameters))
+"""Names of the parameters that decide the target."""
+
+
+def check_control_parameter(name: str, value: object) -> None:
+    """Refuse a value that a parameter of control cannot have.
+
+    Raises:
+        SpecError: The value is of the wrong type, out of range, or a target that is not known.
+    """
+    if name != CONTROL:
+        check_number(name, value)
+    elif not (isinstance(value, str) and value in CONTROLS):
+        raise SpecError(unknown(name, value, CONTROLS))
+
+
+def is_controlled(parameters: Mapping[str, Any]) -> bool:
+    """Return whether the temperatures of attention follow a target of its entropy."""
+    return bool(parameters.get(CONTROL, NO_CONTROL) != NO_CONTROL)
+
+
+def plainly_controlled(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters, a target being ``hold`` where its numbers make it one.
+
+    A curriculum that ends where it starts holds its level, and so does a contrast of spread 1.
+    """
+    given = parameters.get(CONTROL)
+    level = parameters.get("control_level")
+    flat = given == CURRICULUM and level is not None and parameters.get("control_start") == level
+    flat = flat or (given == CONTRAST and parameters.get("control_spread") == 1.0)
+    return {**parameters, CONTROL: HOLD} if flat else dict(parameters)
+
+
+def unread_control(parameters: Mapping[str, Any]) -> set[str]:
+    """Return the parameters of control that have no effect; none where the target is not in the mapping.
+
+    Raises:
+        SpecError: The target is not known.
+    """
+    if CONTROL not in parameters:
+        return set()
+    check_control_parameter(CONTROL, parameters[CONTROL])
+    return set(CONTROL_PARAMETERS) - {CONTROL} - CONTROLS[parameters[CONTROL]]
