@@ -15,8 +15,11 @@ from tempopt.attention.attach.attachment import Attachment, attach
 from tempopt.attention.attach.checkpoints import put_beside
 from tempopt.attention.attach.scalings import Scaling, scalings
 from tempopt.errors import AttachError, SpecError
+from tempopt.temperature import CONTROL_PARAMETERS, ControlParameters
 from tempopt.training.callbacks import LossScaleCallback
 from tempopt.training.module import TemperedModule
+from tempopt.training.module_checks import check_controllable
+from tempopt.training.planned_control import PlannedControl
 from tempopt.training.weights_callback import WeightsCallback
 
 
@@ -37,6 +40,8 @@ class AttachCallback(WeightsCallback):
     not found. It is not tested on the module that the temperature acts on all of its attention;
     ``tempopt check --dry-run`` and :meth:`tempopt.Attachment.self_test` do that.
 
+    With ``entropy_control`` the temperatures follow the entropy of attention, and are what checkpoints hold.
+
     Args:
         parameters: The plan, as a mapping of temperature parameters by name.
         layers: As for :func:`tempopt.attach`: ``auto``, or patterns of names.
@@ -50,7 +55,8 @@ class AttachCallback(WeightsCallback):
         attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
 
     Raises:
-        SpecError: A parameter is not known or out of range, or the module is a TemperedModule.
+        SpecError: A parameter is not known or out of range, has no effect under ``entropy_control``, or the
+            module is a TemperedModule.
         AttachError: The temperature cannot be attached to the module, or its weights are baked.
     """
 
@@ -64,7 +70,12 @@ class AttachCallback(WeightsCallback):
         validate_at: Literal["final", "current"] = "final",
         at_inference: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(parameters, validate_at=validate_at, at_inference=at_inference)
+        attached = {name: each for name, each in parameters.items() if name not in CONTROL_PARAMETERS}
+        super().__init__(attached, validate_at=validate_at, at_inference=at_inference)
+        control = ControlParameters.from_mapping(parameters)
+        check_controllable(control, parameters)
+        self._control = PlannedControl(control) if control.controls else None
+        self._measures = self._control is not None
         self.layers = layers
         self.way = way
         self.at_inference = None if at_inference is None else dict(at_inference)
@@ -81,6 +92,12 @@ class AttachCallback(WeightsCallback):
                 f"tempopt.load_checkpoint(model, path). {self._beside}"
             )
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begin to follow the steps, and the entropy."""
+        super().on_train_start(trainer, pl_module)
+        if self._control is not None:
+            self._control.on_train_start(trainer, pl_module)
+
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
@@ -88,6 +105,36 @@ class AttachCallback(WeightsCallback):
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
         if self._loss_scale is not None:
             self._loss_scale.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        if self._control is not None:
+            self._control.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the temperatures by the entropy that was measured."""
+        if self._control is not None:
+            self._control.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take up the temperatures of a checkpoint of the end."""
+        if self._control is not None:
+            self._control.on_fit_end(trainer, pl_module)
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop measuring."""
+        if self._control is not None:
+            self._control.on_exception(trainer, pl_module, exception)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was measured, with which a training goes on; empty without control."""
+        return {} if self._control is None else self._control.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what :meth:`state_dict` kept."""
+        if self._control is not None and state_dict:
+            self._control.load_state_dict(state_dict)
 
     def _attach(self, module: L.LightningModule) -> Attachment:
         if isinstance(module, TemperedModule):
@@ -97,6 +144,8 @@ class AttachCallback(WeightsCallback):
             )
         attachment = attach(module, self.parameters, layers=self.layers, way=self.way, example=None)
         self._loss_scale = LossScaleCallback(tempered=attachment) if attachment.entropy.has_term else None
+        if self._control is not None:
+            self._control.follow(attachment)
         return attachment
 
     def _scalings(self, module: L.LightningModule) -> Sequence[Scaling]:

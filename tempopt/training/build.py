@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS
+from tempopt.temperature.entropy_control import CONTROL_PARAMETERS, ControlParameters
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import split_name
 from tempopt.temperature.own_schedules import is_own
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
 
 # Attaching puts on what decides attention; these act on the loss and on its logits.
 _BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
+# What the temperature follows, which all ways of attaching take.
+_FOLLOWED = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS))
 # What decides attention.
-_ATTENDED = ParameterNames((*PLAN_PARAMETERS, *ENTROPY_PARAMETERS))
+_ATTENDED = ParameterNames((*_FOLLOWED, *ENTROPY_PARAMETERS))
 # Why the rows of the query cannot deliver some of it.
 _WHERE_ATTENDED = {
     "head_pattern": "are not known by head",
@@ -59,6 +62,7 @@ class Built:
             its loggers.
         loggers: The loggers that the spec gives, which are not made yet.
         temperature: The plan's parameters that are given; for a TemperedModule they are in force already.
+        control: Which target the entropy of attention is to follow.
         tempered: Whether the module is a TemperedModule; if not, ``temperature`` is to be attached.
         layers: Layers to attach to: patterns, or ``auto``.
         way: Way of attaching.
@@ -69,6 +73,7 @@ class Built:
     trainer_kwargs: dict[str, Any]
     loggers: Sequence[GivenLogger]
     temperature: dict[str, Any]
+    control: ControlParameters
     tempered: bool
     layers: Sequence[str] | str
     way: Literal["query_rows", "attention_interface"]
@@ -170,7 +175,7 @@ class Prepared:
         """Names that attaching takes; others are the module's own to have."""
         if self._attach is None:
             return ()
-        return _ATTENDED if self.way == _INTERFACE else PLAN_PARAMETERS
+        return _ATTENDED if self.way == _INTERFACE else _FOLLOWED
 
     @property
     def layers(self) -> Sequence[str] | str:
@@ -232,7 +237,7 @@ class Prepared:
         """Put a temperature parameter of a module that is not ours where it belongs, or refuse it."""
         own = name in self._model.names
         called = self._model.called
-        if name in self._attachable or name in PLAN_PARAMETERS:
+        if name in self._attachable or name in _FOLLOWED:
             self._check_attachable(name, value)
             if own:
                 raise SpecError(
@@ -252,7 +257,7 @@ class Prepared:
 
     def _check_attachable(self, name: str, value: Any) -> None:
         called = self._model.called
-        if self._attach is None and name in PLAN_PARAMETERS:
+        if self._attach is None and name in _FOLLOWED:
             raise SpecError(
                 f"{name} is a temperature parameter, but {called} is not a TemperedModule. Add attach: "
                 f"{{layers: auto}} to the spec to set it from outside, or derive from TemperedModule."
@@ -339,6 +344,7 @@ def build(
         SpecError: A class, an argument or a parameter is wrong; the message has a line for each.
     """
     prepared = prepare(program)
+    temperature = prepared.temperature(parameters)
     before("data")
     datamodule = prepared.datamodule(parameters)
     before("model")
@@ -347,7 +353,8 @@ def build(
         module=prepared.module(parameters),
         trainer_kwargs=prepared.trainer(parameters),
         loggers=prepared.loggers,
-        temperature=prepared.temperature(parameters),
+        temperature={name: each for name, each in temperature.items() if name not in CONTROL_PARAMETERS},
+        control=ControlParameters.from_mapping(temperature),
         tempered=prepared.tempered,
         layers=prepared.layers,
         way=prepared.way,

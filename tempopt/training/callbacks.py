@@ -234,8 +234,8 @@ class StartCallback(L.Callback):
 class TrackCallback(L.Callback):
     """Log the temperature of each layer, and what is observed of its attention, to the loggers of a run.
 
-    ``temperature/<layer>`` is the plan's, before what follows from the length of a sequence; it is logged as
-    often as Lightning logs (``log_every_n_steps``), with the first step and with each validation.
+    ``temperature/<layer>`` is that in force, before what follows from the length of a sequence; it is
+    logged as often as Lightning logs (``log_every_n_steps``), with the first step and with each validation.
 
     Args:
         tempered: Whose temperature it is.
@@ -250,7 +250,7 @@ class TrackCallback(L.Callback):
         self._observed = observed
         self._step = -1
         self._new = False
-        self._progress = 0.0
+        self._temperatures: Sequence[float] = ()
         self._logged = -1
         self.next_step = 0
 
@@ -263,7 +263,7 @@ class TrackCallback(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._progress = self._tempered.progress
+        self._temperatures = self._tempered.temperatures
         seen = self._observed(self._step) if self._new else {}
         stepped = not internals.accumulates(trainer)
         due = stepped and (self._step == 0 or internals.logs_now(trainer))
@@ -280,7 +280,7 @@ class TrackCallback(L.Callback):
         self._logged = internals.logged_steps(trainer)
         values = dict(seen)
         if self._tempered.layers:
-            temperatures = self._tempered.plan.temperatures(self._progress)
+            temperatures = self._temperatures or self._tempered.plan.temperatures(0.0)
             values = {f"temperature/{layer}": value for layer, value in enumerate(temperatures)} | values
         for logger in trainer.loggers:
             logger.log_metrics(values, step=self._logged)

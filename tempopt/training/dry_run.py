@@ -33,13 +33,14 @@ from tempopt.training.bake import prove_baked
 from tempopt.training.batch_loss import loss_of_a_batch
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
+from tempopt.training.channel import Channel
 from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, other_temperatures, section_of
 from tempopt.training.no_effect import refuse_unread_generation, refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.run import Channel, Run
+from tempopt.training.run import Run
 from tempopt.training.steps import step_of
 from tempopt.workers.messages import Evaluation, Finished, Message, RunRequest, Stage, Stop
 

@@ -25,6 +25,9 @@ from tempopt.temperature import SoftmaxNormaliser, progress
 from tempopt.training.callbacks import Tempered
 from tempopt.training.steps import step_of, steps_of
 
+# Slopes say how far to go and need not be exact: of all queries they would take the n x n matrix.
+_SLOPE_QUERIES = 64
+
 _TARGETS: dict[str, Callable[[], EntropyTarget]] = {"curriculum": curriculum, "contrast": contrast}
 
 
@@ -41,7 +44,8 @@ class EntropyControl(L.Callback):
     ``attachment.set_temperatures``, where a checkpoint is only evaluated. The entropy is measured exactly, in
     the first batch of a step at which a change is due, before it is trained on, and is the mean over all
     queries of all processes that see more than one key. Attention that is compiled is not seen. It is for
-    trainings of one's own: a study refuses it, since its runs at temperature 1 would be controlled, too.
+    trainings of one's own. A study refuses it, since its runs at temperature 1 would be controlled, too: it
+    searches the parameter ``entropy_control``, which a TemperedModule takes as well.
 
     Args:
         target: What the entropies are to be; ``curriculum`` and ``contrast`` name those with their defaults.
@@ -53,7 +57,7 @@ class EntropyControl(L.Callback):
         decay: As there.
         lowest: As there.
         highest: As there.
-        newton: As there; the slopes take the memory of the n x n matrix.
+        newton: As there; slopes are measured at 64 queries of each sequence.
         max_step: As there.
 
     Raises:
@@ -104,6 +108,10 @@ class EntropyControl(L.Callback):
         own: Any = pl_module
         return own if self._tempered is None else self._tempered
 
+    def follow(self, tempered: Tempered) -> None:
+        """Say whose temperatures they are, before training begins."""
+        self._tempered = tempered
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         tempered = self._of(pl_module)
         _check(tempered, self._options["lowest"], self._options["highest"])
@@ -120,6 +128,11 @@ class EntropyControl(L.Callback):
             self._loaded = None
         self._step = -1
         tempered.set_temperatures(self._controller.temperatures)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._loaded is not None and self._loaded["controller"] is not None:
+            # the checkpoint is of the end of the training, which has not begun again
+            self._of(pl_module).set_temperatures(self._loaded["controller"]["temperatures"])
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -180,7 +193,8 @@ class EntropyControl(L.Callback):
         count = counts_BHQ.sum()
         slope = torch.zeros_like(count)
         if self._options["newton"]:
-            slope = count * entropy_slope(q_BHQD, k_BHKD, scale=scale, valid_BQ=valid_BQ, **masking)
+            given: dict[str, Any] = {"scale": scale, "valid_BQ": valid_BQ, "num_queries": _SLOPE_QUERIES}
+            slope = count * entropy_slope(q_BHQD, k_BHKD, **given, **masking)
         total = share_BHQ.masked_fill(~counts_BHQ, 0.0).sum()
         self._sums[layer] = torch.stack([each.double().cpu() for each in (total, slope, count)])
 

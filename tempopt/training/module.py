@@ -5,7 +5,6 @@ It owns the plan and the state of progress; callbacks.py moves the progress whil
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
@@ -22,6 +21,7 @@ from tempopt.attention.functional.entropy import regularised_attention
 from tempopt.attention.functional.local_heads import local_arguments, local_attention, local_mask
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import (
+    ControlParameters,
     EntropyParameters,
     GenerationParameters,
     SoftmaxNormaliser,
@@ -33,6 +33,8 @@ from tempopt.temperature import (
 )
 from tempopt.temperature.ranges import check_number
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback, check_validate_at
+from tempopt.training.module_checks import check_controllable, check_entropy_known, takes_num_layers
+from tempopt.training.planned_control import PlannedControl
 from tempopt.workers.class_paths import load_schedule
 
 # A number that attend read would be compiled into the graph: these are written into tensors instead.
@@ -83,6 +85,12 @@ class TemperedModule(L.LightningModule):
         entropy_lambda_final: That weight at the end; None for ``entropy_lambda``.
         entropy_schedule: Name of the way between them, in :data:`tempopt.temperature.SCHEDULES`.
         entropy_target: Share of ln n, in [0, 1], to which a weight > 0 draws the entropy; None for none.
+        entropy_control: What the entropy of each layer is to be, a name in
+            :data:`tempopt.temperature.CONTROLS`. Its temperature then begins at ``temperature_init`` and
+            follows what is measured; no ``schedule`` acts.
+        control_level: Share of ln n, in (0, 1), that it is to have; at the end of ``curriculum``.
+        control_start: Share of ln n, in (0, 1), at the start of ``curriculum``.
+        control_spread: Odds h / (1 - h) of the first layer over the last at the end of ``contrast``, > 0.
         warmup_start: tau at step 0 of ``warmup_anneal``, > 0.
         warmup_fraction: Share of training that its warm-up takes, in (0, 1).
         cycles: Number of cycles of ``cyclic`` and ``triangular``, half-integer.
@@ -143,6 +151,10 @@ class TemperedModule(L.LightningModule):
         entropy_lambda_final: float | None = None,
         entropy_schedule: str = "constant",
         entropy_target: float | None = None,
+        entropy_control: str = "none",
+        control_level: float = 0.6,
+        control_start: float = 0.9,
+        control_spread: float = 4.0,
         warmup_start: float = 1.0,
         warmup_fraction: float = 0.1,
         cycles: float = 1.5,
@@ -165,16 +177,20 @@ class TemperedModule(L.LightningModule):
         validate_at: str = "final",
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=[] if _takes_num_layers(type(self)) else ["num_layers"])
+        self.save_hyperparameters(
+            ignore=[] if takes_num_layers(type(self), TemperedModule) else ["num_layers"]
+        )
         check_validate_at(validate_at)
         # parameters are arguments of the same names
         given = locals()
         if is_own(schedule):
             load_schedule(schedule, where="schedule")
         self.entropy = EntropyParameters.from_mapping(given)
+        self.control = ControlParameters.from_mapping(given)
         self._generation, self.reads_generation = GenerationParameters.from_mapping(given), False
         self.num_layers, self.validate_at = num_layers, validate_at
         self._begin()
+        check_controllable(self.control, given)
         self.use(TemperatureParameters.from_mapping(given))
 
     def _begin(self) -> None:
@@ -225,12 +241,7 @@ class TemperedModule(L.LightningModule):
         Raises:
             SpecError: if its normaliser is not ``softmax``, and the module has an entropy term.
         """
-        if self.entropy.has_term and parameters.normaliser != SoftmaxNormaliser.name:
-            raise SpecError(
-                f"entropy_lambda={self.entropy.entropy_lambda!r} cannot be had with normaliser="
-                f'"{parameters.normaliser}": the entropy term is that of softmax, whose weights these are '
-                'not. Give entropy_lambda=0.0, or normaliser="softmax".'
-            )
+        check_entropy_known(self.entropy, parameters)
         # a plan has a layer at least, which without attention acts on nothing
         self._plan = parameters.plan(self.num_layers or 1)
         self._own_temperatures, self._heads = None, None
@@ -461,9 +472,10 @@ class TemperedModule(L.LightningModule):
         return {"normaliser": self._plan.normaliser.name, **limits}
 
     def configure_callbacks(self) -> list[L.Callback]:
-        """Add the callbacks that move the temperature and weigh the entropy term."""
+        """Add the callbacks that move the temperature, weigh the entropy term and control the entropy."""
         callbacks: list[L.Callback] = [TemperatureCallback(validate_at=self.validate_at)]
-        return [*callbacks, LossScaleCallback()] if self.entropy.has_term else callbacks
+        callbacks += [LossScaleCallback()] if self.entropy.has_term else []
+        return [*callbacks, PlannedControl(self.control)] if self.control.controls else callbacks
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the progress, so that a reloaded module has the temperature it was saved with."""
@@ -482,9 +494,3 @@ def _as_precise(now: Tensor, before: Tensor) -> Tensor:
     """Return a temperature where it is now, as precise as it was: no type of the weights makes it another."""
     moved = before.detach().to(now.device, torch.promote_types(now.dtype, torch.float32))
     return moved.requires_grad_(before.requires_grad)
-
-
-def _takes_num_layers(cls: type[TemperedModule]) -> bool:
-    """Return whether a subclass takes ``num_layers`` as an argument, or says itself how many there are."""
-    below = cls.__mro__[: cls.__mro__.index(TemperedModule)]
-    return any("num_layers" in inspect.signature(each).parameters for each in below)

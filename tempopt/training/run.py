@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -19,7 +19,7 @@ from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import Attachment, attach
 from tempopt.errors import AttachError
-from tempopt.temperature import TemperatureParameters, groups_of, not_learning
+from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
 from tempopt.training.build import build
@@ -34,6 +34,7 @@ from tempopt.training.callbacks import (
     metric_of,
     seed_generators,
 )
+from tempopt.training.channel import Channel
 from tempopt.training.checkpoint_callback import KeepCallback
 from tempopt.training.checkpoints import RunCheckpoints
 from tempopt.training.data import NoTestDataError, not_divided, seed_data, tested
@@ -45,6 +46,7 @@ from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, remedy
+from tempopt.training.planned_control import PlannedControl, controls_of
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
 from tempopt.training.steps import step_of
 from tempopt.training.trackers import Trackers
@@ -56,28 +58,16 @@ from tempopt.workers.messages import (
     Finished,
     Fork,
     Kept,
-    Message,
     NotKept,
     Progress,
     Report,
     RunRequest,
     Saved,
     Started,
-    Stop,
     ValidateAt,
 )
 
 BEAT_SECONDS = 0.25
-
-
-class Channel(Protocol):
-    """Where a run's messages go, and where the wish to stop it comes from."""
-
-    def send(self, message: Message) -> None:
-        """Send one message to the agent."""
-
-    def stop(self, request: RunRequest) -> Stop | None:
-        """Return the agent's wish that this run end, if there is one."""
 
 
 class Run:
@@ -105,6 +95,8 @@ class Run:
         self.datamodule = built.datamodule
         self._temperature = built.temperature
         self._plan = TemperatureParameters.from_mapping(built.temperature)
+        self._target = built.control
+        self._control: PlannedControl | None = None
         self._layers, self._way = built.layers, built.way
         self.tempered = self._temper()
         self.values = NamedValues.of_run(self.module, request)
@@ -208,6 +200,8 @@ class Run:
                     ckpt_path=resume,
                     weights_only=None if resume is None else True,
                 )
+            # a module brings others for each evaluation
+            self._control = controls_of(self.trainer.callbacks)  # type: ignore[attr-defined]
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.close()
@@ -255,7 +249,8 @@ class Run:
 
     def _measured_curves(self) -> dict[str, list[list[float]]]:
         curves = self._units.curves if self._observed is None else self._observed.curves
-        return curves if self.learned is None else curves | self.learned.curves
+        curves |= {} if self.learned is None else self.learned.curves
+        return curves | ({} if self._control is None else self._control.kept(whole=self.request.observe))
 
     @property
     def _device(self) -> torch.device:
@@ -373,6 +368,8 @@ class Run:
         if self.request.program.weights is not None:
             callbacks.append(self._units)
         callbacks += self._trackers.callbacks
+        if self._target.controls:
+            callbacks.append(PlannedControl(self._target, tempered=self.tempered))
         trainer = L.Trainer(
             **{
                 **options,
@@ -391,7 +388,7 @@ class Run:
 
     def _started(self, step: int, total_steps: int) -> None:
         # a module brings callbacks of its own when training begins
-        refuse_control(self.trainer.callbacks)  # type: ignore[attr-defined]
+        refuse_control(self.trainer.callbacks, planned=self._target.controls)  # type: ignore[attr-defined]
         self._channel.send(
             Started(
                 ticket=self.request.ticket,
@@ -449,8 +446,11 @@ class Run:
 
     def _measured(self) -> Finished:
         step = step_of(self.trainer)
-        # where a plan has come to its end, the current temperature is the final one
-        ended = all(each.progress == 1.0 for each in (self.tempered, *self.values.attachments.values()))
+        # where a plan has come to its end or stays, the current temperature is the final one
+        ended = all(
+            each.progress == 1.0 or isinstance(each.plan.schedule, Constant)
+            for each in (self.tempered, *self.values.attachments.values())
+        )
         known: dict[tuple[str, str, str], dict[str, float]] = {}
         if self._callback.reports and self._callback.reports[-1][0] == step:
             known["validate", "final" if ended else self.request.program.validate_at, "None"] = self.logged
@@ -495,3 +495,5 @@ class Run:
         finally:
             if attention:
                 self.tempered.use(self._plan)
+            if attention and self._control is not None and self._control.temperatures is not None:
+                self.tempered.set_temperatures(self._control.temperatures)

@@ -20,8 +20,9 @@ import torch
 from tempopt.errors import SpecError
 from tempopt.training import gpu_memory
 from tempopt.training.callbacks import end
+from tempopt.training.channel import Channel
 from tempopt.training.ranks import ALONE, Ranks
-from tempopt.training.run import Channel, Run
+from tempopt.training.run import Run
 from tempopt.training.steps import step_of
 from tempopt.workers.messages import (
     BASELINE_TIME,

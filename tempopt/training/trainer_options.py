@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from tempopt.errors import SpecError
 from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.entropy_control import EntropyControl
+from tempopt.training.planned_control import PlannedControl
 
 # A person who wants a logger says so in the spec; the rest is the agent's business.
 LEAN: dict[str, Any] = {
@@ -53,17 +54,22 @@ def callbacks_given(given: Any, run: str) -> list[Any]:
     return callbacks
 
 
-def refuse_control(callbacks: Iterable[Any]) -> None:
+def refuse_control(callbacks: Iterable[Any], *, planned: bool = False) -> None:
     """Refuse what would set the temperature of the runs at temperature 1, too.
+
+    Args:
+        callbacks: Those of a run.
+        planned: Whether the parameters of the run ask for control.
 
     Raises:
         SpecError: One of the callbacks does.
     """
-    if any(isinstance(callback, EntropyControl) for callback in callbacks):
+    given = [each for each in callbacks if isinstance(each, EntropyControl)]
+    if any(not (planned and isinstance(each, PlannedControl)) for each in given):
         raise SpecError(
             "EntropyControl sets the temperature of every run, those at temperature 1 that the others are "
             "measured against too. Take it out of trainer.callbacks, or of the module's "
-            "configure_callbacks; to search for temperatures, search the temperature parameters."
+            "configure_callbacks, and search the parameter entropy_control, which is none at temperature 1."
         )
 
 

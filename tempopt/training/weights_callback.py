@@ -49,6 +49,7 @@ class WeightsCallback(TemperatureCallback):
         self._at_evaluation = self.parameters if at_inference is None else dict(at_inference)
         self._changes: Sequence[Scaling] = ()
         self._final: Sequence[float] = ()
+        self._measures = False
 
     @abstractmethod
     def _attach(self, module: L.LightningModule) -> Attachment | RowsAttachment:
@@ -105,7 +106,7 @@ class WeightsCallback(TemperatureCallback):
         # on ranks that save nothing, some strategies give no weights
         if not attachment.attached or not checkpoint["state_dict"]:
             return
-        current = self.validate_at == "current" and not self._elsewhere
+        current = (self._measures or self.validate_at == "current") and not self._elsewhere
         held = _of_layers(attachment, attachment.temperatures) if current else self._final
         temperatures = dict(zip(attachment.layers, held, strict=True))
         changes = [each.at(1.0 / temperatures[each.layer]) for each in self._changes]
@@ -118,7 +119,9 @@ class WeightsCallback(TemperatureCallback):
         found = {each for name, each in take_out(checkpoint).items() if self._is_own(name)}
         if not found:
             return
-        if {f"{each:.6g}" for each in found} != {f"{each:.6g}" for each in self._final} - {"1"}:
+        own = {f"{each:.6g}" for each in self._final} - {"1"}
+        # where they follow what is measured, which they are to be is not known
+        if not self._measures and {f"{each:.6g}" for each in found} != own:
             raise AttachError(
                 f"The checkpoint has the temperatures {sorted(found)} in its weights and no others beside "
                 f"it, and {type(self).__name__} is to set {sorted(set(self._final))}. Take the callback out, "

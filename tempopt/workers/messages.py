@@ -91,6 +91,9 @@ BASELINE_TIME = "step_time:baseline"
 LEARNED_CURVE = "learned/"
 """Before the name of a temperature, in the name of the curve that it takes while it is learned."""
 
+CONTROLLED_CURVE = "controlled/"
+"""Before the number of a layer, in the name of the curve that its temperature takes under control."""
+
 UnitKind = Literal["items", "batches"]
 """What an evaluation of a trained model tells the metric of."""
 UNIT_KINDS: tuple[UnitKind, ...] = ("items", "batches")

@@ -35,6 +35,7 @@ from tempopt.attention.attach.self_check import Forward, self_test
 from tempopt.attention.attach.ways import INTERFACE, ROWS, ByInterface, ByQueryRows, Mechanism
 from tempopt.errors import AttachError, unknown
 from tempopt.temperature import (
+    CONTROL,
     ENTROPY_PARAMETERS,
     GENERATION,
     NEUTRAL,
@@ -42,6 +43,7 @@ from tempopt.temperature import (
     EntropyParameters,
     TemperatureParameters,
     TemperaturePlan,
+    is_controlled,
     is_own,
 )
 from tempopt.workers.class_paths import load_schedule
@@ -466,6 +468,11 @@ def _refuse_unknown(given: Mapping[str, object]) -> None:
 def _refuse_undeliverable(given: Mapping[str, object], way: str, model: nn.Module) -> None:
     """Refuse what this way of attaching cannot do."""
     _refuse_unknown(given)
+    if is_controlled(given):
+        raise AttachError(
+            f"{CONTROL}={given[CONTROL]!r} cannot be attached: its temperatures follow what training "
+            "measures. Give it to tempopt.AttachCallback."
+        )
     undeliverable = _UNDELIVERABLE if way == INTERFACE else _UNDELIVERABLE | _BESIDE_THE_QUERY
     for name, value in given.items():
         if name in undeliverable and value != NEUTRAL[name]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.functional.logits import hidden_and_empty, scaled_products, with_bias
-from tempopt.attention.functional.masks import visible_keys
+from tempopt.attention.functional.masks import causal_mask, visible_keys
 from tempopt.attention.modules.learned import check_count, check_scale
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SCHEDULES, Constant, ExponentialLayers, Schedule, TemperatureParameters
@@ -329,12 +329,13 @@ def entropy_slope(
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     valid_BQ: Tensor | None = None,
+    num_queries: int | None = None,
 ) -> Tensor:
     """Return d(H / ln n) / d ln tau = Var_a(s / tau) / ln n, the mean over queries with a choice, 0-d.
 
     What is added to the logits by a floating mask is not divided by the temperature: with a finite bias b it
-    is Cov_a(s / tau, s / tau + b) / ln n. The logits are materialised, in float32 or better, so give some
-    rows of queries (with theirs of the mask) rather than all of a long sequence.
+    is Cov_a(s / tau, s / tau + b) / ln n. The logits are materialised, in float32 or better: of a long
+    sequence give ``num_queries``.
 
     Args:
         q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
@@ -343,7 +344,14 @@ def entropy_slope(
         attn_mask: Boolean or floating mask that broadcasts to BHQK, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
         valid_BQ: True where a query is not padding; None if none is.
+        num_queries: Number of queries, >= 1, that are looked at, evenly spaced over each sequence; None for
+            all.
     """
+    if num_queries is not None and num_queries < q_BHQD.shape[-2]:
+        check_count("num_queries", num_queries)
+        rows = torch.linspace(0, q_BHQD.shape[-2] - 1, num_queries, device=q_BHQD.device).round().long()
+        attn_mask, is_causal = _mask_of(rows, q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask, is_causal), False
+        q_BHQD, valid_BQ = q_BHQD[..., rows, :], None if valid_BQ is None else valid_BQ[..., rows]
     logits_BHQK = scaled_products(q_BHQD, k_BHKD, scale)
     biased_BHQK = with_bias(logits_BHQK, attn_mask)
     q_len, k_len = logits_BHQK.shape[-2:]
@@ -361,6 +369,22 @@ def entropy_slope(
     covariance_BHQ = (weights_BHQK * aside_BHQK * biased_aside_BHQK).sum(dim=-1)
     slope_BHQ = covariance_BHQ / num_keys.clamp(min=2).to(logits_BHQK.dtype).log()
     return slope_BHQ.masked_fill(~counts_BHQ, 0.0).sum() / counts_BHQ.sum().clamp(min=1)
+
+
+def _mask_of(
+    rows: Tensor, q_len: int, k_len: int, attn_mask: Tensor | None, is_causal: bool
+) -> Tensor | None:
+    """Return the mask of some of the queries, the causal one in it."""
+    if attn_mask is not None and attn_mask.ndim > 1 and attn_mask.shape[-2] == q_len:
+        attn_mask = attn_mask.index_select(-2, rows)
+    if not is_causal:
+        return attn_mask
+    seen_QK = causal_mask(len(rows), k_len, rows.device, position_Q=rows)
+    if attn_mask is None:
+        return seen_QK
+    return (
+        attn_mask & seen_QK if attn_mask.dtype == torch.bool else attn_mask.masked_fill(~seen_QK, -math.inf)
+    )
 
 
 def _schedule(name: str, init: float, final: float) -> Schedule:
