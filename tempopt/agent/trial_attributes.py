@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from statistics import fmean
+from statistics import fmean, geometric_mean
 
 from tempopt.records.rows import Measurement, TicketRow
-from tempopt.temperature import TemperatureParameters, own_parameters, temperatures_of
+from tempopt.temperature import (
+    TemperatureParameters,
+    effective,
+    is_controlled,
+    own_parameters,
+    temperatures_of,
+)
+from tempopt.workers.messages import CONTROLLED_CURVE
 
 ENTROPY = "entropy/"
 """Measurements of the attention entropy begin so; the layer and the head follow."""
@@ -22,7 +29,8 @@ def trial_attributes(
     """Return the numbers of a trial that has ended; what cannot be said of it is left out.
 
     ``tau_init``, ``tau_final``: attention's temperature at progress 0 and 1, in the geometric mean over the
-    layers; ``contrast_init``, ``contrast_final``: that of a temperature named ``contrast``.
+    layers, or the last one that was measured where it follows a target of the entropy;
+    ``contrast_init``, ``contrast_final``: that of a temperature named ``contrast``.
     ``gain``: value of a complete run less the mean of the baseline's runs, > 0 being better; of a trial that
     ended before all of these had there is none.
     ``entropy_final``: attention entropy at the end, a share of ln n in [0, 1], in the mean over all heads.
@@ -41,19 +49,22 @@ def trial_attributes(
     for name in temperatures_of(parameters):
         level = TemperatureParameters.from_mapping(own_parameters(parameters, name)).plan(1).schedule
         found |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
+    measured = list(measured)
+    if is_controlled(effective(parameters)):
+        ends = _last(CONTROLLED_CURVE, measured)
+        found["tau_final"] = geometric_mean(ends) if ends else math.nan
     if gain is not None:
         found["gain"] = gain
-    entropy = _entropy_at_the_end(measured)
-    if entropy is not None:
-        found["entropy_final"] = entropy
+    if entropies := _last(ENTROPY, measured):
+        found["entropy_final"] = fmean(entropies)
     found |= {"seconds": ticket.seconds + seconds, "seed": ticket.seed}
     return {name: number for name, number in found.items() if math.isfinite(number)}
 
 
-def _entropy_at_the_end(measured: Iterable[Measurement]) -> float | None:
-    """Return the last entropy of each head, in the mean; None if none was measured."""
+def _last(prefix: str, measured: Iterable[Measurement]) -> list[float]:
+    """Return the last value of each measurement whose name begins so."""
     last: dict[str, tuple[int, float]] = {}
     for each in measured:
-        if each.name.startswith(ENTROPY) and math.isfinite(each.value):
+        if each.name.startswith(prefix) and math.isfinite(each.value):
             last[each.name] = max(last.get(each.name, (-1, 0.0)), (each.step, each.value))
-    return fmean(value for _, value in last.values()) if last else None
+    return [value for _, value in last.values()]

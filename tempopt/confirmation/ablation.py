@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SIMPLEST = "simplest"
 """Arm of the simpler plan that is trained on the confirming seeds."""
 _SIMPLER = "simpler"
+_MOVING = ("schedule", "control")
 # several of them share a column of 255 letters
 _LONGEST = 28
 
@@ -65,8 +66,8 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
     """Return by part the winner with that part neutral, for each of its parts that is not.
 
     What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and the searched
-    parameters of generation together are one. Without its schedule the winner has the constant temperature
-    that was the best in place of it.
+    parameters of generation together are one. Without its schedule, or its control of the entropy, the winner
+    has the constant temperature that was the best in place of it.
 
     Args:
         spec: The study's spec.
@@ -74,7 +75,7 @@ def ablated(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parame
     """
     winner = arms["search"]
     found = {part: without(winner, part) for part in active_groups(winner)}
-    moving = [part for part in found if part.rpartition(".")[2] == "schedule"]
+    moving = [part for part in found if part.rpartition(".")[2] in _MOVING]
     if len(moving) == 1:
         constant = arms.get("constant_twin") or arms.get("constant")
         found[moving[0]] = constant or found[moving[0]]
@@ -105,7 +106,7 @@ def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
         for part in parts:
             name, _, group = part.rpartition(".")
             level = constant.get(join_name(name, "temperature_init"))
-            if group == "schedule" and part not in keep and level is not None:
+            if group in _MOVING and part not in keep and level is not None:
                 parameters = at_constant(parameters, level, name)
         for part in parts:
             if part not in keep:

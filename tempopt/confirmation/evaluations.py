@@ -21,6 +21,7 @@ from tempopt.temperature import (
     NORMALISATION,
     as_found,
     effective,
+    is_controlled,
     is_neutral,
     join_name,
     schedule_of,
@@ -136,18 +137,21 @@ def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dic
 
     Args:
         spec: The study's spec.
-        winner: The winner's parameters; what its length scaling and its final temperatures are.
+        winner: The winner's parameters; what its length scaling and its final temperatures are. One whose
+            temperatures follow a target of the entropy has no plan of inference.
     """
     own: dict[str, Any] = {}
     plans: dict[str, dict[str, Any]] = {}
-    if spec.attends:
+    # what attention's temperature is at the end of a controlled training, no parameter says
+    if spec.attends and not is_controlled(winner):
         own |= {n: value for n, value in winner.items() if n in CREDITED and not split_name(n)[0]}
+    if spec.attends:
         plans |= _of_attention(spec, winner)
     for name in filter(None, spec.evaluated):
         own |= {join_name(name, bare): value for bare, value in _final(winner, name).items()}
         for tau in inference_constants(spec, name):
             plans[f"{name}.{_CONSTANT}={tau:.4g}"] = {join_name(name, "temperature_init"): tau}
-    return {WINNER: own, **plans}
+    return {**({WINNER: own} if own else {}), **plans}
 
 
 def _of_attention(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -6,15 +6,14 @@ learning rates; what the winner is compared with does not depend on it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import geometric_mean
 
 from tempopt.confirmation.comparisons import Answer, Evidence
 from tempopt.confirmation.inference import share_of
+from tempopt.confirmation.measured_ends import Ends, measured_ends
 from tempopt.records.rows import Measurement, Parameters
-from tempopt.records.tickets import parameters_of, usable
+from tempopt.records.tickets import parameters_of
 from tempopt.statistics.fieller import Ratio
 from tempopt.temperature import LEARNED
 from tempopt.workers.messages import LEARNED_CURVE
@@ -30,15 +29,14 @@ class Learned:
         winner: What the winner gains over them; None if no pair of both is left.
         share: What they gain over the baseline as a share of what the winner gains over it; None unless the
             total gain is significant.
-        ends: The temperatures at the end of training, by name, attention's by the number of its layer:
-            geometric mean, lowest and highest over the runs.
+        ends: The temperatures at the end of training.
     """
 
     params: Parameters
     answer: Answer
     winner: Answer | None
     share: Ratio | None
-    ends: dict[str, tuple[float, float, float]]
+    ends: Ends
 
     @property
     def lr_ratio(self) -> float:
@@ -66,23 +64,5 @@ def learned(evidence: Evidence, measurements: Iterable[Measurement], total: Answ
         answer=answer,
         winner=evidence.compare(evidence.runs("search"), runs),
         share=share_of(evidence, runs, baseline) if total.significant else None,
-        ends=_ends(evidence, measurements),
+        ends=measured_ends(evidence, measurements, "learned", LEARNED_CURVE),
     )
-
-
-def _ends(evidence: Evidence, measurements: Iterable[Measurement]) -> dict[str, tuple[float, float, float]]:
-    wanted = {
-        ticket.id
-        for of_round in evidence.rounds
-        for ticket in evidence.tickets("confirm", "learned", of_round)
-        if usable(ticket)
-    }
-    last: dict[str, dict[int, tuple[int, float]]] = {}
-    for each in measurements:
-        if each.ticket_id in wanted and each.name.startswith(LEARNED_CURVE) and math.isfinite(each.value):
-            own = last.setdefault(each.name.removeprefix(LEARNED_CURVE), {})
-            own[each.ticket_id] = max(own.get(each.ticket_id, (-1, 0.0)), (each.step, each.value))
-    return {
-        name: (geometric_mean(values), min(values), max(values))
-        for name, values in ((name, [v for _, v in ends.values()]) for name, ends in last.items())
-    }

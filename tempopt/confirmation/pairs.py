@@ -25,7 +25,7 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
 )
-from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key
+from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key, without
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -132,7 +132,7 @@ def pair_tickets(
 def _bakes(arms: dict[Arm, Parameters]) -> bool:
     """Whether there is a temperature at the beginning that could be baked into the weights."""
     plan = {n: value for n, value in arms["search"].items() if n in CREDITED and not split_name(n)[0]}
-    return "twin" in arms and training_key(plan) != training_key({})
+    return "twin" in arms and training_key(without(plan, "control")) != training_key({})
 
 
 def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:

@@ -10,7 +10,7 @@ that one is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.ablation import SIMPLEST, ablated, arm_without, simplest, taken_apart
@@ -18,6 +18,7 @@ from tempopt.confirmation.comparisons import Answer, Evidence, Runs, cautious, g
 from tempopt.confirmation.guards import Guard, guards_at_inference, judged_guards
 from tempopt.confirmation.inference import InferenceOnly, inference_only, share_of
 from tempopt.confirmation.learned import Learned, learned
+from tempopt.confirmation.measured_ends import Ends, measured_ends
 from tempopt.confirmation.pairs import confirmed_arms
 from tempopt.confirmation.recommendation import Recommendation, recommend
 from tempopt.records.rows import Measurement, Parameters, TicketRow
@@ -26,6 +27,7 @@ from tempopt.statistics.failure_rates import FailureRates, failure_rates
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest, not_worse
 from tempopt.temperature import moves, training_key
+from tempopt.workers.messages import CONTROLLED_CURVE
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -116,6 +118,8 @@ class Verdict:
         round: Round of search tickets that it closes, from 0.
         looks: Verdicts that the study has had with this one, >= 1.
         alpha: Two-sided level that it may spend; p is given so that 0.05 is the limit all the same.
+        controlled: The winner's temperatures at the end of training, where they follow a target of the
+            entropy; else empty.
         recommendation: What to do; None only while the verdict is being made.
     """
 
@@ -144,6 +148,7 @@ class Verdict:
     round: int
     looks: int
     alpha: float
+    controlled: Ends = field(default_factory=dict)
     recommendation: Recommendation | None = None
 
     @property
@@ -311,6 +316,7 @@ def _conclude_round(
         round=of_round,
         looks=evidence.verdict,
         alpha=evidence.alpha,
+        controlled=measured_ends(evidence, measurements, "search", CONTROLLED_CURVE),
     )
     return replace(verdict, recommendation=recommend(verdict, evidence))
 

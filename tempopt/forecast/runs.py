@@ -20,7 +20,6 @@ from tempopt.forecast.outcomes import Made, Space, by_students_test, fewest, lik
 from tempopt.records.rows import KINDS, SAMPLED, Kind, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.spec.study_spec import StudySpec
-from tempopt.temperature import moves
 from tempopt.workers.messages import Times
 
 STUDIES = 8
@@ -196,10 +195,8 @@ def _end_seconds(row: TicketRow, spec: StudySpec, rows: Sequence[TicketRow], tim
         return 0.0
     winner = winner_of(rows, spec, of_round=row.round) or {} if row.kind == "confirm" else {}
     asked = evaluations(row.kind, arms_of(row), spec, winner, row.parameters or {})
-    # where a schedule has come to its end the current temperature is the final one: one evaluation is both
-    ends = moves(row.parameters or {})
-    measured: set[tuple[str, str, str]] = {("validate", "final", "None")}
-    measured |= {(each.on, "final" if ends else each.at, repr(each.temperature)) for each in asked}
+    # at the end of a training the current temperature is the final one: one evaluation is both
+    measured = {("validate", "None"), *((each.on, repr(each.temperature)) for each in asked)}
     tested = {key for key in measured if key[0] == "test"}
     again = len(measured) - len(tested) - times.ends_validated
     return again * times.validate + len(tested) * times.test

@@ -11,6 +11,7 @@ from tempopt.temperature import registered_path
 
 _IN_SHORT = {
     "train_with_schedule": "train with a schedule",
+    "train_with_control": "train under control of the entropy",
     "train_at_constant": "train at a constant temperature",
     "inference_only": "change the temperature at inference only",
     "change_nothing": "change nothing",

@@ -24,6 +24,7 @@ from tempopt.results.values_text import recommended_value, value_header
 from tempopt.results.verdict_text import headline, round_lines
 from tempopt.results.wording import baseline_name, parameters_text
 from tempopt.temperature import (
+    CONTROL_PARAMETERS,
     CREDITED,
     ENTROPY_PARAMETERS,
     NEUTRAL,
@@ -371,7 +372,8 @@ def _merged(result: StudyResult, parameters: Mapping[str, Any]) -> tuple[dict[st
         config["model"]["init_args"].pop(name.partition(".")[0], None)
     plan: dict[str, Any] = {}
     by_interface = spec.attach is not None and spec.attach.way == "attention_interface"
-    attached = ParameterNames((*PLAN_PARAMETERS, *(ENTROPY_PARAMETERS if by_interface else ())))
+    entropies = ENTROPY_PARAMETERS if by_interface else ()
+    attached = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *entropies))
     for name, value in parameters.items():
         section, dot, rest = name.partition(".")
         if split_name(name)[0]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tempopt.confirmation.learned import Learned
+from tempopt.confirmation.measured_ends import Ends
 from tempopt.confirmation.verdict import Verdict
 from tempopt.results.wording import baseline_name, numbers, share_text, signed
 from tempopt.temperature import PER_HEAD
@@ -30,7 +30,7 @@ def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
         share = ": no gain shown"
     lines = [
         f"learned temperatures (from {baseline_name(spec)}, {rate_text(found)}), at the price of one "
-        f"training: {signed(gain)} ({numbers(gain)}){share}; {ends_text(found)}."
+        f"training: {signed(gain)} ({numbers(gain)}){share}; {ends_text(found.ends)}."
     ]
     if found.winner is not None:
         test = found.winner.paired
@@ -40,6 +40,13 @@ def learned_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
     return lines
 
 
+def controlled_lines(verdict: Verdict) -> list[str]:
+    """Return where the control of the entropy has led the winner's temperatures."""
+    if not verdict.controlled:
+        return []
+    return [f"under control of the entropy: {ends_text(verdict.controlled)}."]
+
+
 def rate_text(found: Learned) -> str:
     """Return how fast the temperatures were learned."""
     times = "the" if found.lr_ratio == 1 else f"{found.lr_ratio:.4g} times the"
@@ -47,17 +54,17 @@ def rate_text(found: Learned) -> str:
     return f"{each}with {times} learning rate of the weights"
 
 
-def ends_text(found: Learned) -> str:
+def ends_text(ends: Ends) -> str:
     """Return where the temperatures ended, in the geometric mean over the runs, and from which to which."""
-    places = {name: ends for name, ends in found.ends.items() if place_of(name)}
-    named = {name: ends for name, ends in found.ends.items() if name not in places}
-    told = [_end(name, ends) for name, ends in named.items()]
+    places = {name: each for name, each in ends.items() if place_of(name)}
+    named = {name: each for name, each in ends.items() if name not in places}
+    told = [_end(name, each) for name, each in named.items()]
     if len(places) <= _NAMED:
-        told += [_end(f"τ of {place_of(name)}", ends) for name, ends in places.items()]
+        told += [_end(f"τ of {place_of(name)}", each) for name, each in places.items()]
     else:
         low, high = (pick(places, key=lambda name: places[name][0]) for pick in (min, max))
-        ends = (f"{places[name][0]:.3g} in {place_of(name)}" for name in (low, high))
-        told.append(f"τ from {' to '.join(ends)}")
+        both = (f"{places[name][0]:.3g} in {place_of(name)}" for name in (low, high))
+        told.append(f"τ from {' to '.join(both)}")
     return f"at the end of training {', '.join(told) or 'not measured'}"
 
 
@@ -74,6 +81,6 @@ def _end(name: str, ends: tuple[float, float, float]) -> str:
     return f"{name} = {mean:.3g} ({low:.3g} to {high:.3g})"
 
 
-def ends_json(ends: Mapping[str, tuple[float, float, float]]) -> dict[str, dict[str, float]]:
+def ends_json(ends: Ends) -> dict[str, dict[str, float]]:
     """Return the temperatures at the end of training as plain data."""
     return {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in ends.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from tempopt.confirmation.evaluations import ConstantPlan
+from tempopt.confirmation.evaluations import WINNER, ConstantPlan
 from tempopt.confirmation.inference import Tuned
 from tempopt.confirmation.recommendation import ALONE_LEVEL, PassedOver, Recommendation
 from tempopt.confirmation.verdict import standing
@@ -112,6 +112,8 @@ def _in_short(spec: StudySpec, found: Recommendation) -> str:
 
 
 def _how(found: Recommendation) -> str:
+    if found.now == "train_with_control":
+        return "under control of the entropy"
     if found.now != "train_at_constant":
         return "with a schedule"
     return "at constant temperatures" if len(_changed(found)) > 1 else "at a constant temperature"
@@ -134,6 +136,8 @@ def _train(result: StudyResult, verdict: Verdict, found: Recommendation) -> str:
     constant = found.now == "train_at_constant"
     tuned = None if verdict.inference_only is None else verdict.inference_only.winner
     where = "at the same temperature" if constant else "at its last temperature"
+    if found.now == "train_with_control":
+        where = "at the temperatures that the training ends with, which its checkpoint holds"
     if found.plan is not None and tuned is not None:
         where = (
             f"at {plan_text(found.plan)} ({best_of(tuned)}), which gains its models another "
@@ -316,9 +320,10 @@ def choice_text(tuned: Tuned, confirmed_on: str) -> str:
         if confirmed_on == "test"
         else "of every other fresh seed; what it gains is counted on the other seeds"
     )
+    winners = " the winner's final temperature," if WINNER in tuned.curve else ""
     return (
         f"{plan_text(tuned.plan)} has the best mean of {len(tuned.curve)} on the validation data {seeds}: "
-        f"{', '.join(grids)}{scaling}, the winner's final temperature, and the temperature of the training."
+        f"{', '.join(grids)}{scaling},{winners} and the temperature of the training."
     )
 
 

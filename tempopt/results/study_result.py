@@ -38,7 +38,7 @@ from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
-from tempopt.workers.messages import LEARNED_CURVE, TIME_RATIO
+from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE, TIME_RATIO
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -309,7 +309,7 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
         or (guarded and t.kind in ("confirm", "ablation"))
     ]
     # the entropies of these runs are many, and no verdict follows from them
-    prefixes = ("validate", "test", TIME_RATIO, LEARNED_CURVE)
+    prefixes = ("validate", "test", TIME_RATIO, LEARNED_CURVE, CONTROLLED_CURVE)
     return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes))
 
 

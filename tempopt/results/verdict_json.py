@@ -52,6 +52,7 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
         "inference_only": verdict.inference_only and _inference_json(verdict.inference_only),
         "init_only": verdict.init_only and _share_json(verdict.init_only),
         "learned": verdict.learned and _learned_json(verdict.learned),
+        "controlled_at_end": ends_json(verdict.controlled),
         "not_learned": result.spec.study.not_learned,
         "parts": [
             {"name": part.name, "params": part.parameters, **_answer_json(part.answer)}

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.inference import AS_TRAINED, InferenceOnly
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.verdict import Verdict
+from tempopt.results.constants_text import constant_lines
 from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
-from tempopt.results.learned_text import learned_lines
+from tempopt.results.learned_text import controlled_lines, learned_lines
 from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
     baseline_name,
     baseline_values,
+    compared,
     confidence,
     duration,
     numbers,
@@ -33,7 +33,7 @@ from tempopt.results.wording import (
 )
 from tempopt.statistics.failure_rates import Rate
 from tempopt.statistics.paired_tests import ALPHA
-from tempopt.temperature import CREDITED, mean_level, temperatures_of, training_key
+from tempopt.temperature import CREDITED, is_controlled, training_key
 
 if TYPE_CHECKING:
     from tempopt.records.rows import TicketRow
@@ -53,6 +53,7 @@ PARTS = {
     "length_scaling": "the length scaling",
     "entropy": "the entropy term",
     "output_temperature": "the output temperature",
+    "control": "the control of the entropy",
     "generation": "the parameters of generation",
 }
 """Part of a plan to what people call it."""
@@ -97,9 +98,10 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines += [f"  {line}" for line in compared_lines(result)]
         baseline = baseline_name(result.spec)
         lines += _caveats(verdict, baseline)
-        lines += _constant_lines(verdict, result)
+        lines += constant_lines(verdict, result)
         lines += _inference_lines(verdict, baseline) if result.spec.evaluated else [_NOT_READ]
         lines += _init_lines(verdict, baseline)
+        lines += [f"  {line}" for line in controlled_lines(verdict)]
         lines += [f"  {line}" for line in learned_lines(verdict, result.spec)]
         lines += [f"  {line}" for line in part_lines(verdict, result.spec)]
         lines += _failure_lines(verdict, result)
@@ -316,53 +318,6 @@ def _caveats(verdict: Verdict, baseline: str) -> list[str]:
     return lines
 
 
-def _constant_lines(verdict: Verdict, result: StudyResult) -> list[str]:
-    answer = verdict.against_constant
-    if verdict.at_one:
-        return []
-    if answer is None:
-        return ["  no constant temperature could be compared."]
-    constants = result.tickets["constant"]
-    said = []
-    if verdict.constant_params is not None and verdict.over_constant is not None:
-        tried = constants.done + constants.failed
-        several = "s" if len(temperatures_of(verdict.constant_params)) > 1 else ""
-        constant = set_text(verdict.constant_params)
-        name = f"the best constant temperature{several}, chosen after {tried} runs ({constant})"
-        if training_key(verdict.constant_params) == training_key(verdict.params):
-            return [f"  {name} is the winner itself."]
-        said.append(f"{name}: {_compared(verdict.over_constant)}")
-    own = verdict.constant_twin_params
-    if own is not None and verdict.over_constant_twin is not None and not verdict.is_constant:
-        name = (
-            f"the winner with constant {_levels(own)} in place of its schedule (the "
-            "best on the choosing seeds of constants that span it), all else as in the winner"
-        )
-        said.append(f"{name}: {_compared(verdict.over_constant_twin)}")
-    if not said:
-        return (
-            ["  the winner is a constant."] if verdict.is_constant else ["  no constant could be compared."]
-        )
-    lines = [f"  against {text}." for text in said[:-1]]
-    if verdict.schedule_shown:
-        end = "the schedule is worth more than one constant."
-    elif verdict.is_constant:
-        end = f"the winner is a constant{', too, and this one is better' if answer.worse else ''}."
-    elif answer.worse:
-        end = "the constant is better."
-    else:
-        end = "the schedule is not shown to be worth more than one constant"
-        # it has to beat the baseline, too
-        end += ", for no gain is shown." if answer.significant else "."
-    return [*lines, f"  against {said[-1]}: {end}"]
-
-
-def _levels(parameters: Mapping[str, Any]) -> str:
-    """Return the levels of constant temperatures, ``τ = 0.5``."""
-    names = temperatures_of(parameters)
-    return ", ".join(f"{name or 'τ'} = {mean_level(parameters, name):.4g}" for name in names)
-
-
 def part_text(part: str, spec: StudySpec) -> str:
     """Return what people call a part of the winner: ``the schedule``, ``the schedule of contrast``.
 
@@ -374,10 +329,6 @@ def part_text(part: str, spec: StudySpec) -> str:
     if not temperature and spec.temperatures and group in _OF_EACH:
         temperature = "attention"
     return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
-
-
-def _compared(answer: Answer) -> str:
-    return f"{signed(answer.paired)} ({numbers(answer.paired)})"
 
 
 def _inference_lines(verdict: Verdict, baseline: str) -> list[str]:
@@ -395,12 +346,12 @@ def _inference_lines(verdict: Verdict, baseline: str) -> list[str]:
             f"evaluated at {baseline}"
         )
         share = "." if apart else share_text(found.share, twin.answer.paired)
-        lines.append(f"  inference only ({text}): {_compared(found.answer)}{share}")
+        lines.append(f"  inference only ({text}): {compared(found.answer)}{share}")
         lines.append(f"    {choice_text(found.baseline, verdict.confirmed_on)}")
     if apart and found.share is not None:
         models = f"models trained at {baseline} with the winner's other parameters"
         text = f"the same of {models}, {plan_text(twin.plan)}"
-        lines.append(f"  {text}: {_compared(twin.answer)}{share_text(found.share, twin.answer.paired)}")
+        lines.append(f"  {text}: {compared(twin.answer)}{share_text(found.share, twin.answer.paired)}")
     lines += _difference_lines(verdict, found, baseline)
     return lines
 
@@ -412,7 +363,7 @@ def _difference_lines(verdict: Verdict, found: InferenceOnly, baseline: str) -> 
     plans = [AS_TRAINED if each is None else each.plan for each in (winner, found.baseline)]
     own, ones = (f", evaluated at {plan_text(plan)}," if plan != AS_TRAINED else "" for plan in plans)
     against = f"models trained at {baseline}{ones.rstrip(',')}"
-    text = f"  the winner{own} against {against}: {_compared(found.difference)}"
+    text = f"  the winner{own} against {against}: {compared(found.difference)}"
     if found.difference.significant and verdict.total.significant:
         return [f"{text}: training at another temperature is worth that much more than inference alone."]
     if found.difference.worse:
@@ -441,8 +392,7 @@ def part_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
     for part in verdict.parts:
         test = part.answer.paired
         shown = "" if part.answer.significant or part.answer.worse else ": no difference shown"
-        mean = " (the schedule divided by its mean, so that it averages 1)" if part.name == "level" else ""
-        what = f"{part_text(part.name, spec)}{mean}"
+        what = f"{part_text(part.name, spec)}{_told_of_level(verdict) if part.name == 'level' else ''}"
         lines.append(f"  {what}: {signed(test)} ({numbers(test)}){shown}")
     if verdict.simplest is not None:
         found = verdict.simplest
@@ -455,6 +405,13 @@ def part_lines(verdict: Verdict, spec: StudySpec) -> list[str]:
             f"{share} of the gain or more; the winner against that: {signed(lost)} ({numbers(lost)})."
         )
     return lines
+
+
+def _told_of_level(verdict: Verdict) -> str:
+    """Return what attention is trained with without the level of the winner."""
+    if is_controlled(verdict.params):
+        return " (the temperatures begin at 1)"
+    return " (the schedule divided by its mean, so that it averages 1)"
 
 
 def _failure_lines(verdict: Verdict, result: StudyResult) -> list[str]:

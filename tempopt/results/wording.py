@@ -6,14 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import WINNER, ConstantPlan
 from tempopt.confirmation.inference import AS_TRAINED
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
 from tempopt.temperature import (
     AS_FOUND,
+    CONTROL,
+    CONTROL_PARAMETERS,
     NEUTRAL,
     as_found,
+    effective,
+    is_controlled,
     join_name,
     neutral_values,
     own_parameters,
@@ -154,7 +159,10 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
     for name in temperatures_of(parameters):
         own = {**NEUTRAL, **own_parameters(parameters, name)}
         first, last = own["temperature_init"], own["temperature_final"] or own["temperature_init"]
-        if name and not schedule_of(parameters, name):
+        if not name and is_controlled(parameters):
+            texts.append(_controlled_text(effective(parameters)))
+            told |= set(CONTROL_PARAMETERS)
+        elif name and not schedule_of(parameters, name):
             texts.append(f"{name} = {first:.4g} as found")
         elif own["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")
@@ -164,6 +172,13 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
     values = neutral_values(parameters)
     rest = {n: v for n, v in parameters.items() if n not in told and not (n in values and values[n] == v)}
     return ", ".join([*texts, *([parameters_text(rest)] if rest else [])])
+
+
+def _controlled_text(parameters: Mapping[str, Any]) -> str:
+    numbers = {name: value for name, value in parameters.items() if name in CONTROL_PARAMETERS[1:]}
+    target = ", ".join(f"{name.partition('_')[2]} {value:.4g}" for name, value in numbers.items())
+    first = parameters.get("temperature_init", NEUTRAL["temperature_init"])
+    return f"τ from {first:.4g}, entropy control {parameters[CONTROL]} ({target})"
 
 
 def plan_text(plan: str) -> str:
@@ -177,6 +192,16 @@ def plan_text(plan: str) -> str:
     text = f"{constant.temperature or 'τ'} = {constant.tau:.4g}"
     scaling = constant.length_scaling
     return text if scaling == "none" else f"{text} with length scaling {scaling}"
+
+
+def moved_text(parameters: Mapping[str, Any]) -> str:
+    """Return what moves the temperatures of a parameter set: ``schedule``, or ``control of the entropy``."""
+    return "control of the entropy" if is_controlled(effective(parameters)) else "schedule"
+
+
+def compared(answer: Answer) -> str:
+    """Return a difference, its interval and p."""
+    return f"{signed(answer.paired)} ({numbers(answer.paired)})"
 
 
 def share_text(share: Ratio | None, test: PairedTest) -> str:

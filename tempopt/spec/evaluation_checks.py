@@ -66,8 +66,9 @@ def _without_effect(name: str, domain: Domain) -> str:
             "a trained model is evaluated at one temperature (study.evaluate_only), so what moves it during "
             "training changes nothing."
         )
-    if name in GROUPS["entropy"]:
-        return "the entropy term acts in training, and study.evaluate_only trains nothing."
+    for part, called in (("entropy", "the entropy term"), ("control", "the control of the entropy")):
+        if name in GROUPS[part]:
+            return f"{called} acts in training, and study.evaluate_only trains nothing."
     if name in TEMPERATURE_PARAMETERS:
         return ""
     if "." in name and section in ("data", "trainer"):

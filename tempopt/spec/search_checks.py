@@ -10,19 +10,20 @@ from tempopt.spec.domains import Choices, Domain
 from tempopt.spec.search_space import idle
 from tempopt.spec.study_section import StudySection, direction_of
 from tempopt.spec.yaml_source import unresolved
+from tempopt.temperature.entropy_control import CONTROL, is_controlled
 from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.parameters import check_parameter
 
 _REMEDY = (
     "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and layer_ratio, a "
     "head_pattern and head_ratio, a length_scaling, a normaliser and top_k, a local_share and window, an "
-    "entropy_lambda, its entropy_schedule and entropy_lambda_final), set that under model.init_args, or take "
-    "the name out."
+    "entropy_lambda, its entropy_schedule and entropy_lambda_final, an entropy_control and control_level), "
+    "set that under model.init_args, or take the name out."
 )
 
 
 def temperature_problems(
-    search: Mapping[str, Domain], fixed: Mapping[str, Any], *, asks: bool
+    search: Mapping[str, Domain], fixed: Mapping[str, Any], *, asks: bool, compiled: bool = False
 ) -> list[tuple[str, str]]:
     """Return what is wrong with the temperatures of a spec: the path of each fault, and the message.
 
@@ -30,6 +31,7 @@ def temperature_problems(
         search: The searched names.
         fixed: Temperature parameters that the model's init arguments set.
         asks: Whether the verdict of the study is about a temperature, so that one has to be searched.
+        compiled: Whether the model is compiled.
     """
     lines = []
     for name, value in fixed.items():
@@ -40,6 +42,12 @@ def temperature_problems(
             lines.append((f"model.init_args.{name}", str(error)))
     if lines:
         return lines
+    if compiled and (path := _controlled(search, fixed)):
+        message = (
+            "the entropy of attention cannot be controlled in a compiled model (study.compile), which does "
+            "not show what it attends to. Take study.compile or entropy_control out."
+        )
+        return [(path, message)]
     if asks and not any(name in CREDITED for name in search):
         message = (
             f"given {', '.join(search)}, of which none is a temperature, so that there would be no "
@@ -51,6 +59,13 @@ def temperature_problems(
         (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {_REMEDY}")
         for name in idle(search, fixed)
     ]
+
+
+def _controlled(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> str:
+    """Return where a control of the entropy is asked for; empty: it is not."""
+    if CONTROL in search:
+        return f"search.{CONTROL}"
+    return f"model.init_args.{CONTROL}" if is_controlled(fixed) else ""
 
 
 def notes_on(study: StudySection, search: Mapping[str, Domain]) -> list[str]:

@@ -46,6 +46,7 @@ _SCALES = (
     "warmup_start",
     "output_temperature",
     "sampling_temperature",
+    "control_spread",
 )
 _STRATEGIES = (
     "schedule",
@@ -54,6 +55,7 @@ _STRATEGIES = (
     "length_scaling",
     "normaliser",
     "entropy_schedule",
+    "entropy_control",
 )
 _CONSTANTS = (0.25, 4.0)
 _KEYS = ("low", "high", "log", "step", "choices", "baseline", "when")

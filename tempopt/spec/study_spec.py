@@ -152,7 +152,9 @@ class StudySpec(Section):
         trains = self.study.evaluate_only is None
         lines = length_problems(self.trainer, names) if trains else []
         unread = evaluation_problems(self.study, self.search, self.fixed_temperatures)
-        lines += unread or temperature_problems(self.search, self.fixed_temperatures, asks=asks)
+        compiled = self.study.compile is not None
+        fixed = self.fixed_temperatures
+        lines += unread or temperature_problems(self.search, fixed, asks=asks, compiled=compiled)
         try:
             self._enqueued(self.study.enqueue, path="study.enqueue")
         except FaultsError as error:

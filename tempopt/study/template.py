@@ -82,6 +82,8 @@ _TEMPERED = """\
   # local_share: [0.0, 0.25, 0.5]  # share of the heads that see near keys only
   # window: {low: 4, high: 64, log: true}  # ... and how near
   # entropy_lambda: {low: -0.01, high: 0.01}  # weight of the attention entropy in the loss
+  # entropy_control: [none, curriculum, contrast]  # a target that the entropy is held at; not with compile
+  # control_level: {low: 0.2, high: 0.9}  # ... and its level, as a share of ln(number of keys)
 """
 
 _ATTACH = """\

@@ -21,10 +21,16 @@ from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.temperature import (
     AS_FOUND,
+    CONTROL,
+    CONTROL_PARAMETERS,
     ENTROPY_PARAMETERS,
     LR_RATIOS,
+    NO_CONTROL,
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
+    at_constant,
+    effective,
+    is_controlled,
     join_name,
     learning,
     neutral,
@@ -49,6 +55,8 @@ _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
 # Below this ratio two metrics in single precision are the same but for rounding.
 _ROUNDED = 1e-5
+
+_SOFTMAX = {"normaliser": "softmax"}
 
 _VALIDATE = Evaluation(name="validate", on="validate")
 
@@ -205,9 +213,11 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
         reason, unreached = _not_learned(eager, found, ranks)
         # an optimizer leaves alone what no gradient reaches
         trained = [name for name in finished.trained or () if name not in unreached]
-        reason = reason if request.learns else None
-        finished = dataclasses.replace(finished, not_learned=reason, trained=trained)
+        found = {"trained": trained, "not_learned": reason if request.learns else None}
+        finished = dataclasses.replace(finished, **found)
         stages.over("learned the temperatures for two steps")
+    if _control(eager, ranks):
+        stages.over("controlled the entropy for two steps")
     if request.program.compile is not None:
         _compile(request, ranks)
         stages.over("compiled the steps")
@@ -287,6 +297,28 @@ def _compile(request: RunRequest, ranks: Ranks) -> None:
     run.detach()
 
 
+def _control(request: RunRequest, ranks: Ranks) -> bool:
+    """Train two steps under control of the entropy, where a run of the study may be; return whether one may.
+
+    Raises:
+        SpecError: A layer's attention is not seen, so that it cannot be controlled.
+    """
+    asked = [each for each in request.space.get(CONTROL, []) if each != NO_CONTROL]
+    if not asked or is_controlled(request.parameters):
+        return False
+    parameters = effective({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: asked[0]})
+    run = Run(
+        dataclasses.replace(request, parameters=parameters, evaluations=[]), _Unheard(), ranks, **_SHORT
+    )
+    try:
+        run.fit()
+    except UsageError as error:
+        raise SpecError(f"search.{CONTROL}: {error}") from error
+    finally:
+        run.detach()
+    return True
+
+
 def _not_learned(
     request: RunRequest, found: Mapping[str, float], ranks: Ranks
 ) -> tuple[str | None, list[str]]:
@@ -360,7 +392,9 @@ def _require_trained(run: Run) -> None:
 
 
 def _require_attention(module: TemperedModule, attended: set[int], space: Collection[str]) -> None:
-    searched = [name for name in space if name in (*PLAN_PARAMETERS, *ENTROPY_PARAMETERS)]
+    searched = [
+        name for name in space if name in (*PLAN_PARAMETERS, *ENTROPY_PARAMETERS, *CONTROL_PARAMETERS)
+    ]
     if searched and not module.num_layers:
         raise SpecError(
             f"search.{searched[0]}: {type(module).__name__} says num_layers=0, so it has no attention whose "

@@ -30,6 +30,18 @@ def test_a_named_temperature_has_numbers_of_its_own_and_attention_none(begun: Ma
     assert not any(name.startswith("tau") for name in found)
 
 
+def test_a_temperature_that_follows_the_entropy_is_where_it_was_measured_last(begun: MakeTicket) -> None:
+    ticket = begun(temperature_init=2.0, entropy_control="contrast", control_level=0.4, control_spread=4.0)
+    measured = [
+        Measurement(ticket_id=ticket.id, name=f"controlled/{layer}", step=step, value=tau)
+        for layer, path in enumerate((((0, 2.0), (10, 0.5)), ((0, 2.0), (10, 8.0))))
+        for step, tau in path
+    ]
+    found = trial_attributes(ticket, 1.0, None, measured)
+    assert found["tau_init"] == 2.0 and found["tau_final"] == pytest.approx(2.0)
+    assert "tau_final" not in trial_attributes(ticket, 1.0, None, [])
+
+
 def test_a_trial_has_its_temperatures_its_gain_its_seconds_and_its_seed(begun: MakeTicket) -> None:
     ticket = begun(schedule="cosine", temperature_init=2.0, temperature_final=0.5, lr=0.1)
     found = trial_attributes(ticket, 1.5, 0.25, [])

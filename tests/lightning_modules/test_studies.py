@@ -23,6 +23,8 @@ def test_there_is_a_study_for_each_module_and_each_question() -> None:
         "digits",
         "digits_stock",
         "distillation",
+        "entropy_control",
+        "entropy_control_digits",
         "generation",
         "gumbel_digits",
         "head_count",

@@ -77,6 +77,7 @@ DOCUMENTED: dict[str, Any] = {
             "lr_ratio": None,
             "at_end": None,
         },
+        "controlled_at_end": None,
         "not_learned": None,
         "parts": None,
         "simplest": {

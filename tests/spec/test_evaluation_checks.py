@@ -43,6 +43,7 @@ def test_what_acts_in_an_evaluation_may_be_searched(search: dict[str, Any]) -> N
         ({"warmup_start": TAU}, "is evaluated at one temperature"),
         ({"schedule_args.knee": TAU}, "is evaluated at one temperature"),
         ({"entropy_lambda": {"low": -0.1, "high": 0.1}}, "the entropy term acts in training"),
+        ({"entropy_control": ["none", "contrast"]}, "the control of the entropy acts in training"),
         ({"lr": RATE}, "by its name it acts in training"),
         ({"lr": {**RATE, "baseline": 1e-3}}, "by its name it acts in training"),
         (

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tempopt import temperature
 from tempopt.errors import SpecError
 from tempopt.temperature import (
+    CONTROL_PARAMETERS,
     ENTROPY_PARAMETERS,
     GENERATION,
     HEAD_PATTERNS,
@@ -93,7 +94,7 @@ def test_the_neutral_parameters_are_temperature_one_to_the_last_bit() -> None:
 def test_every_parameter_has_a_neutral_value_that_it_may_have() -> None:
     assert tuple(NEUTRAL) == TEMPERATURE_PARAMETERS
     plan = {each.name for each in fields(TemperatureParameters)}
-    beside = {*ENTROPY_PARAMETERS, *GENERATION, "output_temperature"}
+    beside = {*ENTROPY_PARAMETERS, *CONTROL_PARAMETERS, *GENERATION, "output_temperature"}
     assert set(TEMPERATURE_PARAMETERS) == plan | beside
     for name, value in NEUTRAL.items():
         check_parameter(name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Reading(Hugging):
 
 
 class LearnedRecorder(L.Callback):
-    """Writes down what each rank has learned after each batch, one line each.
+    """Writes down what each rank has learned after each batch, one line each, or what control has led to.
 
     Args:
         folder: Where; a file for each rank.
@@ -68,16 +69,23 @@ class LearnedRecorder(L.Callback):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def logs(self, trainer: L.Trainer) -> list[float]:
+        """Return ln τ of all temperatures that training itself moves."""
+        by_name = {type(each).__name__: each for each in trainer.callbacks}  # type: ignore[attr-defined]
+        if (control := by_name.get("PlannedControl")) is not None:
+            return [math.log(tau) for tau in control.temperatures]
+        learned = by_name["LearnedTemperatureCallback"]
+        return [log for _, logs in learned.state_dict()["parts"] for log in logs]
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        (learned,) = (c for c in trainer.callbacks if type(c).__name__ == "LearnedTemperatureCallback")
         digest = hashlib.blake2b(digest_size=8)
         for value in pl_module.parameters():
             digest.update(value.detach().numpy().tobytes())
         line = {
             "step": trainer.global_step,
-            "logs": [log for _, logs in learned.state_dict()["parts"] for log in logs],
+            "logs": self.logs(trainer),
             "weights": digest.hexdigest(),
             "items": sorted(batch[0].flatten(1).sum(1).tolist()),
         }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import plotly.graph_objects as go
 
 from tempopt.confirmation.evaluations import WINNER as WINNERS_PLAN
 from tempopt.confirmation.evaluations import ConstantPlan
 from tempopt.confirmation.inference import AS_TRAINED, Tuned
+from tempopt.confirmation.verdict import Verdict
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Cell, Table
 from tempopt.report.plots.style import BASELINE, GROUND, WINNER, figure, number, plain, temperature_axis
@@ -132,7 +134,7 @@ def inference_data(result: StudyResult) -> InferenceShown:
     one = neutral(verdict.params)
     found = {"baseline": _models(verdict.inference_only.baseline, _lasts(one, names), verdict.params)}
     if verdict.inference_only.winner is not None and not verdict.at_one:
-        found["search"] = _models(verdict.inference_only.winner, _lasts(verdict.params, names), None)
+        found["search"] = _models(verdict.inference_only.winner, _winners_lasts(verdict, names), None)
     return InferenceShown(
         metric=result.metric,
         direction=result.direction,
@@ -147,6 +149,14 @@ def _lasts(parameters: Mapping[str, object], names: Sequence[str]) -> dict[str, 
     """Return the last temperature of a training by name."""
     plans = {name: TemperatureParameters.from_mapping(own_parameters(parameters, name)) for name in names}
     return {name: plan.plan(1).schedule(1.0) for name, plan in plans.items()}
+
+
+def _winners_lasts(verdict: Verdict, names: Sequence[str]) -> dict[str, float]:
+    """Return them of the winner, which may have been measured: the geometric mean over layers and runs."""
+    found = _lasts(verdict.params, names)
+    if "" in found and verdict.controlled:
+        found[""] = geometric_mean(mean for mean, _, _ in verdict.controlled.values())
+    return found
 
 
 def _models(tuned: Tuned, own: Mapping[str, float], winner: Mapping[str, object] | None) -> ModelsShown:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
-from tempopt.report.plots.schedules import colorbar
+from tempopt.report.plots.controlled import measured_levels, winners_levels
 from tempopt.report.plots.style import (
     BASELINE,
     FAINT,
@@ -22,6 +22,7 @@ from tempopt.report.plots.style import (
     OTHER,
     SEQUENTIAL,
     bounds,
+    colorbar,
     evenly,
     label,
     mark_size,
@@ -125,7 +126,8 @@ def _landscape(
     result: StudyResult, shown: Shown, points: list[Point], others: tuple[Landscape, ...] = ()
 ) -> Landscape:
     best, rest = points[-MOST_MARKS // 2 :], points[: -MOST_MARKS // 2]
-    winner = None if result.winner is None else _ends(shown.parameters(result.winner))
+    ends = winners_levels(result, shown, (0.0, 1.0))
+    winner = (ends[0], ends[1]) if ends else None
     return Landscape(
         metric=result.metric,
         direction=result.direction,
@@ -148,12 +150,14 @@ def _best(points: Sequence[Point]) -> tuple[int, int] | None:
 
 
 def _points(result: StudyResult, kind: str, shown: Shown) -> list[Point]:
-    found = []
+    found: list[Point] = []
     for run in result.runs:
         if run.kind == kind and usable(run) and run.value is not None and run.parameters is not None:
             values = shown.parameters(run.parameters)
             if values.normaliser != LinearNormaliser.name:
-                found.append((run.number, *_ends(values), run.value, run.parameters))
+                ends = measured_levels(result, [run], run.parameters, shown, (0.0, 1.0))
+                first, last = ends or _ends(values)
+                found.append((run.number, first, last, run.value, run.parameters))
     return sorted(found, key=lambda each: oriented(each[3], result.direction))
 
 

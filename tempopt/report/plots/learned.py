@@ -12,6 +12,7 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import arms_of, usable
 from tempopt.report.plots.base import Table
 from tempopt.report.plots.confirming import confirming
+from tempopt.report.plots.controlled import winners_levels
 from tempopt.report.plots.style import (
     BASELINE,
     BASELINE_BAND,
@@ -47,7 +48,7 @@ class Path:
         mean: Geometric mean over the runs at each step.
         low: Lowest of the runs at each step.
         high: Highest of them.
-        winner: The winner's schedule at each step; empty where the winner leaves it as found.
+        winner: The winner's temperature at each step; empty where there is none.
     """
 
     of: str
@@ -91,8 +92,7 @@ class LearnedShown:
         more = len(self.paths) - len(ends)
         return (
             f"Solid lines are the temperatures that {self.runs} confirming runs have learned, in "
-            "the geometric mean; bands go from the lowest run to the highest. Dashed lines are the winner's "
-            "schedule. "
+            "the geometric mean; bands go from the lowest run to the highest. Dashed lines are the winner's. "
             f"Learned: {', '.join(ends)}{f' and {more} more' if more else ''}."
         )
 
@@ -151,8 +151,8 @@ def _path(
     values = [own.get(step, [math.nan]) for step in steps]
     last = max(steps[-1], 1)
     levels: tuple[float, ...] = ()
-    if shown is not None and result.winner is not None:
-        levels = shown.levels(result.winner, tuple(step / last for step in steps))
+    if shown is not None:
+        levels = winners_levels(result, shown, tuple(step / last for step in steps))
     return Path(
         of="" if place_of(name) else name,
         name=f"τ of {place_of(name)}" if place_of(name) else name,
@@ -164,7 +164,7 @@ def _path(
 
 
 def plot_learned(data: LearnedShown) -> go.Figure:
-    """Return a line with its band for each learned temperature, and the winner's schedule dashed.
+    """Return a line with its band for each learned temperature, and the winner's dashed.
 
     Temperatures have a panel each; the layers and heads of attention share one.
     """
@@ -189,7 +189,7 @@ def plot_learned(data: LearnedShown) -> go.Figure:
             made.add_trace(line, **place)
         # all layers and heads share the schedule of attention
         if paths[0].winner:
-            line = _line(data.steps, paths[0].winner, INK, "the winner's schedule", "dash")
+            line = _line(data.steps, paths[0].winner, INK, "the winner", "dash")
             line.showlegend = place is places[0]
             made.add_trace(line, **place)
         shown = [value for path in paths for value in (*path.low, *path.high, *path.winner)]

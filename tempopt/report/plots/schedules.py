@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from tempopt.errors import NothingToPlot
 from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
+from tempopt.report.plots.controlled import controlled, controlled_runs, measured_levels
 from tempopt.report.plots.style import (
     BASELINE,
     DIVERGING,
@@ -21,11 +22,11 @@ from tempopt.report.plots.style import (
     WINNER,
     WINNER_BAND,
     bounds,
+    colorbar,
     evenly,
     figure,
     number,
     panels,
-    plain,
     scale,
     temperature_axis,
 )
@@ -38,6 +39,7 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     LinearNormaliser,
     effective,
+    is_controlled,
     split_name,
 )
 
@@ -61,6 +63,8 @@ class PlanShown:
         confirmed: Whether this is the plan that the verdict is about.
         shown: Which temperature this is.
         others: The other temperatures of the study, each with its value at each progress.
+        measured: Of how many runs this is the geometric mean, where the temperatures follow a target of the
+            entropy; 0: they follow a schedule.
     """
 
     progress: tuple[float, ...]
@@ -71,6 +75,7 @@ class PlanShown:
     confirmed: bool
     shown: Shown = ATTENTION
     others: tuple[tuple[Shown, tuple[float, ...]], ...] = ()
+    measured: int = 0
 
     @property
     def level(self) -> tuple[float, ...]:
@@ -92,7 +97,10 @@ class PlanShown:
         for each, levels in self.others:
             text += f" {each.name}, {number(each.neutral)} as found, {_course(levels)}."
         if len(self.temperatures) > 1 and self.varies:
-            text += f' The band is the spread over the layers, whose pattern is "{self.pattern}".'
+            pattern = "" if self.measured else f', whose pattern is "{self.pattern}"'
+            text += f" The band is the spread over the layers{pattern}."
+        if self.measured:
+            text += f" It follows a target of the entropy: the geometric mean of {self.measured} runs."
         if self.beside:
             text += f" The winner has more than this curve shows: {parameters_text(self.beside)}."
         return text if self.confirmed else f"{text} This plan is not confirmed."
@@ -150,6 +158,7 @@ class Schedules:
         out_of: Number of trials that have a schedule and a value; more than are shown where that is many.
         shown: Which temperature this is.
         others: The same of the other temperatures of the study.
+        straight: Whether there are trials of which only the ends were measured.
     """
 
     metric: str
@@ -159,6 +168,7 @@ class Schedules:
     out_of: int
     shown: Shown = ATTENTION
     others: tuple[Schedules, ...] = ()
+    straight: bool = False
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
@@ -174,6 +184,8 @@ class Schedules:
             text += f"In the best, trial {number_} with {number(value)}, {', '.join(courses)}."
         else:
             text += f"The best, trial {number_} with {number(value)}, {courses[0]}."
+        if self.straight:
+            text += " Where the temperature follows a target of the entropy, the line joins its two ends."
         if len(self.curves) < self.out_of:
             text += f" {len(self.curves)} of {self.out_of} are drawn: the best, and others evenly by rank."
         return text
@@ -228,19 +240,24 @@ def schedule_data(result: StudyResult) -> PlanShown:
     values = shown.parameters(parameters)
     if values.normaliser == LinearNormaliser.name:
         raise NothingToPlot("The winner's attention is linear: it has no temperature.")
-    layers = None if shown.name else num_layers(result)
-    plan = values.plan(layers or 1)
     progress = tuple(place / (_FINE - 1) for place in range(_FINE))
-    columns = [plan.temperatures(each) for each in progress]
+    layers = None if shown.name else num_layers(result)
+    measured = None
+    if not shown.name and is_controlled(effective(parameters)):
+        measured = controlled(result, controlled_runs(result, parameters), progress)
+        if measured is None:
+            raise NothingToPlot("The temperatures follow a target of the entropy, and were not measured.")
+    columns = [values.plan(layers or 1).temperatures(each) for each in progress]
     return PlanShown(
         progress=progress,
-        temperatures=tuple(zip(*columns, strict=True)),
-        layers_known=layers is not None,
+        temperatures=tuple(zip(*columns, strict=True)) if measured is None else measured.layers,
+        layers_known=layers is not None or measured is not None,
         pattern=values.layer_pattern,
         beside=_beside(parameters),
         confirmed=result.verdict is not None,
         shown=shown,
         others=tuple((each, each.levels(parameters, progress)) for each in others),
+        measured=0 if measured is None else measured.runs,
     )
 
 
@@ -293,15 +310,22 @@ def schedules_data(result: StudyResult) -> Schedules:
     points = _COARSER if others else _COARSE
     progress = tuple(place / (points - 1) for place in range(points))
 
+    runs = {run.number: run for run in result.runs if run.kind == "search"}
+
+    def levels(number: int, parameters: dict[str, Any], temperature: Shown) -> tuple[float, ...]:
+        found = measured_levels(result, [runs[number]], parameters, temperature, progress)
+        return found or temperature.levels(parameters, progress)
+
     def of(temperature: Shown, others: tuple[Schedules, ...] = ()) -> Schedules:
         return Schedules(
             metric=result.metric,
             direction=direction,
             progress=progress,
-            curves=tuple((trial, value, temperature.levels(each, progress)) for trial, value, each in shown),
+            curves=tuple((trial, value, levels(trial, each, temperature)) for trial, value, each in shown),
             out_of=len(ranked),
             shown=temperature,
             others=others,
+            straight=not temperature.name and any(is_controlled(effective(each)) for *_, each in shown),
         )
 
     return of(first, tuple(map(of, others)))
@@ -467,13 +491,3 @@ def _key(worst: float, best: float, metric: str) -> go.Scatter:
             "colorbar": colorbar(metric),
         },
     )
-
-
-def colorbar(metric: str) -> dict[str, Any]:
-    """Return a scale of colours for a metric, beside the plot."""
-    return {
-        "title": {"text": plain(metric, 24), "side": "right"},
-        "thickness": 12,
-        "outlinewidth": 0,
-        "tickformat": ".3~g",
-    }

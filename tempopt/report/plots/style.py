@@ -241,3 +241,13 @@ def label_bars(made: go.Figure, names: Sequence[str]) -> None:
         ticklabelstandoff=8,
         ticks="",
     )
+
+
+def colorbar(metric: str) -> dict[str, Any]:
+    """Return a scale of colours for a metric, beside the plot."""
+    return {
+        "title": {"text": plain(metric, 24), "side": "right"},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "tickformat": ".3~g",
+    }

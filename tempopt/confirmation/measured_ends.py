@@ -1,0 +1,41 @@
+"""Where temperatures that training itself moves ended: learned ones, and those that follow an entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import geometric_mean
+
+from tempopt.confirmation.comparisons import Evidence
+from tempopt.records.rows import Measurement
+from tempopt.records.tickets import usable
+
+Ends = dict[str, tuple[float, float, float]]
+"""Temperatures at the end of training by name, attention's by the number of its layer: geometric mean, lowest
+and highest over the runs."""
+
+
+def measured_ends(evidence: Evidence, measurements: Iterable[Measurement], arm: str, curve: str) -> Ends:
+    """Return where the temperatures of an arm's confirm runs ended.
+
+    Args:
+        evidence: The pairs of the verdict's round.
+        measurements: What the confirm runs measured.
+        arm: The arm.
+        curve: What the names of the measurements begin with.
+    """
+    wanted = {
+        ticket.id
+        for of_round in evidence.rounds
+        for ticket in evidence.tickets("confirm", arm, of_round)
+        if usable(ticket)
+    }
+    last: dict[str, dict[int, tuple[int, float]]] = {}
+    for each in measurements:
+        if each.ticket_id in wanted and each.name.startswith(curve) and math.isfinite(each.value):
+            own = last.setdefault(each.name.removeprefix(curve), {})
+            own[each.ticket_id] = max(own.get(each.ticket_id, (-1, 0.0)), (each.step, each.value))
+    return {
+        name: (geometric_mean(values), min(values), max(values))
+        for name, values in ((name, [v for _, v in ends.values()]) for name, ends in last.items())
+    }

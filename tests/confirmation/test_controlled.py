@@ -1,0 +1,169 @@
+"""A winner whose temperatures follow the entropy: its constants, parts, evaluations and verdict in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tempopt.confirmation.evaluations import WINNER, evaluations, inference_plans
+from tempopt.confirmation.verdict import conclude
+from tempopt.records.rows import Measurement, TicketRow
+from tempopt.records.tickets import arms_of
+from tempopt.report.plots.controlled import controlled, controlled_runs
+from tempopt.report.plots.landscape import landscape_data
+from tempopt.report.plots.schedules import depth_data, schedule_data, schedules_data
+from tempopt.results.verdict_text import verdict_lines
+from tempopt.temperature import active_groups, is_controlled
+from tests.simulated import Simulated
+
+SPACE = {
+    "entropy_control": ["none", "contrast"],
+    "control_level": {"low": 0.3, "high": 0.7},
+    "control_spread": {"low": 0.2, "high": 5.0},
+    "temperature_init": {"low": 0.5, "high": 4.0},
+    "lr": {"low": 0.1, "high": 1.0},
+}
+CONTROLLED = {
+    "entropy_control": "contrast",
+    "control_level": 0.4,
+    "control_spread": 2.0,
+    "temperature_init": 3.0,
+}
+
+
+def world(worth: dict[str, float]) -> Any:
+    """Return what runs are worth by the parts of their plan."""
+
+    def of(t: TicketRow) -> float:
+        assert t.parameters is not None
+        noise = np.random.default_rng([t.seed % 2**32, len(str(t.parameters))]).normal(0, 0.01)
+        return float(sum(worth.get(part, 0.0) for part in active_groups(t.parameters)) + noise)
+
+    return of
+
+
+def measured(rows: list[TicketRow]) -> list[Measurement]:
+    """Return where control has led: τ of layer 0 to half of its beginning, of layer 1 to twice as much."""
+    found = []
+    for row in rows:
+        if row.parameters and is_controlled(row.parameters):
+            first = row.parameters.get("temperature_init", 1.0)
+            for step in (0, 5, 10):
+                for layer, factor in enumerate((0.5, 2.0)):
+                    tau = first * factor ** (step / 10)
+                    found.append(
+                        Measurement(ticket_id=row.id, name=f"controlled/{layer}", step=step, value=tau)
+                    )
+    return found
+
+
+@pytest.fixture
+def study(make_spec: Any) -> Simulated:
+    worth = world({"control": 0.5, "level": 0.2})
+    return Simulated(make_spec({"search": SPACE}, trials=12), worth).run()
+
+
+def test_the_rival_of_control_is_the_best_constant_around_its_beginning(study: Simulated) -> None:
+    winner = study.of("confirm", "search")[0].parameters
+    assert winner is not None and is_controlled(winner)
+    tried = {
+        t.parameters["temperature_init"]
+        for t in study.of("choose", "constant_twin")
+        if t.parameters is not None
+    }
+    first = winner["temperature_init"]
+    assert sorted(tried) == pytest.approx([first * factor for factor in (0.25, 0.5, 1, 2, 4)])
+    twin = study.of("confirm", "constant_twin")[0].parameters
+    assert twin is not None and not is_controlled(twin) and twin["lr"] == winner["lr"]
+
+
+def test_the_baseline_and_the_constants_are_not_controlled(study: Simulated) -> None:
+    for t in study.rows:
+        arms = set(arms_of(t))
+        if (
+            t.parameters is not None
+            and not arms & {"search", "simplest"}
+            and t.kind in ("baseline", "constant", "confirm")
+        ):
+            assert not is_controlled(t.parameters)
+    # what is baked is the temperature that it begins with
+    assert study.of("init_only")
+
+
+def test_nothing_is_baked_where_control_begins_at_one(make_spec: Any) -> None:
+    space = {name: SPACE[name] for name in ("entropy_control", "control_level", "control_spread", "lr")}
+    found = Simulated(make_spec({"search": space}, trials=12), world({"control": 0.5})).run()
+    assert found.of("confirm", "search") and not found.of("init_only")
+
+
+def test_the_verdict_names_control_a_part_and_recommends_it(study: Simulated, result_of: Any) -> None:
+    verdict = conclude(study.rows, measured(study.rows), study.spec)
+    assert verdict is not None and verdict.recommendation is not None
+    assert verdict.total.significant and verdict.schedule_shown and not verdict.is_constant
+    assert {part.name for part in verdict.parts} == {"control", "level"}
+    by_name = {part.name: part.answer.paired.gain for part in verdict.parts}
+    assert by_name["control"] == pytest.approx(0.5, abs=0.03)
+    assert verdict.recommendation.now == "train_with_control"
+    first = verdict.params["temperature_init"]
+    ends = {"0": (first / 2,) * 3, "1": (first * 2,) * 3}
+    assert {name: pytest.approx(end) for name, end in ends.items()} == verdict.controlled
+    result = result_of(study.spec, study.rows, measured(study.rows), state="done")
+    told = "\n".join(verdict_lines(result))
+    assert "train under control of the entropy: τ from " in told
+    assert "entropy control contrast (level " in told
+    assert (
+        "in place of its control of the entropy (the best on the choosing seeds of constants that span a"
+        in told
+    )
+    assert "the control of the entropy is worth more than one constant." in told
+    assert f"under control of the entropy: at the end of training τ of layer 0 = {first / 2:.3g}" in told
+    assert "the level (the temperatures begin at 1): " in told
+    assert "schedule" not in told.replace("a schedule", "")
+    data = json.loads(json.dumps(result.to_json()["verdict"], allow_nan=False))
+    assert data["recommendation"]["action"] == "train_with_control"
+    assert data["controlled_at_end"]["1"]["mean"] == pytest.approx(first * 2)
+
+
+def test_without_a_gain_of_control_a_constant_is_enough(make_spec: Any) -> None:
+    found = Simulated(make_spec({"search": SPACE}, trials=12), world({"level": 0.5})).run()
+    verdict = conclude(found.rows, [], found.spec)
+    assert verdict is not None and verdict.recommendation is not None
+    assert verdict.recommendation.now == "train_at_constant" and not verdict.controlled
+    assert not is_controlled(verdict.recommendation.parameters)
+
+
+def test_no_plan_of_inference_is_that_of_a_controlled_winner(make_spec: Any) -> None:
+    spec = make_spec({"search": SPACE})
+    assert WINNER not in inference_plans(spec, CONTROLLED)
+    assert WINNER in inference_plans(spec, {"temperature_init": 3.0})
+    asked = evaluations("confirm", ("search",), spec, CONTROLLED, CONTROLLED)
+    assert {each.name for each in asked} > {"test", "test_current", "validate"}
+    assert not any(each.temperature and is_controlled(each.temperature) for each in asked)
+
+
+def test_plots_show_what_was_measured(study: Simulated, result_of: Any) -> None:
+    rows = measured(study.rows)
+    result = result_of(study.spec, study.rows, rows, state="done")
+    by_run: dict[int, dict[str, Any]] = {}
+    for each in rows:
+        by_run.setdefault(each.ticket_id, {}).setdefault(each.name, []).append((each.step, each.value))
+    result = type(result)(
+        **{**{n: getattr(result, n) for n in result.__dataclass_fields__}, "measured": by_run}
+    )
+    assert result.winner is not None
+    first = result.winner["temperature_init"]
+    data = schedule_data(result)
+    assert data.layers_known and data.measured == len(study.of("confirm", "search"))
+    assert [layer[0] for layer in data.temperatures] == pytest.approx([first, first])
+    assert [layer[-1] for layer in data.temperatures] == pytest.approx([first / 2, first * 2])
+    assert "It follows a target of the entropy: the geometric mean of" in data.caption()
+    assert data.varies and depth_data(result).plan == data
+    half = controlled(result, controlled_runs(result, result.winner), [0.5])
+    assert half is not None and half.layers[0][0] == pytest.approx(first / 2**0.5)
+    assert half.level == pytest.approx([first])
+    # of a trial the ends are drawn, in the mean over the layers
+    assert schedules_data(result).straight
+    assert len(landscape_data(result).points) == 12
