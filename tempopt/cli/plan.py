@@ -87,6 +87,8 @@ def _lines(found: StudyForecast) -> Iterator[str]:
         )
     if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
         yield f"Runs that the pruner may end are expected to train {percent(TRAINED)} of their steps."
+    if found.prior is not None:
+        yield f"The search begins with {found.prior}."
     for name in found.limited:
         yield f"study.limits.{name} may end the search sooner, which is not counted here."
     if found.detectable is not None:

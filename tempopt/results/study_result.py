@@ -203,6 +203,7 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
+        from tempopt.results.prior_text import prior_json
         from tempopt.results.values_text import values_json
         from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
 
@@ -223,6 +224,7 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
+            "prior": prior_json(self),
             **rounds_json(self),
             "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],
         }

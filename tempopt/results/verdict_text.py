@@ -13,6 +13,7 @@ from tempopt.results.constants_text import constant_lines
 from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.learned_text import controlled_lines, learned_lines
+from tempopt.results.prior_text import prior_lines
 from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
@@ -109,6 +110,7 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
     return [
         *lines,
         *(f"  {line}" for line in ledger_lines(result)),
+        *(f"  {line}" for line in prior_lines(result)),
         *_missing_lines(result, storage),
         _cost(result),
     ]

@@ -239,11 +239,12 @@ class KnowledgeGradient:
 
     @cached_property
     def _firsts(self) -> list[Parameters]:
-        if not self._earlier:
+        asked = [each for each in self._earlier if each.begins]
+        if not asked:
             return []
         pool, features_MD = self._everywhere
         rng, own_MD = np.random.default_rng(self._seed), features_MD[:, : -len(self._earlier)]
-        named = [each.best(own_MD, count=_FROM_EARLIER, rng=rng) for each in self._earlier]
+        named = [each.best(own_MD, count=_FROM_EARLIER, rng=rng) for each in asked]
         # the best of each, then the second best of each
         return [pool[place] for place in dict.fromkeys(itertools.chain(*zip(*named, strict=True)))]
 
@@ -418,7 +419,7 @@ class KnowledgeGradient:
     def _everywhere(self) -> tuple[list[Parameters], Array]:
         sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
         found = [at_places(self._space, places) for places in sobol]
-        for each in self._earlier:
+        for each in (each for each in self._earlier if each.begins):
             found += [nearest(self._space, parameters) for parameters in each.parameters]
         return found, self._described(found)
 

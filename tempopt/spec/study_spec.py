@@ -41,6 +41,7 @@ from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.evaluation_checks import as_normalised, evaluation_problems
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import checkpoint_path, length_problems, parse_class, parse_trainer
+from tempopt.spec.priors import prior_notes, prior_problems
 from tempopt.spec.resources import Resources
 from tempopt.spec.search_checks import notes_on, temperature_problems
 from tempopt.spec.search_space import (
@@ -163,6 +164,7 @@ class StudySpec(Section):
         lines += comparison_problems(self.study, self.compare)
         lines += value_problems(self.study, self.search, has_sets=self.compare is not None)
         lines += named.problems(self, trains=trains)
+        lines += prior_problems(self.study.prior, self.search, list(self.temperatures))
         if lines:
             raise FaultsError(lines)
         return self
@@ -287,7 +289,7 @@ class StudySpec(Section):
     @property
     def notes(self) -> list[str]:
         """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
-        return notes_on(self.study, self.search)
+        return [*notes_on(self.study, self.search), *prior_notes(self)]
 
     @property
     def amendments(self) -> tuple[Amendment, ...]:

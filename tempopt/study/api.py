@@ -18,6 +18,7 @@ from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
 from tempopt.forecast.runs import Forecast
 from tempopt.forecast.words import begun_text
+from tempopt.results.prior_text import prior_text
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
@@ -237,6 +238,8 @@ def check(
             if spec.confirms
             else "Nothing is trained: a run is one evaluation.",
         ]
+    if (prior := prior_text(spec)) is not None:
+        lines.append(f"{prior[0].upper()}{prior[1:]}.")
     runs = begun_text(Forecast(spec).runs(), spec.called)
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines

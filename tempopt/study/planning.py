@@ -14,6 +14,7 @@ from tempopt.errors import StoreNotBegun, UsageError
 from tempopt.forecast.power import CONFIDENCE, Detectable, Known, detectable, known_of
 from tempopt.forecast.runs import Forecast, Span
 from tempopt.records.rows import Kind
+from tempopt.results.prior_text import prior_text
 from tempopt.results.wording import baseline_name
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
@@ -49,6 +50,7 @@ class StudyForecast:
         prunes: Whether a pruner may end runs.
         limited: Limits of the spec that may end the search sooner.
         trains: Whether runs are trainings; else they are evaluations of a trained model.
+        prior: What the search begins with by ``study.prior``, in words; None without.
     """
 
     name: str
@@ -69,6 +71,7 @@ class StudyForecast:
     prunes: bool = False
     limited: tuple[str, ...] = ()
     trains: bool = True
+    prior: str | None = None
 
     @property
     def called(self) -> str:
@@ -108,6 +111,7 @@ class StudyForecast:
             "gpu_hours": None if self.gpu_hours is None else dataclasses.asdict(self.gpu_hours),
             "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self.run_seconds},
             "limits": list(self.limited),
+            "prior": self.prior,
             "power": self._power_json(),
         }
 
@@ -181,6 +185,7 @@ def forecast(
         known_from=known_from,
         prunes=runs.prunes(times),
         trains=spec.confirms,
+        prior=prior_text(spec),
         limited=tuple(name for name, value in spec.study.limits if value is not None),
     )
 

@@ -210,11 +210,7 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     second.detach()
     stages.over("trained a step with the Trainer of the spec")
     if request.learns or finished.trained:
-        reason, unreached = _not_learned(eager, found, ranks)
-        # an optimizer leaves alone what no gradient reaches
-        trained = [name for name in finished.trained or () if name not in unreached]
-        found = {"trained": trained, "not_learned": reason if request.learns else None}
-        finished = dataclasses.replace(finished, **found)
+        finished = _learnable(finished, eager, ranks)
         stages.over("learned the temperatures for two steps")
     if _control(eager, ranks):
         stages.over("controlled the entropy for two steps")
@@ -295,6 +291,15 @@ def _compile(request: RunRequest, ranks: Ranks) -> None:
         run = Run(request, _Unheard(), ranks, **_SHORT)
         run.fit()
     run.detach()
+
+
+def _learnable(finished: Finished, request: RunRequest, ranks: Ranks) -> Finished:
+    """Train two steps with learned temperatures, and return what that says beside the rest."""
+    reason, unreached = _not_learned(request, finished.found, ranks)
+    # an optimizer leaves alone what no gradient reaches
+    trained = [name for name in finished.trained or () if name not in unreached]
+    reason = reason if request.learns else None
+    return dataclasses.replace(finished, not_learned=reason, trained=trained)
 
 
 def _control(request: RunRequest, ranks: Ranks) -> bool:

@@ -103,6 +103,7 @@ DOCUMENTED: dict[str, Any] = {
     "forks": None,
     "amendments": None,
     "ledger": None,
+    "prior": None,
     "earlier_verdicts": None,
 }
 

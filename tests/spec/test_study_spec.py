@@ -474,23 +474,6 @@ def test_a_spec_is_loaded_without_torch_lightning_or_optuna(write: Write) -> Non
     assert done.stdout.strip() == "[]"
 
 
-def test_the_entropy_of_a_compiled_model_is_not_controlled() -> None:
-    control: dict[str, Any] = {
-        "search__entropy_control": ["none", "contrast"],
-        "search__control_level": {"low": 0.2, "high": 0.9},
-        "search__control_spread": {"low": 0.1, "high": 10.0},
-    }
-    spec = make(**control)
-    assert spec.space()["control_spread"].log and not spec.space()["control_level"].log  # type: ignore[attr-defined]
-    said = r"search\.entropy_control: the entropy of attention cannot be controlled in a compiled model"
-    with pytest.raises(SpecError, match=said):
-        make(**control, study__compile=True)
-    with pytest.raises(SpecError, match=r"search\.control_level: it changes nothing"):
-        make(search__control_level={"low": 0.2, "high": 0.9})
-    with pytest.raises(SpecError, match=r"search\.entropy_control: given a range, but a entropy_control has"):
-        make(search__entropy_control={"low": 0.2, "high": 0.9})
-
-
 def test_what_is_compiled_is_part_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA_ROOT", "/here")
     compiled = make(study__compile=True)
