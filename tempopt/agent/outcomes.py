@@ -44,6 +44,7 @@ def ended(
         checkpoint_seconds=message.checkpoint_seconds,
         gpu_seconds=message.seconds * work.cards,
         peak_memory=message.peak_memory,
+        maps=message.maps if outcome == "complete" else None,
         attributes=trial_attributes(ticket, message.seconds, gain, measured),
     )
     row = dataclasses.replace(

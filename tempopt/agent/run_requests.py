@@ -60,6 +60,8 @@ class Requests:
         bake = {n: v for n, v in winner.items() if n in CREDITED}
         timing = ticket.kind == "timing"
         folder, begun = self.folder(ticket), study.created.isoformat()
+        looked_at = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
+        observed = spec.confirms and spec.compare is None and looked_at
         return RunRequest(
             ticket=ticket.id,
             attempt=ticket.attempt,
@@ -76,10 +78,9 @@ class Requests:
             resume=[saved(each) for each in ticket.checkpoints],
             forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
             memory_share=work.memory_share,
-            observe=spec.confirms
-            and spec.compare is None
-            and ticket.kind == "confirm"
-            and not set(OBSERVED).isdisjoint(arms_of(ticket)),
+            observe=observed,
+            # maps are large: those of one pair show what there is to see
+            maps=observed and ticket.pair == 0,
             task="compare_steps" if timing else "train",
             against=timed_against(cache.of_kind("confirm"), ticket.round) if timing else None,
             label=None

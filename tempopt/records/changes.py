@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tempopt.records.rows import Checkpoint, Kind, Measurement, Outcome, StudyState, TicketRow
 
@@ -19,6 +20,7 @@ class Outcomes:
         checkpoint_seconds: Part of them that went into writing checkpoints.
         gpu_seconds: They times the cards that they were spent on.
         peak_memory: Most bytes that this attempt had allocated on one card; None without cards.
+        maps: What the heads of its attention attend to, as plain data; None: it was not looked at.
         attributes: Numbers for whoever looks at its trial in Optuna, by name; finite.
 
     Raises:
@@ -36,6 +38,7 @@ class Outcomes:
     gpu_seconds: float = 0.0
     peak_memory: int | None = None
     attributes: dict[str, int | float] = field(default_factory=dict)
+    maps: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):

@@ -132,6 +132,8 @@ class StudyResult:
         created: When the study was begun, in UTC.
         runs: Every ticket in the order of work.
         curves: Ticket id to the validations during training; empty unless the whole was loaded.
+        maps: Ticket id to what the heads of its attention attend to
+            (:mod:`tempopt.training.attention_maps`), of the first pair of confirming runs.
         measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
             ``entropy/0/1`` for layer and head); empty unless the whole was loaded.
         earlier: What the study keeps of earlier ones; empty unless the whole was loaded.
@@ -158,6 +160,7 @@ class StudyResult:
     runs: tuple[TicketRow, ...]
     curves: Mapping[int, Curve] = field(default_factory=dict)
     measured: Mapping[int, Mapping[str, Curve]] = field(default_factory=dict)
+    maps: Mapping[int, Any] = field(default_factory=dict)
     earlier: PriorRuns = ()
     comparison: Comparison | None = None
     values_compared: ValuesCompared | None = None
@@ -203,6 +206,7 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
+        from tempopt.results.heads_text import heads_json
         from tempopt.results.prior_text import prior_json
         from tempopt.results.values_text import values_json
         from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
@@ -224,6 +228,7 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
+            "heads": heads_json(self),
             "prior": prior_json(self),
             **rounds_json(self),
             "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],
@@ -298,8 +303,9 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     """
     row = store.load_study(name)
     tickets = store.tickets(row.id)
+    maps = store.attention_maps(row.id, [t.id for t in tickets if t.kind == "confirm" and t.pair == 0])
     if whole:
-        found = assemble(row, tickets, store.measurements(row.id), whole=True)
+        found = assemble(row, tickets, store.measurements(row.id), whole=True, maps=maps)
         return replace(found, earlier=store.warm_start(row.id)) if found.spec.study.warm_start else found
     guarded = StudySpec.stored(row).study.guards
     compared = [
@@ -312,11 +318,16 @@ def load(store: Store, name: str, *, whole: bool = False) -> StudyResult:
     ]
     # the entropies of these runs are many, and no verdict follows from them
     prefixes = ("validate", "test", TIME_RATIO, LEARNED_CURVE, CONTROLLED_CURVE)
-    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes))
+    return assemble(row, tickets, store.measurements(row.id, compared, prefixes=prefixes), maps=maps)
 
 
 def assemble(
-    row: StudyRow, tickets: Sequence[TicketRow], measurements: Iterable[Measurement], *, whole: bool = False
+    row: StudyRow,
+    tickets: Sequence[TicketRow],
+    measurements: Iterable[Measurement],
+    *,
+    whole: bool = False,
+    maps: Mapping[int, Any] | None = None,
 ) -> StudyResult:
     """Return the study as its rows tell it.
 
@@ -327,6 +338,7 @@ def assemble(
             least, by step; with guards those of all confirm and ablation tickets; of a trained model those of
             all tickets.
         whole: Whether the measurements are part of the result.
+        maps: Ticket id to what the heads attend to, of the runs that were looked at.
     """
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if whole else ({}, {})
@@ -362,6 +374,7 @@ def assemble(
         runs=tuple(tickets),
         curves=curves,
         measured=measured,
+        maps=maps or {},
     )
 
 

@@ -12,6 +12,7 @@ from tempopt.confirmation.verdict import Verdict
 from tempopt.results.constants_text import constant_lines
 from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
+from tempopt.results.heads_text import head_lines
 from tempopt.results.learned_text import controlled_lines, learned_lines
 from tempopt.results.prior_text import prior_lines
 from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
@@ -106,6 +107,7 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines += [f"  {line}" for line in learned_lines(verdict, result.spec)]
         lines += [f"  {line}" for line in part_lines(verdict, result.spec)]
         lines += _failure_lines(verdict, result)
+        lines += [f"  {line}" for line in head_lines(result)]
         lines += [f"  {line}" for line in guard_lines(verdict)]
     return [
         *lines,

@@ -163,6 +163,14 @@ LOG = Table(
     **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
+ATTENTION_MAP = Table(
+    "tempopt_attention_map",
+    METADATA,
+    Column("ticket_id", ForeignKey("tempopt_ticket.id", name="tempopt_map_ticket"), primary_key=True),
+    Column("maps", Document, nullable=False),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
 # By the study's name: agents are started before there is a study, and whichever is first begins it.
 JOB = Table(
     "tempopt_job",

@@ -21,7 +21,7 @@ from tempopt.records.rows import (
     TicketRow,
 )
 from tempopt.store.clock import Clock
-from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.store.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
 
 STAGES: dict[Kind, int] = {
     "baseline": 0,
@@ -125,6 +125,17 @@ def logs(connection: Connection, *where: ColumnElement[bool]) -> list[LogRow]:
         .order_by(LOG.c.ticket_id, LOG.c.attempt)
     )
     return [LogRow(**row._mapping) for row in connection.execute(query)]
+
+
+def attention_maps(connection: Connection, *where: ColumnElement[bool]) -> dict[int, Any]:
+    """Return what heads of runs attend to, by ticket."""
+    query = (
+        select(ATTENTION_MAP.c.ticket_id, ATTENTION_MAP.c.maps)
+        .join(TICKET, TICKET.c.id == ATTENTION_MAP.c.ticket_id)
+        .where(*where)
+        .order_by(ATTENTION_MAP.c.ticket_id)
+    )
+    return {row.ticket_id: row.maps for row in connection.execute(query)}
 
 
 def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:

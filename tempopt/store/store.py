@@ -22,7 +22,7 @@ from tempopt.records.rows import (
 )
 from tempopt.store import jobs, optuna_calls, optuna_page, optuna_tables, reading, studies, taking, writing
 from tempopt.store.database import Database
-from tempopt.store.models import LOG, MEASUREMENT, TICKET
+from tempopt.store.models import ATTENTION_MAP, LOG, MEASUREMENT, TICKET
 from tempopt.store.schema import connect
 
 
@@ -429,3 +429,8 @@ class Store:
         """Return the ends of what runs printed, by ticket and attempt; None: of all tickets."""
         where = (TICKET.c.study_id == study_id, reading.among(LOG.c.ticket_id, ticket_ids))
         return self._database.read(lambda c: reading.logs(c, *where))
+
+    def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
+        """Return what heads attend to, by ticket, of those of these tickets that were looked at."""
+        where = (TICKET.c.study_id == study_id, reading.among(ATTENTION_MAP.c.ticket_id, ticket_ids))
+        return self._database.read(lambda c: reading.attention_maps(c, *where))

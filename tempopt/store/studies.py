@@ -25,7 +25,7 @@ from tempopt.records.rows import (
 )
 from tempopt.store import optuna_tables, reading
 from tempopt.store.clock import Clock
-from tempopt.store.models import JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
+from tempopt.store.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import MANY, End, TrialChange
 from tempopt.workers.messages import GUARD
 
@@ -131,7 +131,7 @@ def remove(connection: Connection, name: str, *, shown: str) -> None:
         ids = [row.id for row in rows[start : start + MANY]]
         # The tickets first, in the order in which every writer locks them.
         connection.execute(select(TICKET.c.id).where(TICKET.c.id.in_(ids)).with_for_update()).all()
-        for table in (MEASUREMENT, LOG):
+        for table in (MEASUREMENT, LOG, ATTENTION_MAP):
             connection.execute(delete(table).where(table.c.ticket_id.in_(ids)))
         connection.execute(delete(TICKET).where(TICKET.c.id.in_(ids)))
     connection.execute(delete(JOB).where(JOB.c.study == name))

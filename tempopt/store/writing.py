@@ -14,7 +14,7 @@ from tempopt.records.rows import TicketState, to_go_on_from
 from tempopt.store import optuna_tables, taking
 from tempopt.store.artifacts import curve_id
 from tempopt.store.clock import Clock
-from tempopt.store.models import LOG, MAX_NAME, MEASUREMENT, TICKET
+from tempopt.store.models import ATTENTION_MAP, LOG, MAX_NAME, MEASUREMENT, TICKET
 from tempopt.store.optuna_tables import End, TrialChange
 from tempopt.store.reading import checkpoints, document, standing
 from tempopt.store.taking import HELD, change, lost, now, readopted, stale, storable
@@ -107,6 +107,7 @@ class _Ticket:
     trial: TrialChange = field(default_factory=TrialChange)
     last_step: int | None = None
     log: str = ""
+    maps: dict[str, Any] | None = None
 
     @property
     def state(self) -> TicketState:
@@ -152,6 +153,7 @@ class _Ticket:
         self._spend(outcomes.seconds, outcomes.gpu_seconds, ended.log)
         self._peak(outcomes.peak_memory)
         self.measured |= {(m.name, m.step): m.value for m in outcomes.measurements}
+        self.maps = outcomes.maps
         if self.row.attempt > 1:
             # An earlier attempt may have gone further than the one that counts.
             self.last_step = self.trial.last_step = outcomes.steps
@@ -229,7 +231,7 @@ def _write_down(
 
 
 def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
-    """Write what is kept beside the tickets: measurements, logs and Optuna's trials."""
+    """Write what is kept beside the tickets: measurements, logs, maps and Optuna's trials."""
     measured = [
         {"ticket_id": t.row.id, "name": name, "step": step, "value": value if math.isfinite(value) else None}
         for t in tickets
@@ -248,6 +250,8 @@ def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
         if t.log
     ]
     upsert(connection, LOG, logs, key=("ticket_id", "attempt"), replace=("agent", "text", "written"))
+    maps = [{"ticket_id": t.row.id, "maps": t.maps} for t in tickets if t.maps is not None]
+    upsert(connection, ATTENTION_MAP, maps, key=("ticket_id",), replace=("maps",))
     told = {
         t.row.trial_id: t.trial
         for t in tickets

@@ -12,6 +12,7 @@ import lightning as L
 from torch import Tensor
 
 from tempopt.attention.analysis.monitor import AttentionMonitor
+from tempopt.training.attention_maps import AttentionMaps
 from tempopt.training.callbacks import Tempered
 from tempopt.training.steps import step_of, steps_of
 
@@ -33,19 +34,24 @@ class ObserveCallback(L.Callback):
     Args:
         tempered: Whose attention it is.
         seed: Seed of the run.
+        maps: Whether to keep maps of the attention of each head, too.
     """
 
-    def __init__(self, tempered: Tempered, seed: int) -> None:
+    def __init__(self, tempered: Tempered, seed: int, *, maps: bool = False) -> None:
         self._tempered = tempered
         self._monitor = AttentionMonitor(every=1, seed=seed)
         self._steps: list[int] = []
         self._watching = ExitStack()
         self._step = -1
         self.notes: list[str] = []
+        self._maps = AttentionMaps(len(tempered.layers)) if maps else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         last = max(steps_of(trainer) - 1, 0)
         self._steps = [round(i * last / (_OBSERVATIONS - 1)) for i in range(_OBSERVATIONS)]
+        if self._maps is not None:
+            self._maps.begin(last + 1)
+            self._steps = sorted({*self._steps, *self._maps.steps})
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -59,6 +65,8 @@ class ObserveCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._watching.close()
+        if self._maps is not None:
+            self._maps.closed(self._step)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -70,6 +78,8 @@ class ObserveCallback(L.Callback):
         try:
             if not self.notes:
                 self._monitor.update(self._step, layer, q_BHQD, k_BHKD, temperature=temperature, **masking)
+                if self._maps is not None and self._maps.wanted(self._step):
+                    self._maps.see(self._step, layer, q_BHQD, k_BHKD, **masking)
         except Exception as error:
             self.notes.append(
                 f"The attention of layer {layer} was not observed any more from step {self._step} on: "
@@ -94,12 +104,20 @@ class ObserveCallback(L.Callback):
             return {}
         return {name: points[-1][1] for name, points in self.curves.items() if points[-1][0] == step}
 
+    @property
+    def maps(self) -> dict[str, Any] | None:
+        """What the heads attend to, as plain data; None: nothing was kept."""
+        return None if self._maps is None else self._maps.found
+
     def state_dict(self) -> dict[str, Any]:
-        return {"monitor": self._monitor.state_dict(), "step": self._step}
+        maps = None if self._maps is None else self._maps.state_dict()
+        return {"monitor": self._monitor.state_dict(), "step": self._step, "maps": maps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._monitor.load_state_dict(state_dict["monitor"])
         self._step = state_dict["step"]
+        if self._maps is not None and state_dict["maps"] is not None:
+            self._maps.load_state_dict(state_dict["maps"])
 
 
 def _thinned(points: list[list[float]], most: int) -> list[list[float]]:

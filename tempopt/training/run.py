@@ -245,6 +245,7 @@ class Run:
             notes=[*self._compiled(), *(self._observed.notes if self._observed is not None else [])],
             peak_memory=self._peak_memory(),
             curves=self._measured_curves() if state == "complete" else {},
+            maps=self._observed.maps if self._observed is not None and state == "complete" else None,
         )
 
     def _measured_curves(self) -> dict[str, list[list[float]]]:
@@ -348,7 +349,7 @@ class Run:
         # what is compiled would have to be compiled once more, to be looked into
         if not self.request.observe or self.request.program.compile is not None:
             return None
-        return ObserveCallback(self.tempered, self.request.seed)
+        return ObserveCallback(self.tempered, self.request.seed, maps=self.request.maps)
 
     def _trainer(self, options: dict[str, Any]) -> L.Trainer:
         ranks = self._ranks

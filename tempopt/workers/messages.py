@@ -199,6 +199,7 @@ class RunRequest:
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
+        maps: Whether maps of the attention of its heads come with its end, too.
         label: What it is called in the loggers of the program; None to log nothing.
     """
 
@@ -220,6 +221,7 @@ class RunRequest:
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False
+    maps: bool = False
     label: Label | None = None
 
 
@@ -349,6 +351,7 @@ class Finished:
         notes: What a person should know, as of a tracker that was lost.
         peak_memory: Most bytes that the run had allocated on one card; None where there is none.
         curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
+        maps: What heads attend to (``tempopt.training.attention_maps``), as plain data; None: not looked at.
         defaults: Of a check: by searched name, the value that the argument has where nobody sets it, if that
             is plain data.
         times: What its parts take; None unless that was the task.
@@ -374,6 +377,7 @@ class Finished:
     notes: list[str] = field(default_factory=list)
     peak_memory: int | None = None
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
+    maps: dict[str, Any] | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     times: Times | None = None
     found: dict[str, float] = field(default_factory=dict)

@@ -6,6 +6,7 @@ something to show and what they should show is known.
 
 from __future__ import annotations
 
+import base64
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 from sqlalchemy import create_engine, insert
 
 from tempopt.confirmation.evaluations import OBSERVED, evaluations
@@ -22,7 +24,7 @@ from tempopt.records.rows import Kind, Measurement, NewTicket, StudyRow, TicketR
 from tempopt.records.tickets import arms_of, parameters_of
 from tempopt.results.study_result import StudyResult, assemble
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.models import MEASUREMENT, TICKET
+from tempopt.store.models import ATTENTION_MAP, MEASUREMENT, TICKET
 from tempopt.store.reading import STAGES
 from tempopt.store.store import Store
 from tempopt.temperature import TemperatureParameters
@@ -104,10 +106,11 @@ class Made:
     row: StudyRow
     tickets: list[TicketRow]
     measurements: list[Measurement]
+    maps: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def result(self) -> StudyResult:
         """Return the study as it is read."""
-        return assemble(self.row, self.tickets, self.measurements, whole=True)
+        return assemble(self.row, self.tickets, self.measurements, whole=True, maps=self.maps)
 
 
 def make(world: World) -> Made:
@@ -157,7 +160,29 @@ def _whole(world: World, spec: StudySpec, draw: random.Random, rows: list[Ticket
         state=state,
         created=BEGUN,
     )
-    return Made(row=study, tickets=rows, measurements=list(_measurements(world, spec, draw, rows)))
+    measured = list(_measurements(world, spec, draw, rows))
+    looked_at = [row for row in rows if row.kind == "confirm" and row.pair == 0 and world.layers]
+    maps = {row.id: _maps(world) for row in looked_at if not set(OBSERVED).isdisjoint(arms_of(row))}
+    return Made(row=study, tickets=rows, measurements=measured, maps=maps)
+
+
+def _maps(world: World) -> dict[str, Any]:
+    """Return maps of heads of which each attends to the token before; the first of them is named."""
+    cells = (255 * np.eye(16, k=-1)).astype(np.uint8)
+    picture = {"most": 0.9, "cells": base64.b64encode(cells.tobytes()).decode()}
+    numbers = {"score": 0.9, "low": 0.8, "high": 0.95, "value": 0.91, "chance": 0.06}
+    places = [(layer, head) for layer in range(world.layers) for head in range(world.heads)]
+    shape = {"queries": 32, "keys": 32, "rows": 16, "columns": 16}
+    heads = [{"layer": layer, "head": head, **picture} for layer, head in places]
+    named = [{"layer": 0, "head": 0, "measure": "previous_token", **numbers}]
+    moments = {"start": (0, []), "middle": (STEPS // 2, named), "end": (STEPS - 1, named)}
+    return {
+        "moments": {
+            name: {"step": step, **shape, "heads": heads, "measures": measures}
+            for name, (step, measures) in moments.items()
+        },
+        "notes": [],
+    }
 
 
 def _prove(world: World, spec: StudySpec, draw: random.Random, rows: list[TicketRow]) -> None:
@@ -201,6 +226,9 @@ def write(url: str, made: Made) -> None:
         ]
         if measured:
             connection.execute(insert(MEASUREMENT), measured)
+        if made.maps:
+            kept = [{"ticket_id": id, "maps": each} for id, each in made.maps.items()]
+            connection.execute(insert(ATTENTION_MAP), kept)
     engine.dispose()
 
 

@@ -25,7 +25,7 @@ from tests.report.made_study import World, make
 SCRIPT = "<script>alert(1)</script>"
 SECTIONS = (
     *("verdict", "confirmation", "inference", "schedule", "learned", "use", "history", "schedules"),
-    *("landscape", "importance", "entropy", "pruning", "cost", "reproduce"),
+    *("landscape", "importance", "entropy", "maps", "pruning", "cost", "reproduce"),
 )
 
 

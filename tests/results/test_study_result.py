@@ -101,9 +101,10 @@ DOCUMENTED: dict[str, Any] = {
     ),
     "alone": None,
     "forks": None,
+    "heads": None,
+    "prior": None,
     "amendments": None,
     "ledger": None,
-    "prior": None,
     "earlier_verdicts": None,
 }
 

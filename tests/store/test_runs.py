@@ -172,6 +172,26 @@ def test_the_end_of_what_each_attempt_printed_is_kept(
     assert store.logs(study.id, []) == []
 
 
+def test_what_heads_attend_to_is_kept_once_and_goes_with_the_study(
+    store: Store, study: StudyRow, ticket: TicketRow
+) -> None:
+    maps = {
+        "moments": {"end": {"step": 3, "heads": [{"cells": "AA==" * 80_000, "most": 0.1}]}},
+        "notes": ["ü"],
+    }
+    end = ended(ticket)
+    changes = [reported(ticket, 1, 1.0), replace(end, outcomes=replace(end.outcomes, maps=maps))]
+    for _ in range(2):
+        store.write(study.id, changes, renew={ticket.id: 1}, agent="agent", lease=HOUR)
+    assert store.attention_maps(study.id, [ticket.id]) == {ticket.id: maps}
+    assert store.attention_maps(study.id, []) == {}
+    stale = replace(end, attempt=2, outcomes=replace(end.outcomes, maps={"moments": {}, "notes": []}))
+    assert store.write(study.id, [stale], agent="agent", lease=HOUR).refused
+    assert store.attention_maps(study.id, [ticket.id]) == {ticket.id: maps}
+    store.delete_study("example")
+    assert store.attention_maps(study.id, [ticket.id]) == {}
+
+
 def test_an_error_with_characters_that_databases_refuse_is_stored(store: Store, ticket: TicketRow) -> None:
     error = "nul \0, half \udc80, whole \N{SNOWMAN}" + "x" * 100_000
     write(store, ticket, replace(lost(ticket), error=error))

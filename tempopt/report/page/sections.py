@@ -145,12 +145,13 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("landscape", "First and last temperature", "", ("landscape",)),
     ("importance", "What mattered", "", ("importance",)),
     ("entropy", "Attention entropy during training", "", ("entropy", "heads")),
+    ("maps", "What heads attend to", "", ("maps",)),
     ("pruning", "Pruning", "", ("pruned", "pruning_check")),
     ("cost", "What it took", "", ("cost",)),
     ("reproduce", "Environment, and how to do it again", "", ()),
 )
 
-_OF_ATTENTION = ("depth", "entropy")
+_OF_ATTENTION = ("depth", "entropy", "maps")
 """Sections and plots that are about attention alone."""
 
 

@@ -42,6 +42,7 @@ from tempopt.report.plots.importance import Importances, importance_data, plot_i
 from tempopt.report.plots.inference import InferenceShown, ModelsShown, inference_data, plot_inference
 from tempopt.report.plots.landscape import Landscape, landscape_data, plot_landscape
 from tempopt.report.plots.learned import LearnedShown, learned_data, plot_learned
+from tempopt.report.plots.maps import MapsShown, maps_data, plot_maps
 from tempopt.report.plots.pruning import (
     ConfirmedRun,
     Pruned,
@@ -76,6 +77,7 @@ PLOTS: Mapping[str, Plot] = {
     "importance": Plot(title="What mattered", data=importance_data, figure=plot_importance),
     "entropy": Plot(title="Attention entropy by layer", data=entropy_data, figure=plot_entropy),
     "heads": Plot(title="Attention entropy by head", data=heads_data, figure=plot_heads),
+    "maps": Plot(title="What heads attend to", data=maps_data, figure=plot_maps),
     "pruned": Plot(title="What was pruned", data=pruned_data, figure=plot_pruned),
     "pruning_check": Plot(
         title="Would the winner have been pruned?", data=pruning_check_data, figure=plot_pruning_check
@@ -103,6 +105,7 @@ __all__ = [
     "Landscape",
     "LearnedShown",
     "Machine",
+    "MapsShown",
     "ModelsShown",
     "NothingToPlot",
     "PlanShown",
@@ -126,6 +129,7 @@ __all__ = [
     "inference_data",
     "landscape_data",
     "learned_data",
+    "maps_data",
     "paired_data",
     "plot_compared",
     "plot_cost",
@@ -139,6 +143,7 @@ __all__ = [
     "plot_inference",
     "plot_landscape",
     "plot_learned",
+    "plot_maps",
     "plot_paired",
     "plot_pruned",
     "plot_pruning_check",

@@ -30,6 +30,7 @@ def upgrade() -> None:
     _create_ticket()
     _create_measurement()
     _create_log()
+    _create_attention_map()
     _create_job()
 
 
@@ -127,6 +128,16 @@ def _create_log() -> None:
     )
 
 
+def _create_attention_map() -> None:
+    op.create_table(
+        "tempopt_attention_map",
+        sa.Column("ticket_id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("maps", _TEXT, nullable=False),
+        sa.ForeignKeyConstraint(["ticket_id"], ["tempopt_ticket.id"], name="tempopt_map_ticket"),
+        **_OPTIONS,
+    )
+
+
 def _create_job() -> None:
     op.create_table(
         "tempopt_job",
@@ -144,5 +155,6 @@ def _create_job() -> None:
 
 def downgrade() -> None:
     """Drop the tables."""
-    for table in ("tempopt_job", "tempopt_log", "tempopt_measurement", "tempopt_ticket", "tempopt_study"):
+    hanging = ("tempopt_job", "tempopt_attention_map", "tempopt_log", "tempopt_measurement")
+    for table in (*hanging, "tempopt_ticket", "tempopt_study"):
         op.drop_table(table)

@@ -1,0 +1,295 @@
+"""What the heads of the winner and of the baseline attend to, at three moments of their training."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from tempopt.errors import NothingToPlot
+from tempopt.report.plots.base import Cell, Table
+from tempopt.report.plots.style import FAINT, GROUND, INK, QUIET, SEQUENTIAL, TEMPLATE, evenly, plain, scale
+from tempopt.results.heads_text import head_runs, heads_text, named_heads
+from tempopt.results.study_result import StudyResult
+from tempopt.results.wording import baseline_label, baseline_name
+
+_MOST = 6
+"""Layers, and heads of a layer, that are drawn."""
+_CELLS = 18_000
+"""Cells of all pictures that are drawn; a page holds few numbers."""
+_GAP = 2
+_PAGE, _WIDEST = 560, 150
+_MOMENTS = ("start", "middle", "end")
+Shades = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapsShown:
+    """Maps of the heads of one or two runs of the same seed.
+
+    Args:
+        names: ``winner`` and ``baseline`` to what they are called, as far as there are such.
+        baseline: What the baseline is called in a sentence.
+        maps: The same to what their heads attend to.
+        moments: Moments at which they were looked at, and the step of each.
+        layers: Layers that are drawn.
+        heads: Heads of a layer that are drawn.
+        out_of: Number of heads of the model.
+    """
+
+    names: Mapping[str, str]
+    baseline: str
+    maps: Mapping[str, dict[str, Any]]
+    moments: Mapping[str, int]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    out_of: int
+
+    def caption(self) -> str:
+        """Return how to read it and what it says."""
+        text = (
+            "Each tile is a head: queries from top to bottom, keys from left to right, the darker the more "
+            "of its attention (on dark ground: the lighter), each tile by its own greatest weight. All are "
+            "of the first input of the batch of that step, which both trainings have in common. A head is "
+            "named where it follows a position far above chance."
+        )
+        for name, maps in self.maps.items():
+            who = "the winner" if name == "winner" else self.baseline
+            text += f" At the end of {who}: {heads_text(maps)}."
+        drawn = len(self.layers) * len(self.heads)
+        if drawn < self.out_of:
+            text += f" {drawn} of {self.out_of} heads are drawn."
+        notes = dict.fromkeys(note for maps in self.maps.values() for note in maps["notes"])
+        return " ".join([text, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
+
+    def table(self) -> Table:
+        """Return the named heads at each moment."""
+        rows: list[tuple[Cell, ...]] = []
+        for name, maps in self.maps.items():
+            for moment in self.moments:
+                named = named_heads(maps, moment)
+                rows += [
+                    (
+                        self.names[name],
+                        moment,
+                        each["layer"],
+                        each["head"],
+                        each["measure"].replace("_", " "),
+                        each["score"],
+                        each["low"],
+                        each["high"],
+                    )
+                    for each in named
+                ] or [(self.names[name], moment, None, None, "no head is named", None, None, None)]
+        columns = ("models", "moment", "layer", "head", "is", "above chance", "95 % from", "to")
+        return Table(columns=columns, rows=tuple(rows))
+
+    def tiles(self, name: str, moment: str) -> dict[tuple[int, int], Shades]:
+        """Return the shades of each head by layer and head, 255 at its greatest weight."""
+        seen = self.maps[name]["moments"].get(moment)
+        if seen is None:
+            return {}
+        shape = seen["rows"], seen["columns"]
+        return {
+            (each["layer"], each["head"]): np.frombuffer(
+                base64.b64decode(each["cells"]), dtype=np.uint8
+            ).reshape(shape)
+            for each in seen["heads"]
+        }
+
+
+def maps_data(result: StudyResult) -> MapsShown:
+    """Return the maps of the runs whose heads were looked at.
+
+    Raises:
+        NothingToPlot: There are none.
+    """
+    runs = head_runs(result)
+    maps = {name: result.maps[run.id] for name, run in runs.items()}
+    places = sorted(
+        {
+            (each["layer"], each["head"])
+            for found in maps.values()
+            for seen in found["moments"].values()
+            for each in seen["heads"]
+        }
+    )
+    if not places:
+        raise NothingToPlot("No confirming run has had its heads looked at.")
+    layers, heads = (sorted({place[axis] for place in places}) for axis in (0, 1))
+    steps = {moment: seen["step"] for found in maps.values() for moment, seen in found["moments"].items()}
+    return MapsShown(
+        names={name: "winner" if name == "winner" else baseline_label(result.spec) for name in maps},
+        baseline=baseline_name(result.spec),
+        maps=maps,
+        moments={moment: steps[moment] for moment in _MOMENTS if moment in steps},
+        layers=tuple(layers[place] for place in evenly(len(layers), _MOST)),
+        heads=tuple(heads[place] for place in evenly(len(heads), _MOST)),
+        out_of=len(places),
+    )
+
+
+def plot_maps(data: MapsShown) -> go.Figure:
+    """Return a mosaic of heads by layer for each training, with a slider over the moments."""
+    made = make_subplots(
+        rows=len(data.maps), cols=1, subplot_titles=[plain(data.names[name]) for name in data.maps],
+        vertical_spacing=0.12,
+    )  # fmt: skip
+    titles = [each.to_plotly_json() for each in made.layout.annotations]
+    for title in titles:
+        title["font"] = {"size": 13, "color": QUIET}
+    last = list(data.moments)[-1]
+    told: dict[str, list[dict[str, Any]]] = {}
+    for moment in data.moments:
+        told[moment] = list(titles)
+        for row, name in enumerate(data.maps, start=1):
+            mosaic, (height, width) = _mosaic(data, name, moment)
+            made.add_trace(_trace(mosaic, visible=moment == last), row=row, col=1)
+            told[moment] += _labels(data, name, moment, row, (height, width))
+    _axes(made, data)
+    # about square on a page of usual width
+    side = min(_WIDEST, _PAGE // len(data.heads))
+    made.update_layout(
+        template=TEMPLATE,
+        height=160 + len(data.maps) * (64 + side * len(data.layers)),
+        margin={"t": 40, "b": 90},
+        annotations=told[last],
+        sliders=[_slider(data, told, last)],
+    )
+    return made
+
+
+def _trace(mosaic: Shades, *, visible: bool) -> go.Heatmap:
+    return go.Heatmap(
+        z=mosaic,
+        zmin=0,
+        zmax=255,
+        colorscale=scale((GROUND, *SEQUENTIAL)),
+        showscale=False,
+        hoverinfo="skip",
+        visible=visible,
+    )
+
+
+def _shape_of(data: MapsShown) -> tuple[int, int]:
+    """Return rows and columns of a tile: the most that any map has."""
+    rows, columns = _whole_shape(data)
+    factor = _factor(data)
+    return math.ceil(rows / factor), math.ceil(columns / factor)
+
+
+def _whole_shape(data: MapsShown) -> tuple[int, int]:
+    seen = [each for maps in data.maps.values() for each in maps["moments"].values()]
+    return max(each["rows"] for each in seen), max(each["columns"] for each in seen)
+
+
+def _factor(data: MapsShown) -> int:
+    """Return how many rows, and columns, of a map are one where there are many."""
+    rows, columns = _whole_shape(data)
+    pictures = len(data.maps) * len(data.moments) * len(data.layers) * len(data.heads)
+    return max(1, math.ceil(math.sqrt(pictures * rows * columns / _CELLS)))
+
+
+def _pooled(tile: Shades, factor: int) -> Shades:
+    """Return a tile with so many rows, and columns, of cells in one; its greatest is 255 again."""
+    if factor == 1:
+        return tile
+    edges = [np.arange(0, length, factor) for length in tile.shape]
+    summed = np.add.reduceat(np.add.reduceat(tile.astype(float), edges[0], axis=0), edges[1], axis=1)
+    return np.round(255 * summed / max(float(summed.max()), 1.0)).astype(np.uint8)
+
+
+def _mosaic(data: MapsShown, name: str, moment: str) -> tuple[Shades, tuple[int, int]]:
+    height, width = _shape_of(data)
+    tiles = {place: _pooled(tile, _factor(data)) for place, tile in data.tiles(name, moment).items()}
+    mosaic = np.zeros(((height + _GAP) * len(data.layers), (width + _GAP) * len(data.heads)), dtype=np.uint8)
+    for down, layer in enumerate(data.layers):
+        for across, head in enumerate(data.heads):
+            if (tile := tiles.get((layer, head))) is not None:
+                top, left = down * (height + _GAP), across * (width + _GAP)
+                mosaic[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
+    return mosaic, (height, width)
+
+
+def _labels(
+    data: MapsShown, name: str, moment: str, row: int, shape: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Return the names of heads, each above its tile."""
+    height, width = shape
+    found = []
+    axis = "" if row == 1 else str(row)
+    by_place: dict[tuple[int, int], str] = {}
+    for each in named_heads(data.maps[name], moment):
+        by_place.setdefault((each["layer"], each["head"]), each["measure"].replace("_", " "))
+    for (layer, head), said in by_place.items():
+        if layer in data.layers and head in data.heads:
+            down, across = data.layers.index(layer), data.heads.index(head)
+            found.append(
+                {
+                    "text": said,
+                    "x": across * (width + _GAP) + width / 2 - 0.5,
+                    "y": down * (height + _GAP) - 0.5,
+                    "xref": f"x{axis}",
+                    "yref": f"y{axis}",
+                    "showarrow": False,
+                    "yanchor": "bottom",
+                    "font": {"size": 10, "color": INK},
+                }
+            )
+    return found
+
+
+def _axes(made: go.Figure, data: MapsShown) -> None:
+    height, width = _shape_of(data)
+    across = [place * (width + _GAP) + width / 2 - 0.5 for place in range(len(data.heads))]
+    down = [place * (height + _GAP) + height / 2 - 0.5 for place in range(len(data.layers))]
+    made.update_xaxes(
+        tickvals=across, ticktext=[f"head {head}" for head in data.heads], showgrid=False, zeroline=False
+    )
+    made.update_yaxes(
+        tickvals=down, ticktext=[f"layer {layer}" for layer in data.layers], showgrid=False, zeroline=False,
+        autorange="reversed",
+    )  # fmt: skip
+    for row in range(1, len(data.maps) + 1):
+        axis = "" if row == 1 else str(row)
+        for top in range(len(data.layers)):
+            for left in range(len(data.heads)):
+                made.add_shape(
+                    type="rect",
+                    xref=f"x{axis}",
+                    yref=f"y{axis}",
+                    x0=left * (width + _GAP) - 0.5,
+                    x1=left * (width + _GAP) + width - 0.5,
+                    y0=top * (height + _GAP) - 0.5,
+                    y1=top * (height + _GAP) + height - 0.5,
+                    line={"width": 1, "color": FAINT},
+                )
+
+
+def _slider(data: MapsShown, told: Mapping[str, list[dict[str, Any]]], last: str) -> dict[str, Any]:
+    moments = list(data.moments)
+    return {
+        "active": moments.index(last),
+        "currentvalue": {"prefix": "", "font": {"size": 12, "color": QUIET}},
+        "pad": {"t": 36},
+        "len": 0.6,
+        "x": 0.2,
+        "steps": [
+            {
+                "label": f"{moment}, step {data.moments[moment]}",
+                "method": "update",
+                "args": [
+                    {"visible": [each == moment for each in moments for _ in data.maps]},
+                    {"annotations": told[moment]},
+                ],
+            }
+            for moment in moments
+        ],
+    }

@@ -1,0 +1,75 @@
+"""What the heads of the winner and of the baseline specialise in, in plain words and as plain data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tempopt.records.tickets import arms_of, of_kind, rounds_behind
+from tempopt.results.wording import baseline_name
+
+if TYPE_CHECKING:
+    from tempopt.records.rows import TicketRow
+    from tempopt.results.study_result import StudyResult
+
+_NAMED = 6
+_LOOKED_AT = {"search": "winner", "baseline": "baseline"}
+
+
+def head_runs(result: StudyResult) -> dict[str, TicketRow]:
+    """Return the runs whose heads were looked at, ``winner`` and ``baseline``, as far as there are such.
+
+    They are of the first pair of confirming runs that the verdict rests on, and share their seed.
+    """
+    of_round = result.round if result.verdict is None else result.verdict.round
+    found: dict[str, TicketRow] = {}
+    for each in rounds_behind(result.runs, of_round):
+        for run in of_kind(result.runs, "confirm", of_round=each):
+            for arm in set(arms_of(run)) & _LOOKED_AT.keys() if run.id in result.maps else ():
+                found.setdefault(_LOOKED_AT[arm], run)
+    return {name: found[name] for name in _LOOKED_AT.values() if name in found}
+
+
+def named_heads(maps: dict[str, Any], moment: str = "end") -> list[dict[str, Any]]:
+    """Return the heads that are named by what they do at a moment, the clearest first."""
+    measures = maps["moments"].get(moment, {}).get("measures", [])
+    return sorted(measures, key=lambda each: (-each["score"], each["layer"], each["head"]))
+
+
+def head_lines(result: StudyResult) -> list[str]:
+    """Return what the heads do at the end of training; nothing where none was looked at."""
+    lines = []
+    for name, run in head_runs(result).items():
+        who = "the winner" if name == "winner" else baseline_name(result.spec)
+        lines.append(f"heads of {who} at the end of {run.name}: {heads_text(result.maps[run.id])}.")
+    return lines
+
+
+def heads_text(maps: dict[str, Any], moment: str = "end") -> str:
+    """Return which heads do something that has a name, as ``layer 0 head 1 previous token (0.93)``."""
+    named = named_heads(maps, moment)
+    told = [f"layer {each['layer']} head {each['head']} {measure_text(each)}" for each in named[:_NAMED]]
+    more = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
+    return ", ".join([*told, *more]) or "none specialises in a position"
+
+
+def measure_text(measure: dict[str, Any]) -> str:
+    """Return what a head does and how clearly: 1 is all of its attention, 0 what uniform attention gives."""
+    return f"{measure['measure'].replace('_', ' ')} ({measure['score']:.2g})"
+
+
+def heads_json(result: StudyResult) -> dict[str, Any] | None:
+    """Return the named heads at each moment as plain data, without maps; None where none was looked at."""
+    runs = head_runs(result)
+    if not runs:
+        return None
+    return {
+        name: {
+            "run": run.name,
+            **{
+                moment: {"step": seen["step"], "named": named_heads(result.maps[run.id], moment)}
+                for moment, seen in result.maps[run.id]["moments"].items()
+            },
+            "notes": result.maps[run.id]["notes"],
+        }
+        for name, run in runs.items()
+    }

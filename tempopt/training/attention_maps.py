@@ -1,0 +1,236 @@
+"""What the heads of a run attend to at the start, in the middle and at the end of its training, kept small.
+
+Seen in the forward passes of the training itself, so that it changes nothing of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tempopt.attention.analysis.heatmap import heatmap
+from tempopt.attention.analysis.specialisation import HeadSpecialisation
+from tempopt.attention.analysis.statistics import attention_weights, visible_pairs
+
+MOMENTS = ("start", "middle", "end")
+"""When a training is looked at: in its first step, the one in its middle, and its last."""
+
+MOST_BYTES = 300 * 1024
+"""Size of all maps of a run, as they are kept, at most."""
+
+_SIDE, _LEAST_SIDE = 32, 8
+_MOST_WEIGHTS = 1 << 24
+_MOST_EXAMPLES = 16
+# base64 takes four bytes for three, and each head some numbers beside its cells
+_BYTES_OF_A_HEAD = 96
+
+
+class AttentionMaps:
+    """Keeps a map of each head for one input, and what heads specialise in over a batch, at three moments.
+
+    A map has at most 32 x 32 cells of neighbouring queries and keys, fewer where a model has many heads, so
+    that all of them take at most :data:`MOST_BYTES`. What heads specialise in is measured over at most 16
+    inputs of the batch, by positions alone: what a token is, a batch does not say.
+
+    Args:
+        num_layers: Number of layers that are looked at.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self._num_layers = num_layers
+        self._steps: dict[int, str] = {}
+        self._found: dict[str, dict[str, Any]] = {}
+        self._seen: HeadSpecialisation | None = None
+        self._notes: list[str] = []
+
+    def begin(self, total_steps: int) -> None:
+        """Say how many optimizer steps the training has; in a short one moments may fall together."""
+        last = max(total_steps - 1, 0)
+        self._steps = {last: "end", last // 2: "middle"} if last else {}
+        self._steps[0] = "start"
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps in which attention is to be looked at."""
+        return sorted(self._steps)
+
+    def wanted(self, step: int) -> bool:
+        """Return whether attention is to be looked at in this step."""
+        moment = self._found.get(self._steps.get(step, ""))
+        return step in self._steps and (moment is None or self._seen is not None)
+
+    def see(
+        self,
+        step: int,
+        layer: int,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        *,
+        scale: float | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        valid_BQ: Tensor | None,
+    ) -> None:
+        """Look at a layer in a step at which that is wanted; arguments as for an observer of attention."""
+        moment = self._found.setdefault(
+            self._steps[step], {"step": step, "heads": [], "measures": [], "seen": []}
+        )
+        if layer in moment["seen"]:
+            # a layer is computed again in backward under activation checkpointing
+            return
+        if not moment["seen"]:
+            self._seen = HeadSpecialisation()
+        moment["seen"].append(layer)
+        masking = {"attn_mask": attn_mask, "is_causal": is_causal}
+        self._draw(moment, layer, q_BHQD, k_BHKD, scale, masking)
+        self._measure(moment, layer, q_BHQD, k_BHKD, scale, masking, valid_BQ)
+
+    def closed(self, step: int) -> None:
+        """Say that the first forward pass of a step is over."""
+        moment = self._found.get(self._steps.get(step, ""))
+        if moment is None or self._seen is None:
+            return
+        if self._seen.layers:
+            measures = self._seen.report().measures
+            moment["measures"] = [_plain(each) for each in measures if each.named]
+        self._seen = None
+
+    @torch.no_grad()
+    def _draw(
+        self,
+        moment: dict[str, Any],
+        layer: int,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        scale: float | None,
+        masking: dict[str, Any],
+    ) -> None:
+        heads, queries, keys = q_BHQD.shape[1], q_BHQD.shape[-2], k_BHKD.shape[-2]
+        side = _side(self._num_layers * heads)
+        moment["queries"], moment["keys"], moment["rows"] = queries, keys, min(side, queries)
+        moment["columns"] = min(side, keys)
+        if queries * keys > _MOST_WEIGHTS:
+            self._note(f"{queries} x {keys} weights of a head are too many for a map")
+            return
+        kept = _evenly(heads, _most_heads(self._num_layers))
+        if len(kept) < heads:
+            self._note(f"of the {heads} heads of a layer {len(kept)} have a map")
+        first = _first(masking, q_BHQD, k_BHKD)
+        groups = heads // k_BHKD.shape[1]
+        for head in kept:
+            own = {**first, "attn_mask": _of_head(first["attn_mask"], head)}
+            q_1 = q_BHQD[:1, head : head + 1]
+            k_1 = k_BHKD[:1, head // groups : head // groups + 1]
+            weights = attention_weights(q_1, k_1, scale=scale, **own)[0, 0]
+            visible = visible_pairs(queries, keys, device=q_1.device, **own).expand(1, 1, queries, keys)
+            picture = heatmap(weights, visible[0, 0], rows=side, columns=side)
+            cells = np.array(picture.cells)
+            most = float(cells.max())
+            shades = np.round(255 * cells / most if most > 0 else cells).astype(np.uint8)
+            moment["heads"].append(
+                {
+                    "layer": layer,
+                    "head": head,
+                    "most": float(f"{most:.4g}"),
+                    "cells": base64.b64encode(shades.tobytes()).decode(),
+                }
+            )
+
+    @torch.no_grad()
+    def _measure(
+        self,
+        moment: dict[str, Any],
+        layer: int,
+        q_BHQD: Tensor,
+        k_BHKD: Tensor,
+        scale: float | None,
+        masking: dict[str, Any],
+        valid_BQ: Tensor | None,
+    ) -> None:
+        assert self._seen is not None
+        size = q_BHQD.shape[1] * q_BHQD.shape[-2] * k_BHKD.shape[-2]
+        count = min(len(q_BHQD), _MOST_EXAMPLES, _MOST_WEIGHTS // max(size, 1))
+        if count < 2:
+            self._note("what heads specialise in takes two inputs of a batch, which are too large or too few")
+            return
+        mask = masking["attn_mask"]
+        if mask is not None and mask.ndim == 4 and mask.shape[0] > 1:
+            mask = mask[:count]
+        self._seen.update(
+            layer,
+            q_BHQD[:count],
+            k_BHKD[:count],
+            scale=scale,
+            attn_mask=mask,
+            is_causal=masking["is_causal"],
+            valid_BQ=None if valid_BQ is None else valid_BQ[:count],
+        )
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+
+    @property
+    def found(self) -> dict[str, Any] | None:
+        """What was seen, as plain data; None: nothing."""
+        if not self._found:
+            return None
+        moments = {
+            name: {key: value for key, value in self._found[name].items() if key != "seen"}
+            for name in MOMENTS
+            if name in self._found
+        }
+        return {"moments": moments, "notes": list(self._notes)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was seen so far, with which a training goes on."""
+        return {"found": self._found, "notes": self._notes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`state_dict` kept."""
+        self._found, self._notes = dict(state["found"]), list(state["notes"])
+
+
+def _side(heads: int) -> int:
+    """Return how many rows and columns the map of each head may have."""
+    each = MOST_BYTES / (len(MOMENTS) * heads) - _BYTES_OF_A_HEAD
+    return min(_SIDE, max(_LEAST_SIDE, math.isqrt(max(int(0.75 * each), 0))))
+
+
+def _most_heads(num_layers: int) -> int:
+    """Return how many heads of a layer may have a map."""
+    of_one = _LEAST_SIDE**2 * 4 // 3 + _BYTES_OF_A_HEAD
+    return max(1, MOST_BYTES // (len(MOMENTS) * num_layers * of_one))
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place * (count - 1) / max(most - 1, 1)) for place in range(most)})
+
+
+def _first(masking: dict[str, Any], q_BHQD: Tensor, k_BHKD: Tensor) -> dict[str, Any]:
+    """Return the masking of the first example of a batch, with a mask of four dimensions if it has one."""
+    mask = masking["attn_mask"]
+    if mask is not None:
+        mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))[:1]
+    return {"attn_mask": mask, "is_causal": masking["is_causal"]}
+
+
+def _of_head(mask: Tensor | None, head: int) -> Tensor | None:
+    return mask if mask is None or mask.shape[1] == 1 else mask[:, head : head + 1]
+
+
+def _plain(measure: Any) -> dict[str, Any]:
+    numbers = ("score", "low", "high", "value", "chance")
+    return {
+        "layer": measure.layer,
+        "head": measure.head,
+        "measure": measure.measure,
+        **{name: float(f"{getattr(measure, name):.4g}") for name in numbers},
+    }

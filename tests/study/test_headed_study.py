@@ -1,0 +1,62 @@
+"""Heads that were planted are named by a study, and those of an untrained model are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.cli import main
+from tempopt.results.heads_text import head_runs
+from tempopt.study.api import load_study, search
+from tests.toy_study import SMALL, URL, toy_spec, work_in
+
+PLANTED = {0: "previous_token", 1: "first_token", 2: "diagonal", 3: "uniform"}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["planted", "untrained"])
+def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folder of a study, and whether its heads were planted."""
+    folder = tmp_path_factory.mktemp("heads")
+    space = {"temperature_init": {"low": 0.9, "high": 1.1}}
+    trainer = {"max_steps": 12, "val_check_interval": 6}
+    spec = toy_spec(space=space, trainer=trainer, init_only=False, learned=False, **SMALL)
+    spec["model"] = {"class_path": "headed_modules.Headed", "init_args": {"planted": request.param}}
+    spec["data"] = {"class_path": "headed_modules.HeadedData"}
+    with pytest.MonkeyPatch.context() as patch:
+        work_in(folder, patch)
+        search(spec, storage=URL, workers=1)
+    return folder, request.param
+
+
+def test_heads_are_named_in_show_in_json_and_in_the_report(
+    ended: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, planted = ended
+    work_in(folder, monkeypatch)
+    result = load_study(URL, "toy")
+    runs = head_runs(result)
+    assert set(runs) == {"winner", "baseline"}
+    assert {run.pair for run in runs.values()} == {0} and len({run.seed for run in runs.values()}) == 1
+    expected = PLANTED if planted else {}
+    assert main(["show", "toy", "--storage", URL, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["heads"]
+    for name in ("winner", "baseline"):
+        assert data[name]["run"] == runs[name].name and data[name]["notes"] == []
+        for moment, step in (("start", 0), ("middle", 5), ("end", 11)):
+            seen = data[name][moment]
+            assert seen["step"] == step
+            assert {each["head"]: each["measure"] for each in seen["named"]} == expected
+            for each in seen["named"]:
+                assert each["chance"] < each["score"] and each["low"] <= each["score"] <= each["high"]
+    assert main(["show", "toy", "--storage", URL]) == 0
+    told = capsys.readouterr().out
+    assert "heads of the winner at the end of confirm-0: " in told
+    assert ("previous token (" in told) == planted
+    assert ("none specialises in a position" in told) == (not planted)
+    assert main(["report", "toy", "--storage", URL, "-o", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    assert "What heads attend to" in page
+    assert ("layer 0 head 2 diagonal" in page) == planted
