@@ -45,7 +45,7 @@ def prior_json(result: StudyResult) -> dict[str, Any] | None:
         "choices": {
             name: {"choice": each, "found": values.get(name)} for name, each in prior.choices.items()
         },
-        "trials": list(prior.trials),
+        "trial": prior.trial,
         "sources": list(prior.sources),
     }
 

@@ -231,12 +231,11 @@ class Arms:
         """Return what the prior would have a trial begin with, after the first one; None: nothing."""
         if self._prior is None or self._arm(arm) != "search":
             return None
-        trials = self._prior.trials
-        if not 1 <= number <= len(trials):
+        if number != 1 or not self._prior.trial:
             return None
         first = first_trial(self._spec, "search", 0, seed=self._spec.study.seed)
         return {
-            name: each for name, each in {**first, **trials[number - 1]}.items() if name in self._spaces[arm]
+            name: each for name, each in {**first, **self._prior.trial}.items() if name in self._spaces[arm]
         }
 
     def _rematched(self, arm: str) -> bool:

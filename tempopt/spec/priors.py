@@ -59,7 +59,7 @@ class Prior:
         about: The scenario, in a few words.
         numbers: Parameter to where it is said to lie.
         choices: Parameter to what it is said to be.
-        trials: Up to two parameter sets to try first; what they leave out is neutral.
+        trial: Parameter set to try first, after the neutral one; what it leaves out is neutral.
         sources: Where that comes from.
         named: Whether the parameters are those of a named temperature, as that of a loss.
     """
@@ -67,7 +67,7 @@ class Prior:
     about: str
     numbers: Mapping[str, LogNormal]
     choices: Mapping[str, str] = field(default_factory=dict)
-    trials: tuple[Mapping[str, Any], ...]
+    trial: Mapping[str, Any]
     sources: tuple[str, ...]
     named: bool = False
 
@@ -79,10 +79,7 @@ PRIORS: dict[str, Prior] = {
             "temperature_init": LogNormal(median=0.85, factor=1.6),
             "temperature_final": LogNormal(median=0.7, factor=1.6),
         },
-        trials=(
-            {"temperature_init": 0.74},
-            {"schedule": "linear", "temperature_init": 0.88, "temperature_final": 0.63},
-        ),
+        trial={"temperature_init": 0.74, "temperature_final": 0.74},
         sources=(
             "modded-nanogpt, record of 2025-01-16, queries and keys normalised: logits times 0.12 and not "
             "1/√128, which is τ = 0.74; 20 steps saved (measured)",
@@ -96,7 +93,7 @@ PRIORS: dict[str, Prior] = {
             "temperature_final": LogNormal(median=0.7, factor=2.0),
         },
         choices={"length_scaling": "clipped_log_n"},
-        trials=({"temperature_init": 0.7}, {"length_scaling": "clipped_log_n"}),
+        trial={"temperature_init": 0.7, "temperature_final": 0.7},
         sources=(
             "tutorials advise 0.5 to 1 on little data and 0.1 to 0.5 on much, without a measurement",
             "Su 2021, kexue.fm 8823: log n, clipped at 1, when a trained model is tuned further",
@@ -110,7 +107,7 @@ PRIORS: dict[str, Prior] = {
             "length_slope": LogNormal(median=0.1, factor=2.0),
         },
         choices={"length_scaling": "log_n"},
-        trials=({"length_scaling": "log_n"}, {"temperature_init": 0.35, "temperature_final": 0.35}),
+        trial={"length_scaling": "log_n", "temperature_init": 0.5, "temperature_final": 0.5},
         sources=(
             "Chiang & Cholak 2022, arXiv 2202.12172, and Su 2021, kexue.fm 8823: log n (measured)",
             "Peng et al. 2023, arXiv 2309.00071 (YaRN): 0.1 ln s + 1 (measured)",
@@ -123,10 +120,7 @@ PRIORS: dict[str, Prior] = {
             "temperature_init": LogNormal(median=4.0, factor=2.0),
             "temperature_final": LogNormal(median=4.0, factor=2.0),
         },
-        trials=(
-            {"temperature_init": 4.0, "temperature_final": 4.0},
-            {"temperature_init": 8.0, "temperature_final": 8.0},
-        ),
+        trial={"temperature_init": 4.0, "temperature_final": 4.0},
         sources=(
             "Hinton et al. 2015, arXiv 1503.02531: 1 to 20; above 8 alike with many units, 2.5 to 4 best "
             "with few (measured)",
@@ -139,10 +133,7 @@ PRIORS: dict[str, Prior] = {
             "temperature_init": LogNormal(median=0.12, factor=2.0),
             "temperature_final": LogNormal(median=0.12, factor=2.0),
         },
-        trials=(
-            {"temperature_init": 0.1, "temperature_final": 0.1},
-            {"temperature_init": 0.2, "temperature_final": 0.2},
-        ),
+        trial={"temperature_init": 0.1, "temperature_final": 0.1},
         sources=(
             "Chen et al. 2020, arXiv 2002.05709 (SimCLR): 0.1 best of 0.05, 0.1, 0.5 and 1 (measured)",
             "Radford et al. 2021, arXiv 2103.00020 (CLIP): learned from 0.07, not below 0.01",
@@ -157,7 +148,7 @@ PRIORS: dict[str, Prior] = {
             "top_p": LogNormal(median=0.93, factor=1.1),
             "min_p": LogNormal(median=0.07, factor=2.0),
         },
-        trials=({"sampling_temperature": 0.7, "top_p": 0.95}, {"sampling_temperature": 0.2}),
+        trial={"sampling_temperature": 0.7, "top_p": 0.95},
         sources=(
             "Chen et al. 2021, arXiv 2107.03374 (Codex): 0.2 for pass@1 and 0.8 for pass@100 (measured)",
             "Holtzman et al. 2020, arXiv 1904.09751: top_p 0.95 (measured)",
@@ -177,7 +168,7 @@ class Applied:
         temperature: The temperature that its levels are of; the empty text is attention's.
         numbers: Searched parameter to where it is said to lie.
         choices: Searched parameter to what it is said to be.
-        trials: Sets to try first, each value as its domain holds it.
+        trial: Set to try first, each value as its domain holds it; empty: there is none.
         sources: Where that comes from.
     """
 
@@ -185,7 +176,7 @@ class Applied:
     temperature: str
     numbers: dict[str, LogNormal]
     choices: dict[str, str]
-    trials: tuple[dict[str, Any], ...]
+    trial: dict[str, Any]
     sources: tuple[str, ...]
 
 
@@ -247,13 +238,12 @@ def _applied(name: str, search: Mapping[str, Domain], named: list[str]) -> Appli
 
     numbers = {n: each for n, each in known(prior.numbers).items() if _inside(search[n], each.median)}
     choices = {n: each for n, each in known(prior.choices).items() if _held(search[n], each) is not None}
-    trials = [_trial(known(each), search) for each in prior.trials]
     return Applied(
         name=name,
         temperature=temperature,
         numbers=numbers,
         choices=choices,
-        trials=tuple(each for each in trials if each),
+        trial=_trial(known(prior.trial), search),
         sources=prior.sources,
     )
 

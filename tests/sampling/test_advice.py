@@ -33,7 +33,7 @@ PRIOR = Applied(
         "temperature_final": LogNormal(median=0.5, factor=2.0),
     },
     choices={"length_scaling": "log_n"},
-    trials=(),
+    trial={},
     sources=("a paper",),
 )
 
@@ -79,11 +79,8 @@ def test_a_search_begins_at_neutral_and_then_as_advised(make_spec: Any, sampler:
     asked = [arms.ask(t) for t in (_waiting(each) for each in search[:4])]
     if sampler == "knowledge_gradient":
         assert asked[0]["temperature_init"] == 1.0 and asked[0]["length_scaling"] == "none"
-    middle = {"temperature_init": 1.0, "schedule": "constant"}
-    assert {**middle, "length_scaling": "log_n"}.items() <= asked[1].items()
-    assert {"temperature_init": 0.35, "schedule": "constant", "length_scaling": "none"}.items() <= asked[
-        2
-    ].items()
+    advised = {"temperature_init": 0.5, "schedule": "constant", "length_scaling": "log_n"}
+    assert advised.items() <= asked[1].items()
     assert asked == [arms_at(spec, []).ask(_waiting(each)) for each in search[:4]]
     without = arms_at(make_spec({"search": SPACE}, trials=6, sampler=sampler), [])
     assert without.ask(_waiting(search[1])) != asked[1]

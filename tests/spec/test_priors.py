@@ -25,11 +25,11 @@ CONTRAST = {
 def test_each_prior_is_about_parameters_that_there_are_and_has_its_sources(name: str) -> None:
     prior = PRIORS[name]
     assert prior.sources and all(re.search(r"\d{4}|tutorials", each) for each in prior.sources)
-    assert 1 <= len(prior.trials) <= 2 and prior.numbers
+    assert prior.trial and prior.numbers
     for parameter, each in prior.numbers.items():
         check_parameter(parameter, each.median)
         assert each.factor > 1
-    for values in (prior.choices, *prior.trials):
+    for values in (prior.choices, prior.trial):
         for parameter, value in values.items():
             assert parameter in TEMPERATURE_PARAMETERS
             check_parameter(parameter, value)
@@ -42,7 +42,7 @@ def test_each_prior_is_about_parameters_that_there_are_and_has_its_sources(name:
     ]
     for (_, _, low, high), each in zip(told, prior.numbers.values(), strict=True):
         assert (float(low), float(high)) == pytest.approx((each.low, each.high), rel=0.06)
-    assert first == "; ".join(", ".join(f"{n} {v}" for n, v in trial.items()) for trial in prior.trials)
+    assert first == ", ".join(f"{n} {v}" for n, v in prior.trial.items())
 
 
 def test_a_belief_agrees_with_its_median_fully_and_with_what_is_far_hardly() -> None:
@@ -59,12 +59,12 @@ def test_a_prior_speaks_of_what_is_searched_as_far_as_the_range_holds_it() -> No
     assert found is not None
     assert found.choices == {"length_scaling": "log_n"}
     assert found.numbers == {"temperature_init": LogNormal(median=0.5, factor=2.0)}
-    assert found.trials == ({"length_scaling": "log_n"}, {"temperature_init": 0.35})
+    assert found.trial == {"length_scaling": "log_n", "temperature_init": 0.5}
     assert applied_prior(make()) is None
     hot = make(study__prior="long_context", search__temperature_init={"low": 1.0, "high": 4.0},
                search__length_scaling=["none", "log_n"])  # fmt: skip
     found = applied_prior(hot)
-    assert found is not None and not found.numbers and found.trials == ({"length_scaling": "log_n"},)
+    assert found is not None and not found.numbers and found.trial == {"length_scaling": "log_n"}
     assert any(
         "says that temperature_init is about 0.5, which its range does not hold" in n for n in hot.notes
     )
@@ -74,7 +74,7 @@ def test_a_prior_of_a_loss_is_about_the_named_temperature() -> None:
     found = applied_prior(make(study__prior="contrast", **CONTRAST))
     assert found is not None and found.temperature == "contrast"
     assert list(found.numbers) == ["contrast.temperature_init"]
-    assert found.trials == ({"contrast.temperature_init": 0.1}, {"contrast.temperature_init": 0.2})
+    assert found.trial == {"contrast.temperature_init": 0.1}
 
 
 @pytest.mark.parametrize(
