@@ -240,6 +240,7 @@ COMMANDS = {
                 const=2.0,
                 help="update the output every SECONDS until the study is done (default: 2)",
             ),
+            _argument("--heads", action="store_true", help="print what heads attend to, as text"),
             *_JOBS,
         ),
     ),

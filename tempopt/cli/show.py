@@ -23,6 +23,7 @@ from tempopt.records.liveness import is_dead
 from tempopt.records.rows import StudySummary, TicketState
 from tempopt.results import export as exports
 from tempopt.results import study_result
+from tempopt.results.heads_text import map_lines
 from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.store.store import Store
@@ -87,6 +88,8 @@ def _summary(summary: StudySummary) -> dict[str, Any]:
 
 def show(arguments: argparse.Namespace) -> int:
     """Print how a study stands: tickets, baseline, best and verdict, and the jobs that work on it."""
+    if arguments.heads and (arguments.json or arguments.watch is not None):
+        raise UsageError("--heads prints pictures, once. Leave --json and --watch out.")
     if arguments.watch is not None:
         if arguments.json:
             raise UsageError("--json prints once, and --watch continues. Leave one of them out.")
@@ -104,6 +107,10 @@ def show(arguments: argparse.Namespace) -> int:
                 raise
             return _show_waiting(arguments, standing(rows, asked))
         at_work = to_json(store, result.runs) if arguments.json else []
+    if arguments.heads:
+        for line in map_lines(result):
+            print(shown(line))
+        return DONE
     jobs = standing(rows, asked)
     if arguments.json:
         told = {**result.to_json(), "jobs": [asdict(job) for job in jobs], "agents_at_work": at_work}

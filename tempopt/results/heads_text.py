@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 from tempopt.records.tickets import arms_of, of_kind, rounds_behind
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
 
 _NAMED = 6
+_DRAWN = 4
+SHADES = " ░▒▓█"
+"""From no weight to the greatest weight of a head, in equal steps."""
 _LOOKED_AT = {"search": "winner", "baseline": "baseline"}
 
 
@@ -73,3 +77,35 @@ def heads_json(result: StudyResult) -> dict[str, Any] | None:
         }
         for name, run in runs.items()
     }
+
+
+def map_lines(result: StudyResult) -> list[str]:
+    """Return what heads attend to at the end of training as shades of text, the named heads first."""
+    lines = []
+    for name, run in head_runs(result).items():
+        who = "the winner" if name == "winner" else baseline_name(result.spec)
+        lines += _drawn(f"{who}, {run.name}", result.maps[run.id])
+    return lines or ["No confirming run has had its heads looked at."]
+
+
+def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
+    moments = maps["moments"]
+    moment = "end" if "end" in moments else next(iter(moments))
+    seen, named = (
+        moments[moment],
+        {(e["layer"], e["head"]): measure_text(e) for e in named_heads(maps, moment)},
+    )
+    heads = sorted(seen["heads"], key=lambda each: (each["layer"], each["head"]) not in named)
+    lines = [f"{title}, step {seen['step']}; queries down, keys across, {SHADES[-1]} is the greatest weight:"]
+    for each in heads[:_DRAWN]:
+        said = named.get((each["layer"], each["head"]), "")
+        of = f", {said}" if said else ""
+        lines += ["", f"layer {each['layer']} head {each['head']}{of} (greatest weight {each['most']:.2g})"]
+        cells = base64.b64decode(each["cells"])
+        columns = seen["columns"]
+        for row in range(seen["rows"]):
+            line = cells[row * columns : (row + 1) * columns]
+            lines.append("".join(SHADES[round((len(SHADES) - 1) * cell / 255)] for cell in line).rstrip())
+    if len(heads) > _DRAWN:
+        lines += ["", f"and {len(heads) - _DRAWN} more heads; the report draws them."]
+    return [*lines, ""]

@@ -56,6 +56,14 @@ def test_heads_are_named_in_show_in_json_and_in_the_report(
     assert "heads of the winner at the end of confirm-0: " in told
     assert ("previous token (" in told) == planted
     assert ("none specialises in a position" in told) == (not planted)
+    assert main(["show", "toy", "--storage", URL, "--heads"]) == 0
+    drawn = capsys.readouterr().out
+    assert "the winner, confirm-0, step 11; queries down, keys across, █ is the greatest weight:" in drawn
+    if planted:
+        picture = drawn[drawn.index("layer 0 head 2, diagonal (") :].split("\n")[1:33]
+        assert [line.index("█") for line in picture] == list(range(32))
+    assert main(["show", "toy", "--storage", URL, "--heads", "--json"]) == 2
+    assert "--heads prints pictures" in capsys.readouterr().err
     assert main(["report", "toy", "--storage", URL, "-o", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert "What heads attend to" in page

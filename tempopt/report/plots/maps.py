@@ -26,6 +26,8 @@ _CELLS = 18_000
 """Cells of all pictures that are drawn; a page holds few numbers."""
 _GAP = 2
 _PAGE, _WIDEST = 560, 150
+_ROOM = 0.14
+"""Room for a name above a tile, as a share of its height."""
 _MOMENTS = ("start", "middle", "end")
 Shades = NDArray[np.uint8]
 
@@ -58,7 +60,7 @@ class MapsShown:
             "Each tile is a head: queries from top to bottom, keys from left to right, the darker the more "
             "of its attention (on dark ground: the lighter), each tile by its own greatest weight. All are "
             "of the first input of the batch of that step, which both trainings have in common. A head is "
-            "named where it follows a position far above chance."
+            "named where it follows a position far above chance, or is uniform beside heads that are not."
         )
         for name, maps in self.maps.items():
             who = "the winner" if name == "winner" else self.baseline
@@ -160,9 +162,10 @@ def plot_maps(data: MapsShown) -> go.Figure:
         template=TEMPLATE,
         height=160 + len(data.maps) * (64 + side * len(data.layers)),
         margin={"t": 40, "b": 90},
-        annotations=told[last],
         sliders=[_slider(data, told, last)],
     )
+    # to update annotations would merge them with those that are there
+    made.layout.annotations = told[last]
     return made
 
 
@@ -190,6 +193,11 @@ def _whole_shape(data: MapsShown) -> tuple[int, int]:
     return max(each["rows"] for each in seen), max(each["columns"] for each in seen)
 
 
+def _pitch(height: int) -> int:
+    """Return the rows from one tile to the one below it, with room for a name between them."""
+    return height + max(_GAP, math.ceil(_ROOM * height))
+
+
 def _factor(data: MapsShown) -> int:
     """Return how many rows, and columns, of a map are one where there are many."""
     rows, columns = _whole_shape(data)
@@ -209,11 +217,11 @@ def _pooled(tile: Shades, factor: int) -> Shades:
 def _mosaic(data: MapsShown, name: str, moment: str) -> tuple[Shades, tuple[int, int]]:
     height, width = _shape_of(data)
     tiles = {place: _pooled(tile, _factor(data)) for place, tile in data.tiles(name, moment).items()}
-    mosaic = np.zeros(((height + _GAP) * len(data.layers), (width + _GAP) * len(data.heads)), dtype=np.uint8)
+    mosaic = np.zeros((_pitch(height) * len(data.layers), (width + _GAP) * len(data.heads)), dtype=np.uint8)
     for down, layer in enumerate(data.layers):
         for across, head in enumerate(data.heads):
             if (tile := tiles.get((layer, head))) is not None:
-                top, left = down * (height + _GAP), across * (width + _GAP)
+                top, left = down * _pitch(height), across * (width + _GAP)
                 mosaic[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
     return mosaic, (height, width)
 
@@ -235,7 +243,7 @@ def _labels(
                 {
                     "text": said,
                     "x": across * (width + _GAP) + width / 2 - 0.5,
-                    "y": down * (height + _GAP) - 0.5,
+                    "y": down * _pitch(height) - 0.5,
                     "xref": f"x{axis}",
                     "yref": f"y{axis}",
                     "showarrow": False,
@@ -249,13 +257,13 @@ def _labels(
 def _axes(made: go.Figure, data: MapsShown) -> None:
     height, width = _shape_of(data)
     across = [place * (width + _GAP) + width / 2 - 0.5 for place in range(len(data.heads))]
-    down = [place * (height + _GAP) + height / 2 - 0.5 for place in range(len(data.layers))]
+    down = [place * _pitch(height) + height / 2 - 0.5 for place in range(len(data.layers))]
     made.update_xaxes(
         tickvals=across, ticktext=[f"head {head}" for head in data.heads], showgrid=False, zeroline=False
     )
     made.update_yaxes(
         tickvals=down, ticktext=[f"layer {layer}" for layer in data.layers], showgrid=False, zeroline=False,
-        autorange="reversed",
+        range=[_pitch(height) * len(data.layers) - 0.5, -0.5 - _ROOM * height],
     )  # fmt: skip
     for row in range(1, len(data.maps) + 1):
         axis = "" if row == 1 else str(row)
@@ -267,8 +275,8 @@ def _axes(made: go.Figure, data: MapsShown) -> None:
                     yref=f"y{axis}",
                     x0=left * (width + _GAP) - 0.5,
                     x1=left * (width + _GAP) + width - 0.5,
-                    y0=top * (height + _GAP) - 0.5,
-                    y1=top * (height + _GAP) + height - 0.5,
+                    y0=top * _pitch(height) - 0.5,
+                    y1=top * _pitch(height) + height - 0.5,
                     line={"width": 1, "color": FAINT},
                 )
 
