@@ -48,6 +48,20 @@ def test_a_layer_that_multiplies_matrices_itself_is_not_taken_for_the_next_one()
     assert seen.layers == [(1, 4)]
 
 
+def test_observers_may_leave_in_any_order() -> None:
+    own, model = F.scaled_dot_product_attention, attention(2).train()
+    first, second = Seen(), Seen()
+    one, other = (fused_attention_observed(model, [""], seen) for seen in (first, second))
+    with one:
+        other.__enter__()
+        model(X, X, X, need_weights=False)
+    model(X, X, X, need_weights=False)
+    other.__exit__(None, None, None)
+    assert F.scaled_dot_product_attention is own
+    model(X, X, X, need_weights=False)
+    assert (len(first.layers), len(second.layers)) == (1, 2)
+
+
 class Projected(nn.Module):
     """Attention over one projection of the query; the keys are the input."""
 

@@ -31,7 +31,7 @@ FLAGS = {
     | {"NAME", "--trials", "--pairs", "--amend", "--retry-failed", "--workers", "--checkpoints"},
     "agent": STORE | {"NAME", "--workers", "--checkpoints"},
     "list": STORE | {"--json"},
-    "show": STORE | JOBS | {"NAME", "--json", "--watch"},
+    "show": STORE | JOBS | {"NAME", "--json", "--watch", "--heads"},
     "report": STORE | {"NAME", "-o", "--output", "--plotlyjs"},
     "dashboard": STORE
     | {

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -97,14 +96,42 @@ def fused_attention_observed(model: nn.Module, names: Sequence[str], observe: Ob
             leave = around.register_forward_hook(lambda *_: seen.forget(), always_call=True)
             stack.callback(enter.remove)
             stack.callback(leave.remove)
-        stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", seen.attend))
+        _WATCHED.begin(seen)
+        stack.callback(_WATCHED.end, seen)
         yield
+
+
+class _Watched:
+    """The fused attention of PyTorch while anybody looks on; observers may leave in any order."""
+
+    def __init__(self) -> None:
+        self._attention: Any = None
+        self._looking: list[_FusedAttention] = []
+
+    def begin(self, seen: _FusedAttention) -> None:
+        if not self._looking:
+            self._attention = F.scaled_dot_product_attention
+            F.scaled_dot_product_attention = self.attend
+        self._looking.append(seen)
+
+    def end(self, seen: _FusedAttention) -> None:
+        self._looking.remove(seen)
+        if not self._looking:
+            F.scaled_dot_product_attention = self._attention
+
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            for each in self._looking:
+                each.look(*args, **kwargs)
+        return self._attention(*args, **kwargs)
+
+
+_WATCHED = _Watched()
 
 
 class _FusedAttention:
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
-        self._attention = F.scaled_dot_product_attention
         self._layers: list[int] = []
 
     def follow(self, layer: int) -> None:
@@ -113,10 +140,9 @@ class _FusedAttention:
     def forget(self) -> None:
         self._layers.clear()
 
-    def attend(self, *args: Any, **kwargs: Any) -> Any:
-        if len(self._layers) == 1 and not torch.compiler.is_compiling():
+    def look(self, *args: Any, **kwargs: Any) -> None:
+        if len(self._layers) == 1:
             self._show(self._layers.pop(), *args, **kwargs)
-        return self._attention(*args, **kwargs)
 
     def _show(
         self,
