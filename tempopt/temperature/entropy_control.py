@@ -17,6 +17,8 @@ CONTROL = "entropy_control"
 """Name of the parameter that chooses the target."""
 
 NO_CONTROL = "none"
+"""Name of no target: the temperatures follow the schedule."""
+
 HOLD = "hold"
 CURRICULUM = "curriculum"
 CONTRAST = "contrast"

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +107,8 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
     monkeypatch.chdir(tmp_path)
     for place in LATER:
         monkeypatch.setattr(f"tempopt.{place}", _interrupted)
+    # a study that was paused by what was typed before is watched for good
+    monkeypatch.setattr("tempopt.cli.watch.time", SimpleNamespace(sleep=_interrupted))
     # classes of a wrong spec are looked into by a worker
     monkeypatch.setattr("tempopt.study.api.class_faults", lambda request: None)
     write("sqlite:///tempopt.db", make(World(trials=4, layers=1, heads=1, reports=2)))

@@ -100,7 +100,7 @@ def test_the_page_opens_offline_and_fits(
 ) -> None:
     page = open_page("whole", width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("section h2").count() == 14
+    assert page.locator("section h2").count() == 15
     page.screenshot(path=screenshots / f"report_{width}_{scheme}.png", full_page=True)
 
 
@@ -273,7 +273,7 @@ def test_print_is_light_and_keeps_within_the_paper(open_page: Opened, screenshot
 @pytest.mark.parametrize("name", ["named", "long", "nan", "pruned", "lost", "empty", "large"])
 def test_a_hostile_study_has_a_page_like_any_other(open_page: Opened, screenshots: Path, name: str) -> None:
     page = open_page(name, width=400)
-    assert page.locator("section h2").count() == 14
+    assert page.locator("section h2").count() == 15
     assert page.locator(".plot").count() + page.locator("p.absent").count() >= len(PLOTS)
     if name == "named":
         assert page.locator("h1").text_content() == SCRIPT

@@ -235,7 +235,8 @@ def _labels(
     axis = "" if row == 1 else str(row)
     by_place: dict[tuple[int, int], str] = {}
     for each in named_heads(data.maps[name], moment):
-        by_place.setdefault((each["layer"], each["head"]), each["measure"].replace("_", " "))
+        # a tile is narrow on a phone
+        by_place.setdefault((each["layer"], each["head"]), each["measure"].removesuffix("_token"))
     for (layer, head), said in by_place.items():
         if layer in data.layers and head in data.heads:
             down, across = data.layers.index(layer), data.heads.index(head)
