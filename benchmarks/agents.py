@@ -12,15 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 from store import Counts
 from talkers import REPORTS, step_of, value_of
-
-_REPORT_EVERY = REPORTS // 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +30,18 @@ class Post:
         study: Name of the study.
         workers: Workers that the agent has.
         sleep: Seconds that a training of sleep takes; None: max retrieval is trained.
+        reports: Reports of a training of sleep, a divisor of REPORTS.
+        server: URL of the server that the agent works for; None: it reaches the database.
+        token: That it shows.
     """
 
     url: str
     study: str
     workers: int
     sleep: float | None
+    reports: int = 4
+    server: str | None = None
+    token: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +51,20 @@ class Seen:
     Args:
         finished: When each of its runs was over.
         cpu: CPU seconds of the agent, its workers not counted.
-        transactions: Transactions that it has made.
+        transactions: Transactions that it has made; with a server none.
+        requests: Requests that it has sent to a server.
+        sent: Bytes of their bodies.
+        received: Bytes of the bodies of the answers.
+        idle: Seconds between the end of a run and the begin of the next, of each worker.
     """
 
     finished: list[float]
     cpu: float
     transactions: float
+    requests: int = 0
+    sent: int = 0
+    received: int = 0
+    idle: list[float] = field(default_factory=list)
 
 
 class Sleeper:
@@ -61,19 +73,25 @@ class Sleeper:
     Args:
         slot: Which of the agent's workers it is.
         seconds: Length of a training.
+        reports: Number of reports of a training.
     """
 
-    def __init__(self, slot: int, seconds: float) -> None:
+    def __init__(self, slot: int, seconds: float, reports: int = 4) -> None:
         from tempopt.workers.placement import Placement
 
         self.slot = slot
         self.place = Placement()
         self.ready = True
         self.seconds = seconds
+        self.every = REPORTS // reports
+        self.ended = 0.0
+        self.idle: list[float] = []
         self.connection, self._theirs = Pipe()
 
     def send(self, request: Any) -> None:
         """Begin a training; nothing else is sent where nothing is pruned."""
+        if self.ended:
+            self.idle.append(time.monotonic() - self.ended)
         threading.Thread(target=self._train, args=(request, time.monotonic()), daemon=True).start()
 
     def receive(self) -> Any:
@@ -94,12 +112,13 @@ class Sleeper:
         run: dict[str, Any] = {"ticket": request.ticket, "attempt": request.attempt}
         steps, where = step_of(REPORTS), {"device": "cpu", "precision": "32-true"}
         say(Started(**run, step=0, total_steps=steps, **where, layers=["layer"], code="code", reports=[]))
-        for report in range(_REPORT_EVERY, REPORTS + 1, _REPORT_EVERY):
+        for report in range(self.every, REPORTS + 1, self.every):
             time.sleep(max(0.0, begun + self.seconds * report / REPORTS - time.monotonic()))
             value = value_of(request.ticket, report)
             say(Report(**run, step=step_of(report), value=value, metrics={"val_loss": value}))
         measured = {"validate": value, "validate_current": value}
         ended = {"step": steps, "measurements": measured, "metrics": {}, "reports": []}
+        self.ended = time.monotonic()
         say(Finished(**run, state="complete", **ended, seconds=time.monotonic() - begun))
 
 
@@ -108,6 +127,7 @@ def work(post: Post) -> None:
     from tempopt.agent.agent import Agent
     from tempopt.agent.dry_run import workers_of
     from tempopt.agent.observer import Unobserved
+    from tempopt.agent.ticket_client import TicketClient
     from tempopt.spec.study_spec import StudySpec
     from tempopt.store.store import Store
     from tempopt.workers.messages import Ready
@@ -117,11 +137,15 @@ def work(post: Post) -> None:
 
     class Clock(Unobserved):
         def finished(self, ticket: Any) -> None:
-            finished.append(time.monotonic())
+            if ticket.kind == "search":
+                finished.append(time.monotonic())
 
         def note(self, text: str) -> None:
             raise AssertionError(f"void: {text}")
 
+    if post.server is not None:
+        _work_behind(post, Clock(), finished)
+        return
     counts = Counts()
     real = 0 if post.sleep is not None else post.workers
     asleep = post.workers - real
@@ -134,17 +158,25 @@ def work(post: Post) -> None:
             assert isinstance(worker.receive(), Ready), "void: a worker does not start"
         study = store.load_study(post.study)
         spec = StudySpec.from_json(study.spec)
-        agent = Agent(
+        observer = Clock()
+        slots = workers or [Sleeper(slot, post.sleep, post.reports) for slot in range(asleep)]
+        client = TicketClient(
             spec=spec,
-            program=spec.program(),
             study=study,
             store=store,
-            workers=workers or [Sleeper(slot, post.sleep) for slot in range(asleep)],  # type: ignore
+            folder=Path(folder),
+            workers=len(slots),
+            checkpoints=f"file://{folder}",
+            observer=observer,
+        )
+        agent = Agent(
+            spec=spec,
+            client=client,
+            workers=slots,  # type: ignore
             folder=Path(folder),
             checkpoints=f"file://{folder}",
-            observer=Clock(),
+            observer=observer,
         )
-        client = agent._client
         # what a study does when its search is over is no part of what is measured
         client.over = lambda: client.cache.over() and not len(client._outbox)  # type: ignore[method-assign]
         print("warm", flush=True)
@@ -153,7 +185,73 @@ def work(post: Post) -> None:
         cpu = time.process_time()
         agent.run()
         seen = Seen(
-            finished=finished, cpu=time.process_time() - cpu, transactions=counts.end(1)["transactions"]
+            finished=finished,
+            cpu=time.process_time() - cpu,
+            transactions=counts.end(1)["transactions"],
+            idle=[each for slot in slots for each in getattr(slot, "idle", [])],
+        )
+        print(json.dumps(asdict(seen)), flush=True)
+        sys.stdin.readline()
+
+
+def _work_behind(post: Post, observer: Any, finished: list[float]) -> None:
+    """Do the same for a server, and count what is said to it."""
+    from tempopt.agent.agent import Agent
+    from tempopt.agent.server_client import ServerClient
+    from tempopt.agent.server_line import ServerLine
+    from tempopt.records.rows import StudyRow
+    from tempopt.remote.connection import ServerConnection
+    from tempopt.remote.wire import from_plain
+    from tempopt.spec.study_spec import StudySpec
+
+    assert post.server is not None and post.sleep is not None
+    connection = ServerConnection(post.server, post.token)
+    counted = {"requests": 0, "sent": 0, "received": 0}
+
+    def asked(request: Any) -> None:
+        counted["requests"] += 1
+        counted["sent"] += len(request.content)
+
+    def answered(answer: Any) -> None:
+        answer.read()
+        counted["received"] += len(answer.content)
+
+    connection.client.event_hooks = {"request": [asked], "response": [answered]}
+    line = ServerLine(connection, post.study, post.workers)
+    joined = line.join()
+    study: StudyRow = from_plain(StudyRow, joined.study)
+    spec = StudySpec.from_json(study.spec)
+    with tempfile.TemporaryDirectory() as folder:
+        client = ServerClient(
+            spec=spec, study=study, joined=joined, line=line, folder=Path(folder), observer=observer
+        )
+        slots = [Sleeper(slot, post.sleep, post.reports) for slot in range(post.workers)]
+        agent = Agent(
+            spec=spec,
+            client=client,
+            workers=slots,  # type: ignore[arg-type]
+            folder=Path(folder),
+            checkpoints=folder,
+            observer=observer,
+        )
+
+        def over() -> bool:
+            # what a study does when its search is over is no part of what is measured
+            now = client.snapshot([], 0.0)
+            return now.done["search"] == now.asked["search"]
+
+        client.over = over  # type: ignore[method-assign]
+        print("warm", flush=True)
+        sys.stdin.readline()
+        counted |= dict.fromkeys(counted, 0)
+        cpu = time.process_time()
+        agent.run()
+        seen = Seen(
+            finished=finished,
+            cpu=time.process_time() - cpu,
+            transactions=0.0,
+            **counted,
+            idle=[each for slot in slots for each in slot.idle],
         )
         print(json.dumps(asdict(seen)), flush=True)
         sys.stdin.readline()

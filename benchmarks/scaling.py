@@ -25,6 +25,7 @@ from typing import Any
 from agents import Post, Seen
 from spent import process_of
 from store import SEARCH, SERVERS, database
+from talkers import REPORTS, step_of
 
 SECONDS = 2.0
 AGENTS = (1, 2, 4, 8, 16)
@@ -42,6 +43,7 @@ class Case:
         trials: Trials of the study.
         parallel: The study's ``parallel``.
         sleep: Seconds that a training of sleep takes; None: max retrieval is trained.
+        reports: Reports of a training of sleep.
     """
 
     agents: int
@@ -49,6 +51,7 @@ class Case:
     trials: int
     parallel: int
     sleep: float | None = SECONDS
+    reports: int = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +76,9 @@ def spec_of(case: Case) -> Any:
     from tempopt.spec.study_spec import StudySpec
 
     if case.sleep is not None:
-        study = {"metric": "val_loss", "direction": "minimize", "evaluate_only": __file__, "pruner": "median"}
+        study = {"metric": "val_loss", "direction": "minimize", "pruner": "median"}
         data: dict[str, Any] = {"study": study, "model": {"class_path": "package.Model"}, "search": SEARCH}
+        data["trainer"] = {"max_steps": step_of(REPORTS)}
     else:
         data = yaml.safe_load((HERE.parent / "studies" / "max_retrieval.yaml").read_text())
         data["study"]["pruner"] = "none"
@@ -97,10 +101,27 @@ def begin(url: str, case: Case) -> None:
         store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
 
 
-def carried_out(url: str, case: Case) -> Found:
-    """Have a case's agents do its trials."""
-    begin(url, case)
-    post = Post(url=url, study=NAME, workers=case.workers, sleep=case.sleep)
+def carried_out(
+    url: str, case: Case, *, server: str | None = None, token: str = "", before: int | None = None
+) -> Found:
+    """Have a case's agents do its trials.
+
+    Args:
+        server: URL of the server that they work for; None: they reach the database.
+        token: That they show.
+        before: Trials that the study has already, being there; None: it is begun here.
+    """
+    if before is None:
+        begin(url, case)
+    post = Post(
+        url=url,
+        study=NAME,
+        workers=case.workers,
+        sleep=case.sleep,
+        reports=case.reports,
+        server=server,
+        token=token,
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
     command = [sys.executable, str(HERE / "agents.py"), json.dumps(asdict(post))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -120,7 +141,7 @@ def carried_out(url: str, case: Case) -> Found:
         for agent in agents:
             agent.kill()
             agent.communicate()
-    check(url, case, seen)
+    check(url, case, seen, before or 0)
     last = max(moment for each in seen for moment in each.finished)
     spent = None if server is None or after is None else after - server
     return Found(seconds=last - begun, seen=seen, server=spent)
@@ -147,7 +168,7 @@ def server_seconds(url: str) -> float | None:
     return None if None in serving else sum(process.seconds for process in serving if process is not None)
 
 
-def check(url: str, case: Case, seen: list[Seen]) -> None:
+def check(url: str, case: Case, seen: list[Seen], before: int) -> None:
     """See that there are exactly the trials that were asked, each begun once and told by one agent."""
     import optuna
 
@@ -157,10 +178,10 @@ def check(url: str, case: Case, seen: list[Seen]) -> None:
     assert len(trials) == case.trials, f"void: {len(trials)} trials, and {case.trials} were asked"
     assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in trials), "void: not all complete"
     with Store.open(url, create=False) as store:
-        tickets = store.tickets(store.load_study(NAME).id)
+        tickets = store.tickets(store.load_study(NAME).id, ["search"])
     assert {ticket.attempt for ticket in tickets} == {1}, "void: a trial was begun twice"
     told = sum(len(each.finished) for each in seen)
-    assert told == case.trials, f"void: the agents have told the end of {told} trials"
+    assert told == case.trials - before, f"void: the agents have told the end of {told} trials"
 
 
 def sleeping(backend: str, most: int, trials: int) -> None:

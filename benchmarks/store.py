@@ -268,9 +268,8 @@ def begun(store: Any, case: Case, spec: Any) -> Any:
 
 def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
     """Carry the trials out with tempopt's agent."""
-    from tempopt.agent import agent, worker_slot, write_queue
+    from tempopt.agent import agent, ticket_client, worker_slot, write_queue
     from tempopt.store.store import Store
-    from tempopt.workers.messages import Program
 
     spec = spec_of(case)
     world = World(case.seconds)
@@ -280,23 +279,20 @@ def ours(url: str, case: Case, counts: Counts) -> dict[str, float]:
     with Store.open(url) as store, tempfile.TemporaryDirectory() as folder:
         study = begun(store, case, spec)
         counts.begin()
-        program = Program(
-            model={}, data=None, trainer={}, attach=None, metric="", validate_at="final", data_seed=0
+        place = {"folder": Path(folder), "checkpoints": f"file://{folder}", "observer": world}
+        client = ticket_client.TicketClient(
+            spec=spec, study=study, store=store, workers=case.running, **place
         )
         worker = agent.Agent(
             spec=spec,
-            program=program,
-            study=study,
-            store=store,
+            client=client,
             workers=[Talker(slot, world) for slot in range(case.running)],  # type: ignore[misc]
-            folder=Path(folder),
-            checkpoints=f"file://{folder}",
-            observer=world,
+            **place,
         )
         start = counts.end(1)["cpu_ms"]
         counts.begin()
         found: dict[str, float] = {}
-        client, over = worker._client, worker._client.over
+        over = client.over
 
         def counted() -> bool:
             # before it ends a study, an agent reads all of it once more: no cost of a trial

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tempopt.attention.attach.rows import attach_rows as attach_rows
     from tempopt.attention.attach.values import ValueAttachment as ValueAttachment
     from tempopt.attention.attach.values import attach_value as attach_value
+    from tempopt.errors import AccessDenied as AccessDenied
     from tempopt.errors import AttachError as AttachError
     from tempopt.errors import SpecError as SpecError
     from tempopt.errors import StorageError as StorageError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tempopt.python.calls import resume as resume
     from tempopt.python.calls import search as search
     from tempopt.python.handle import StudyHandle as StudyHandle
+    from tempopt.python.server import Server as Server
+    from tempopt.python.server import connect as connect
     from tempopt.report.page.html import write_report as write_report
     from tempopt.results.study_result import StudyResult as StudyResult
     from tempopt.study.api import load_study as load_study
@@ -44,9 +47,11 @@ if TYPE_CHECKING:
     from tempopt.training.load_callback import LoadCallback as LoadCallback
     from tempopt.training.module import TemperedModule as TemperedModule
     from tempopt.training.rows_callback import RowsCallback as RowsCallback
+    from tempopt.training.start_callback import StartCallback as StartCallback
     from tempopt.training.value_callback import ValueCallback as ValueCallback
 
 _HOME = {
+    "AccessDenied": "tempopt.errors",
     "AttachCallback": "tempopt.training.attach_callback",
     "AttachError": "tempopt.errors",
     "Attachment": "tempopt.attention.attach.attachment",
@@ -54,7 +59,9 @@ _HOME = {
     "LoadCallback": "tempopt.training.load_callback",
     "RowsAttachment": "tempopt.attention.attach.rows",
     "RowsCallback": "tempopt.training.rows_callback",
+    "Server": "tempopt.python.server",
     "SpecError": "tempopt.errors",
+    "StartCallback": "tempopt.training.start_callback",
     "StorageError": "tempopt.errors",
     "StudyChanged": "tempopt.errors",
     "StudyFailed": "tempopt.errors",
@@ -74,6 +81,7 @@ _HOME = {
     "attach_value": "tempopt.attention.attach.values",
     "bake": "tempopt.attention.attach.bake",
     "compare": "tempopt.python.calls",
+    "connect": "tempopt.python.server",
     "load_checkpoint": "tempopt.attention.attach.checkpoints",
     "load_study": "tempopt.study.api",
     "plan": "tempopt.python.calls",

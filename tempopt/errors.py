@@ -6,11 +6,16 @@ TempoptError
 ├─ UsageError             what was asked cannot be done as asked (exit code 2)
 │  ├─ SpecError           a study spec, or a value in it, is wrong
 │  ├─ AttachError         a temperature cannot be put on this model
+│  ├─ AccessDenied        a server does not know the token, or the token does not allow this
+│  ├─ BundleRefused       a bundle of code is not as it has to be
+│  ├─ CodeNotAccepted     a study brings its code, and this agent was not started to run that
 │  ├─ StorageError        the database cannot be reached, read or written
 │  │  ├─ StoreUnreachable the database cannot be reached just now; trying again later may help
 │  │  │  └─ StoreBusy     it answers, and cannot serve: no connection free, no writes, no space
-│  │  └─ StudyNotFound    no study of that name is in the store
+│  │  ├─ StudyNotFound    no study of that name is in the store
+│  │  └─ CheckpointNotFound a server has no such checkpoint
 │  └─ StudyChanged        the stored study was begun with another spec
+│     └─ SpaceAmended     its search space was amended meanwhile
 ├─ NothingToPlot          a study has not measured what a plot would show
 └─ StudyFailed            the study ran and failed (exit code 1)
    └─ StaleAttempt        the ticket was given to somebody else meanwhile
@@ -49,6 +54,18 @@ class AttachError(UsageError):
     """A temperature cannot be put on this model."""
 
 
+class AccessDenied(UsageError):
+    """A server does not know the token, or the token does not allow what was asked."""
+
+
+class BundleRefused(UsageError):
+    """A bundle of code is not as it has to be: too large, damaged, or made to do harm."""
+
+
+class CodeNotAccepted(UsageError):
+    """A study brings its code, and this agent was not started to run that."""
+
+
 class StorageError(UsageError):
     """The database cannot be reached, read or written."""
 
@@ -69,8 +86,16 @@ class StudyNotFound(StorageError):
     """No study of that name is in the store."""
 
 
+class CheckpointNotFound(StorageError):
+    """A server has no such checkpoint, or the study does not record it."""
+
+
 class StudyChanged(UsageError):
     """The stored study was begun with another spec."""
+
+
+class SpaceAmended(StudyChanged):
+    """The search space of the stored study was amended since it was read."""
 
 
 class NothingToPlot(TempoptError, ValueError):
@@ -167,8 +192,13 @@ _SECRET_QUERY = re.compile(
 )
 
 
+# What tempopt token create has made, whatever stands before it: its public id stays.
+_TOKEN = re.compile(r"(tempopt_[0-9a-f]{12}_)[A-Za-z0-9_-]{20,}")
+
+
 def masked(text: str) -> str:
-    """Return a message without passwords; of what only looks like one, too much is hidden."""
+    """Return a message without passwords and tokens; of what only looks like one, too much is hidden."""
+    text = _TOKEN.sub(r"\1***", text)
     return _SECRET_QUERY.sub(r"\1***", _WORDS.sub(_without_userinfo, text))
 
 

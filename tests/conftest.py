@@ -18,13 +18,26 @@ settings.load_profile("house")
 # Whoever starts tests in the background has them ignore Ctrl-C, and so every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.study_fixtures", "tests.training_fixtures"]
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many workers ``-n auto`` starts: two a core, since half of the time tests wait."""
+    return 2 * (os.cpu_count() or 1)
+
+
+pytest_plugins = ["tests.browser_fixtures", "tests.study_fixtures", "tests.training_fixtures"]
+
+
+@pytest.fixture(scope="session")
+def _no_settings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("settings"))
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, _no_settings: str) -> None:
     for name in [name for name in os.environ if name.startswith("TEMPOPT_")]:
         monkeypatch.delenv(name)
+    # the servers that whoever tests has logged in to
+    monkeypatch.setenv("XDG_CONFIG_HOME", _no_settings)
 
 
 # Fixtures and parameters that only a machine with servers, their drivers or a browser can have.

@@ -26,9 +26,11 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
@@ -379,3 +381,23 @@ def find_or_start(backend: str) -> tuple[Server | None, str]:
     except (ImportError, OperationalError):
         reason = why_not(backend)
     return (None, reason) if reason else (start_private(backend), "")
+
+
+@contextlib.contextmanager
+def empty_database(backend: str, folder: Path, purpose: str) -> Iterator[str]:
+    """Yield the URL of an empty database that only this test uses; skip where there is no such server.
+
+    Args:
+        backend: ``sqlite``, ``postgresql`` or ``mariadb``.
+        folder: Where that of SQLite lies.
+        purpose: Part of its name.
+    """
+    if backend == "sqlite":
+        yield f"sqlite:///{folder / f'{purpose}.db'}"
+        return
+    server, why_not = find_or_start(backend)
+    if server is None:
+        pytest.skip(why_not)
+    name = f"tempopt_{purpose}_{os.getpid()}"
+    yield server.create_database(name)
+    server.drop_database(name)

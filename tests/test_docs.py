@@ -20,17 +20,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from markdown_it import MarkdownIt
 
 import tempopt
 from tempopt import cli
+from tempopt.server.webhooks.endpoints import read_endpoints
 from tempopt.spec import sections as settings
 from tempopt.spec import study_spec as spec
 from tempopt.spec import yaml_source
 from tempopt.spec.lightning_sections import GOVERNED
+from tempopt.spec.proxy import ProxySection
 from tempopt.spec.resources import Resources
 from tempopt.spec.study_section import COMPILE_MODES, StudySection
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
@@ -136,7 +138,7 @@ def test_python_runs_and_prints_what_is_shown(page: Path, folder: Path) -> None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
         if block.language == "output":
             assert printed.getvalue() == block.text, block.where
-        if block.language == "python":
+        if block.language == "python" and block.run:
             printed = io.StringIO()
             # so that a traceback names the line of the page
             code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
@@ -156,7 +158,11 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
 
 
 @pytest.mark.parametrize("block", _with("yaml"))
-def test_yaml_is_a_spec_or_a_part_of_one(block: Block) -> None:
+def test_yaml_is_a_spec_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
+    if block.title == "webhooks.yaml":
+        (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        assert len(read_endpoints(tmp_path / block.title)) == 2
+        return
     given = yaml_source.parse(block.text, source=block.where).data
     if not {"study", "model", "search"} <= set(given):
         given = _laid_over(_REST, given)
@@ -173,9 +179,13 @@ def _laid_over(rest: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 def _keys(section: type[settings.Section], path: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{path}{name}"
-        inner = field.annotation
+        inner = next((each for each in get_args(field.annotation) if _is_section(each)), field.annotation)
         if isinstance(inner, type) and issubclass(inner, settings.Section) and inner is not settings.Strategy:
             yield from _keys(inner, f"{path}{name}.")
+
+
+def _is_section(each: object) -> bool:
+    return isinstance(each, type) and issubclass(each, settings.Section)
 
 
 SPECS = (DOCS / "specs.md").read_text(encoding="utf-8")
@@ -213,7 +223,11 @@ def test_defaults_on_the_page_are_those_in_force() -> None:
             assert ROWS[name].startswith(
                 f"{default:g} |" if isinstance(default, float) else f"{default} |"
             ), name
-    for section, path in ((StudySection, "study."), (settings.Seeds, "study.seeds.")):
+    for section, path in (
+        (StudySection, "study."),
+        (settings.Seeds, "study.seeds."),
+        (ProxySection, "study.proxy."),
+    ):
         for name, field in section.model_fields.items():
             if isinstance(field.default, int | float | str):
                 assert ROWS[f"{path}{name}"].startswith(_told(field.default)), name

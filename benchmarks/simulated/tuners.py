@@ -55,10 +55,19 @@ class Optuna:
         self._study.tell(job.handle, value, state=state)
 
     def selected(self) -> Parameters | None:
-        try:
-            return self._spec.parameters("search", self._study.best_trial.params)
-        except ValueError:
-            return None
+        found = self.named(1)
+        return found[0] if found else None
+
+    def named(self, count: int) -> list[Parameters]:
+        """Return the sets with the best values seen, the best one first."""
+        sign = -1.0 if self._spec.study.direction == "maximize" else 1.0
+        complete = sorted((t for t in self.trials() if t.value is not None), key=lambda t: sign * t.value)
+        wholes = [self._spec.parameters("search", trial.params) for trial in complete]
+        return [each for place, each in enumerate(wholes) if each not in wholes[:place]][:count]
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return the trials that came to their end."""
+        return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
 
 class Tempopt:
@@ -146,14 +155,18 @@ class Tempopt:
     def selected(self) -> Parameters | None:
         if self._stale:
             self._stale = False
-            over = [t for t in self._trials if t.state != TrialState.RUNNING]
-            recommend = self._strategy.recommend(over, count=1, seed=self._seed)
-            if not recommend:
-                complete = [t for t in over if t.value is not None]
-                sign = 1 if self._maximize else -1
-                recommend = [max(complete, key=lambda t: sign * t.value).params]  # type: ignore[operator]
-            self._selected = self._spec.parameters("search", recommend[0])
+            self._selected = self.named(1)[0]
         return self._selected
+
+    def named(self, count: int) -> list[Parameters]:
+        """Return the sets that the search would name, the best single one first."""
+        over = [t for t in self._trials if t.state != TrialState.RUNNING]
+        found = self._strategy.recommend(over, count=count, seed=self._seed)
+        if not found:
+            sign = -1.0 if self._maximize else 1.0
+            complete = sorted((t for t in over if t.value is not None), key=lambda t: sign * t.value)  # type: ignore[operator]
+            found = [trial.params for trial in complete[:count]]
+        return [self._spec.parameters("search", each) for each in found]
 
 
 Make = Callable[[World, int], Any]

@@ -16,24 +16,21 @@ from pathlib import Path
 
 from tempopt.agent.checkpoint_reuse import held
 from tempopt.agent.disk_watch import DiskWatch
+from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
 from tempopt.agent.outcomes import ended, lost, returned
 from tempopt.agent.outlook import Outlook
-from tempopt.agent.run_requests import Requests
 from tempopt.agent.signals import Interrupt, interruptible
-from tempopt.agent.snapshot import snapshot
 from tempopt.agent.store_connection import StoreAway
-from tempopt.agent.ticket_client import THOROUGH_SECONDS, TicketClient
+from tempopt.agent.study_client import THOROUGH_SECONDS, Listeners, StudyClient
 from tempopt.agent.worker_pool import WorkerPool
 from tempopt.agent.worker_slot import Phase, Process, WorkerSlot, first_lease
 from tempopt.confirmation.evaluations import value_of
-from tempopt.errors import SpecError, StudyFailed, StudyNotFound
-from tempopt.records.changes import Began, Reported
+from tempopt.errors import SpecError, StudyFailed, StudyNotFound, masked
+from tempopt.records.changes import Began
 from tempopt.records.liveness import host
-from tempopt.records.rows import Checkpoint, Measurement, Outcome, StudyRow, TicketRow
-from tempopt.sampling.arms import by_guard
+from tempopt.records.rows import Checkpoint, Measurement, Outcome, TicketRow
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store.store import Store
 from tempopt.workers.messages import (
     LOG,
     Failed,
@@ -41,7 +38,6 @@ from tempopt.workers.messages import (
     Kept,
     Message,
     NotKept,
-    Program,
     Progress,
     Ready,
     Report,
@@ -61,54 +57,37 @@ class Agent:
 
     Args:
         spec: The study's spec.
-        program: What workers train.
-        study: The study's row.
-        store: Where tickets and measurements are.
+        client: The study, in a store or behind a server.
         workers: Warm workers, one run each at a time.
         folder: Local folder for logs, one subfolder per ticket.
-        checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
+        checkpoints: URL of the folder for checkpoints, for messages.
         observer: Who looks on.
         new: Whether the study is begun by this agent.
+        gate: Says when it leaves the study to serve another; None: it stays until nothing is left to do.
     """
 
     def __init__(
         self,
         *,
         spec: StudySpec,
-        program: Program,
-        study: StudyRow,
-        store: Store,
+        client: StudyClient,
         workers: Sequence[WorkerProcess],
         folder: Path,
         checkpoints: str,
         observer: Observer,
         new: bool = False,
+        gate: Gate | None = None,
     ) -> None:
         self._spec = spec
+        self._gate = gate
         self._outlook = Outlook(spec, observer, new=new)
         self._pool = WorkerPool(workers)
         self._folder = folder
         self._observer = observer
-        self._client = TicketClient(
-            spec=spec,
-            study=study,
-            store=store,
-            folder=folder,
-            workers=len(workers),
-            abandon=self._abandon,
-            observer=observer,
-        )
-        self._cache = self._client.cache
-        self._requests = Requests(
-            spec=spec,
-            program=program,
-            study=study,
-            cache=self._cache,
-            folder=folder,
-            checkpoints=checkpoints,
-        )
+        self._client = client
+        client.listeners = Listeners(abandon=self._abandon, prune=self._prune)
         self._disk = DiskWatch(spec, checkpoints=checkpoints, logs=str(folder), note=observer.note)
-        self._clock = time.monotonic()
+        self._clock = self._worked = time.monotonic()
         self._idle_until = 0.0
         self._pause = 0.0
         self._losses = 0
@@ -142,10 +121,13 @@ class Agent:
             try:
                 if not (self._client.urgent and self._pool.free()):
                     self._client.speak()
-                if self._cache.state == "paused":
+                if self._client.state == "paused":
                     self._leave()
                     return
                 if self._client.over():
+                    return
+                if self._dismissed():
+                    self._leave()
                     return
                 self._assign()
             except StoreAway:
@@ -154,6 +136,16 @@ class Agent:
             self._look()
             self._listen(interrupt)
             self._watch()
+
+    def _dismissed(self) -> bool:
+        """Return whether the agent is to leave for another study."""
+        if self._gate is None:
+            return False
+        now, busy = time.monotonic(), bool(self._pool.held())
+        if busy or not self._pool.free():
+            self._worked = now
+        looked = self._client.looked
+        return self._gate.dismisses(busy=busy, idle=now - self._worked, looked=looked)
 
     def _abandon(self, refused: Collection[int]) -> None:
         for work in self._pool.all:
@@ -166,9 +158,17 @@ class Agent:
                 self._client.let_go(ticket)
                 work.abandon()
 
+    def _prune(self, ticket: int, attempt: int) -> None:
+        """End a run as pruned, which was decided elsewhere."""
+        for work in self._pool.all:
+            if work.concerns(ticket, attempt) and work.stopped is None and not work.waiting:
+                work.stopped = "pruned"
+                work.worker.send(Stop(ticket=ticket, attempt=attempt))
+
     def _assign(self) -> None:
         self._idle_until = max(self._idle_until, self._disk.until)
-        while (free := self._pool.free()) and time.monotonic() >= self._idle_until:
+        takes = self._gate is None or self._gate.order == "serve"
+        while takes and (free := self._pool.free()) and time.monotonic() >= self._idle_until:
             ticket = self._client.next_ticket(self._pool.held())
             if ticket is not None:
                 self._pause = 0.0
@@ -182,14 +182,14 @@ class Agent:
     def _tend(self) -> None:
         for work in self._pool.tend():
             assert work.ticket is not None
-            work.send(self._requests.of(work))
+            work.send(self._client.request(work.ticket, work.memory_share))
             self._client.progressed(work.ticket, work.patience(self._spec.study.lease))
 
     # ---- with the workers
 
     def _begin(self, work: WorkerSlot, ticket: TicketRow) -> None:
-        work.take(ticket, self._requests.folder(ticket), self._client.reports(ticket))
-        if self._pruned_before(work, ticket):
+        work.take(ticket, self._client.folder(ticket), self._client.reports(ticket))
+        if self._client.pruned_before(ticket, work.reports):
             work.stopped = "pruned"
             nothing = Finished(
                 ticket=ticket.id,
@@ -203,25 +203,24 @@ class Agent:
             )
             self._end(work, "pruned", nothing)
         elif not ticket.alone:
-            work.send(self._requests.of(work))
-
-    def _pruned_before(self, work: WorkerSlot, ticket: TicketRow) -> bool:
-        # an agent that died between a pruning decision and its record decided the same way
-        steps = sorted(step for step in work.reports if step != ticket.total_steps)
-        return any(
-            self._cache.arms.prune(ticket, {s: work.reports[s] for s in steps[: end + 1]})
-            for end in range(len(steps))
-        )
+            work.send(self._client.request(ticket, work.memory_share))
 
     def _listen(self, interrupt: Interrupt) -> None:
         by_connection = self._pool.listening()
         patience = _LISTEN_SECONDS
         if self._pool.free():
             patience = min(patience, max(0.0, self._idle_until - time.monotonic()))
-        for ready in wait([interrupt.wake, *by_connection], timeout=patience):
+        gate = [] if self._gate is None else [self._gate.wake]
+        heard = [interrupt.wake, *gate, *self._client.wakes(), *by_connection]
+        for ready in wait(heard, timeout=patience):
             if ready is interrupt.wake:
                 raise KeyboardInterrupt
-            self._hear(by_connection[ready])  # type: ignore[index]
+            if self._gate is not None and ready is self._gate.wake:
+                self._gate.heard()
+            if ready in by_connection:
+                self._hear(by_connection[ready])
+            else:
+                self._idle_until = 0.0
 
     def _hear(self, work: WorkerSlot) -> None:
         message = work.worker.receive()
@@ -280,27 +279,29 @@ class Agent:
 
     def _started(self, work: WorkerSlot, message: Started) -> None:
         work.phase, work.total_steps, work.device = Phase.STARTED, message.total_steps, message.device
-        cache, id = self._cache, message.ticket
-        self._began(work, message)
-        if cache.codes and message.code not in cache.codes:
+        codes, ticket = self._client.codes, work.ticket
+        assert ticket is not None
+        # a run that starts again before its last report will report those steps once more
+        known, work.reports = work.reports, {}
+        history = {int(step): value for step, value in message.reports}
+        self._began(work, message, {step: value for step, value in history.items() if step in known})
+        if codes and message.code not in codes:
             self._observer.note(
                 "The code, or a package it uses, has changed since this study began: it has runs of both."
             )
-        cache.codes.add(message.code)
+        codes.add(message.code)
         if (message.device, message.precision) not in self._told:
             self._told.add((message.device, message.precision))
             self._observer.note(f"Trains on {message.device} at {message.precision} precision.")
         for text in message.notes:
-            self._observer.note(f"{cache.tickets[id].kind} {cache.tickets[id].number}: {text}")
-        # a run that starts again before its last report will report those steps once more
-        known, work.reports = work.reports, {}
-        for step, value in message.reports:
-            if int(step) in known:
-                work.reports[int(step)] = value
+            self._observer.note(f"{ticket.kind} {ticket.number}: {text}")
+        for step, value in history.items():
+            if step in known:
+                work.reports[step] = value
             else:
-                self._reported(work, int(step), value)
+                self._reported(work, step, value)
 
-    def _began(self, work: WorkerSlot, message: Started) -> None:
+    def _began(self, work: WorkerSlot, message: Started, history: Mapping[int, float]) -> None:
         assert work.ticket is not None
         forked = message.forked
         began = Began(
@@ -314,10 +315,7 @@ class Agent:
             forked_at=None if forked is None else message.step,
             resumed=message.step > 0 and forked is None,
         )
-        self._client.tell(began)
-        self._cache.note(
-            message.ticket, total_steps=began.total_steps, machine=began.machine, device=began.device
-        )
+        self._client.began(began, history)
         if not began.resumed:
             work.ticket = dataclasses.replace(work.ticket, forked_from=forked, forked_at=began.forked_at)
         work.held = held(work.ticket, message.total_steps, self._spec)
@@ -328,11 +326,9 @@ class Agent:
         if work.pruned:
             return
         work.reports[step] = value
-        self._client.tell(
-            Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), age=work.age
-        )
-        work.bound = self._cache.arms.bound(ticket, work.reports)
-        if step != work.total_steps and self._cache.arms.prune(ticket, work.reports):
+        judged = self._client.reported(ticket, step, work.reports, total_steps=work.total_steps, age=work.age)
+        work.bound = judged.bound
+        if judged.prune:
             work.stopped = "pruned"
             work.worker.send(Stop(ticket=ticket.id, attempt=ticket.attempt))
 
@@ -357,6 +353,8 @@ class Agent:
             self._return(work, message.peak_memory)
         elif message.state == "diverged":
             self._end(work, "diverged", message)
+        elif message.state == "reached":
+            self._end(work, "pruned", message)
         else:
             measured = [
                 Measurement(ticket_id=ticket.id, step=message.step, name=name, value=value)
@@ -379,16 +377,8 @@ class Agent:
         value = next(reversed(work.reports.values()), None) if outcome == "pruned" else None
         if outcome == "complete":
             value = value_of(ticket.kind, self._spec, message.measurements)
-        gain = self._cache.gain(value) if outcome == "complete" else None
-        kept = self._client.shared(ticket, outcome, value)
-        change, row = ended(work, outcome, message, value=value, measured=measured, gain=gain, kept=kept)
-        self._client.tell(change)
-        self._over(work, row, by_guard(measured, self._spec).get(ticket.id))
-
-    def _over(self, work: WorkerSlot, row: TicketRow, guards: Mapping[str, float] | None = None) -> None:
-        assert work.ticket is not None
-        self._client.discard(work.ticket, kept=row.checkpoints)
-        self._cache.take_in(row, work.reports, guards)
+        change, row = ended(work, outcome, message, value=value, measured=measured)
+        row = self._client.ended(change, ticket, row, work.reports)
         self._free(work)
         self._observer.finished(row)
 
@@ -399,10 +389,7 @@ class Agent:
         self._idle_until = self._pause = 0.0
 
     def _return(self, work: WorkerSlot, peak_memory: int | None = None) -> None:
-        ticket = work.ticket
-        assert ticket is not None
-        self._client.tell(returned(work, peak_memory))
-        self._cache.note(ticket.id, state="waiting", agent=None)
+        self._client.returned(returned(work, peak_memory))
         self._free(work)
 
     def _failed(self, work: WorkerSlot, message: Failed) -> None:
@@ -413,7 +400,7 @@ class Agent:
             return
         if message.kind == "disk":
             self._return(work)
-            self._disk.refuse(ticket, message.message, self._cache.tickets)
+            self._disk.refuse(ticket, message.message, self._client.known())
             return
         # init-only needs query weights to bake into; a study without them, or without times, has a verdict
         final = message.kind == "usage"
@@ -421,13 +408,12 @@ class Agent:
             self._return(work)
             raise SpecError(message.message)
         attempts = 1 if final else self._spec.study.max_attempts
-        nothing_works = not any(t.state == "done" for t in self._cache.tickets.values())
-        if message.kind == "error" and nothing_works and ticket.failures + 1 >= attempts:
+        if message.kind == "error" and not self._client.any_done() and ticket.failures + 1 >= attempts:
             # it is the code that fails, and not this ticket: when that is put right, it is to be done
             self._return(work)
             raise StudyFailed(
                 f"The training raises in every attempt: {message.message}\nThe traceback is in "
-                f"{self._requests.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
+                f"{self._client.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
             )
         self._lost(work, message.message, attempts=attempts)
 
@@ -446,13 +432,11 @@ class Agent:
         assert ticket is not None
         self._losses += 1
         change, row = lost(work, why, attempts=attempts, alone=alone)
-        self._client.tell(change)
-        self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {why}")
-        if row.state == "waiting":
-            self._cache.take_in(row, {})
-            self._free(work)
-        else:
-            self._over(work, row)
+        self._client.lost(change, ticket, row, work.reports)
+        self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {masked(why)}")
+        self._free(work)
+        if row.state != "waiting":
+            self._observer.finished(row)
         most = max(attempts, self._spec.study.max_attempts) * len(self._pool.all)
         if attempts > 1 and self._losses > most:
             raise StudyFailed(
@@ -491,7 +475,6 @@ class Agent:
 
     def _look(self) -> None:
         elapsed = time.monotonic() - self._clock
-        workers = [*(work.view() for work in self._pool.all), *self._client.others()]
-        now = snapshot(self._cache, self._spec, workers, elapsed)
+        now = self._client.snapshot([work.view() for work in self._pool.all], elapsed)
         self._observer.update(now)
-        self._outlook.look(now, lambda: list(self._cache.tickets.values()))
+        self._outlook.look(now, lambda: list(self._client.known().values()))

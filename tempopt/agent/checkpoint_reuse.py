@@ -127,7 +127,8 @@ def for_others(tickets: Iterable[TicketRow]) -> list[TicketRow]:
 def beyond_quota(tickets: Iterable[TicketRow], spec: StudySpec) -> list[TicketRow]:
     """Return the tickets whose checkpoints have to go, so that the rest is within ``study.checkpoint_quota``.
 
-    The runs with the worst values go first, of equal ones the oldest.
+    The runs with the worst values go first, of equal ones the oldest. In a search by ``population`` those of
+    earlier intervals go before that: what comes next begins from the latest.
 
     Args:
         tickets: Those whose checkpoints are kept for others.
@@ -135,10 +136,18 @@ def beyond_quota(tickets: Iterable[TicketRow], spec: StudySpec) -> list[TicketRo
     """
     quota = spec.study.checkpoint_quota or 0
 
-    def worth(ticket: TicketRow) -> tuple[bool, float, int]:
+    population = spec.study.population
+
+    def worth(ticket: TicketRow) -> tuple[int, bool, float, int]:
         value = ticket.value
         known = value is not None
-        return known, oriented(value, spec.study.direction) if value is not None else 0.0, ticket.number
+        interval = 0 if population is None else ticket.number // population.members
+        return (
+            interval,
+            known,
+            oriented(value, spec.study.direction) if value is not None else 0.0,
+            ticket.number,
+        )
 
     by_worth = sorted(tickets, key=worth)
     total = sum(_size(ticket) for ticket in by_worth)

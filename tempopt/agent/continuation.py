@@ -14,6 +14,11 @@ from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
 from tempopt.workers.secrets import refuse_secrets
 
+_CODE = (
+    "The code of a study is identified by study.code: runs of two versions are not comparable, and one "
+    "verdict cannot be about both. Give the code that it was begun with (--with-code DIR).\n"
+)
+
 
 def find(store: Store, name: str) -> StudyRow | None:
     """Return the study of that name, None if there is none."""
@@ -30,6 +35,7 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
         StudyChanged: It asks something else.
     """
     stored = same_question(study, spec)
+    spec = begun_as(spec, stored)
     counted, asked = (
         f"{each.num_baseline} baseline, {each.num_constant} constant and {each.study.trials} search tickets"
         for each in (stored, spec)
@@ -43,7 +49,6 @@ def go_on_with(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
             f"Ask for as many; to add {more} search tickets: tempopt resume {study.name} --trials +{more}. "
             "Or give this one another name (--name)."
         )
-    spec = begun_as(spec, stored)
     if spec.to_json() != stored.to_json():
         refuse_secrets(spec.trainer.get("logger"))
         store.set_spec(study.id, spec.to_json(), spec.identity())
@@ -57,9 +62,11 @@ def same_question(study: StudyRow, spec: StudySpec) -> StudySpec:
         StudyChanged: The given spec asks something else.
     """
     stored = StudySpec.stored(study)
-    if found := differences(stored, spec):
+    if found := differences(stored, begun_as(spec, stored)):
         listed = "\n".join(f"  {line}" for line in found.values())
         told = f'The store has a study "{study.name}" that was begun with another spec:\n{listed}\n'
+        if "study.code" in found:
+            told += _CODE
         if found.keys() <= amendable(stored, spec, found):
             raise StudyChanged(
                 f"{told}Only its search space differs, which can be amended: give this command --amend, or\n"

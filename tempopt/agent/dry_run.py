@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -48,7 +51,7 @@ def rehearse(
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
-    Of compared values each is tried, with the last of all others.
+    Of compared values each is tried, with the last of all others; of a study with a proxy that goes first.
 
     Args:
         spec: The spec.
@@ -57,21 +60,112 @@ def rehearse(
         told: Called with each part of it, once that is over.
 
     Returns:
-        The spec with the named temperatures that its module has, and how the training began; None if it was
-        not to train.
+        The spec with the named temperatures that its module has and the sizes of its proxy, and how the
+        training began; None if it was not to train.
 
     Raises:
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    started, finished = _checked(spec, worker, task, told)
+    proxy = None if spec.study.proxy is None else _tried_proxy(spec, worker, task, told)
+    started, finished = _checked(spec, worker, task, told, sizes=proxy is not None)
+    if proxy is not None:
+        proxy.refuse_others(finished)
     found = spec.with_found(
         finished.found,
-        not_learned=finished.not_learned,
+        not_learned=finished.not_learned or (proxy.finished.not_learned if proxy else None),
         evaluated=finished.evaluated,
         trained=finished.trained,
+        sizes=proxy.sizes(started, finished) if proxy else {},
     )
+    if started is not None:
+        _refuse_unknown_size(found)
     return found, started
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _TriedProxy:
+    """What trying the proxy of a study has found."""
+
+    started: Started | None
+    finished: Finished
+
+    def sizes(self, started: Started | None, finished: Finished) -> dict[str, list[int]]:
+        """Return what is known of the proxy and at full size, by name, given what was found there."""
+        found: dict[str, list[int | None]] = {
+            "steps": [None if each is None else each.total_steps for each in (self.started, started)],
+            "parameters": [each.parameters for each in (self.finished, finished)],
+            "head_dim": [each.head_dim for each in (self.finished, finished)],
+        }
+        return {
+            name: [size for size in sizes if size is not None]
+            for name, sizes in found.items()
+            if all(size is not None for size in sizes)
+        }
+
+    def refuse_others(self, finished: Finished) -> None:
+        """Refuse a proxy that is not compared with the same temperatures as the model at full size.
+
+        Raises:
+            SpecError: A named temperature is another as found.
+        """
+        for name, at_full in finished.found.items():
+            small = self.finished.found.get(name, at_full)
+            if not math.isclose(small, at_full, rel_tol=1e-6):
+                raise SpecError(
+                    f"temperatures.{name}: the proxy has {small:.6g} as found, and the model at full size "
+                    f"{at_full:.6g}, but both have one baseline. Have both begin at the same, or "
+                    f"give it, as in {name}: {{..., as_found: {at_full:.6g}}}."
+                )
+
+
+def _tried_proxy(
+    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"], told: Told
+) -> _TriedProxy:
+    def named(stage: Stage) -> None:
+        told(dataclasses.replace(stage, what=f"proxy: {stage.what}"))
+
+    try:
+        return _TriedProxy(*_checked(spec.at_proxy(), worker, task, named, sizes=True))
+    except SpecError as error:
+        raise SpecError(f"The proxy (study.proxy.set): {error}") from error
+
+
+def _refuse_unknown_size(spec: StudySpec) -> None:
+    """Refuse a study whose rule of τ needs a size that the dry run could not find."""
+    proxy = spec.study.proxy
+    if proxy is not None and proxy.shift is None:
+        raise SpecError(
+            "study.proxy.temperature is head_dim, but the dry run could not see one dimension of all heads: "
+            "layers differ in it, or their attention cannot be looked at from outside. Give it for the proxy "
+            "and at full size, as in head_dim: [8, 32]."
+        )
+
+
+_CHECKED: dict[str, StudySpec] = {}
+_MOST_CHECKED = 256
+
+
+def checked(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> StudySpec:
+    """Have a worker check classes and arguments, and return the spec as :func:`rehearse` does.
+
+    Args:
+        again: Whether to check what this process has checked before; False: an agent that serves one study
+            after another on the same machine finds the same.
+
+    Raises:
+        SpecError: The spec cannot be carried out.
+        StudyFailed: The worker died over it.
+    """
+    specs = [spec, *(each.spec for each in spec.amendments)]
+    key = json.dumps([dataclasses.asdict(worker.place), *(each.to_json() for each in specs)], sort_keys=True)
+    if again or key not in _CHECKED:
+        _CHECKED[key] = rehearse(spec, worker, task="check")[0]
+        while len(_CHECKED) > _MOST_CHECKED:
+            del _CHECKED[next(iter(_CHECKED))]
+    found = _CHECKED[key]
+    # the weights that a study starts from may lie elsewhere than those of an equal one
+    return found if spec.start_at is None else found.starting_at(spec.start_at)
 
 
 def class_faults(request: RunRequest) -> str | None:
@@ -116,12 +210,17 @@ def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
 
 
 def _checked(
-    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"], told: Told = _unheard
+    spec: StudySpec,
+    worker: WorkerProcess,
+    task: Literal["rehearse", "check"],
+    told: Told = _unheard,
+    *,
+    sizes: bool = False,
 ) -> tuple[Started | None, Finished]:
     if spec.compare is None:
         space = {name: list(domain.probes) for name, domain in spec.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
-        first = _tried(spec, worker, task=task, space=space, sampled=sampled, told=told)
+        first = _tried(spec, worker, task=task, space=space, sampled=sampled, told=told, sizes=sizes)
         if task == "rehearse":
             _try_values(spec, worker, sampled)
         return first
@@ -157,6 +256,7 @@ def _tried(
     space: dict[str, list[Any]],
     sampled: Mapping[str, Any],
     told: Told = _unheard,
+    sizes: bool = False,
 ) -> tuple[Started | None, Finished]:
     """Have a worker check all values of a space, and try one parameter set."""
     parameters = spec.parameters("search", sampled)
@@ -175,6 +275,7 @@ def _tried(
             task=task,
             learns=spec.study.learned if task == "rehearse" and spec.learns else False,
             space=space,
+            sizes=sizes,
         )
     )
     started: Started | None = None

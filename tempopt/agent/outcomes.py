@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tempopt.agent.trial_attributes import trial_attributes
 from tempopt.agent.worker_slot import WorkerSlot
 from tempopt.records.changes import Ended, Lost, Outcomes, Returned
-from tempopt.records.rows import Checkpoint, Measurement, Outcome, TicketRow
+from tempopt.records.rows import Measurement, Outcome, TicketRow
 from tempopt.workers.messages import Finished
 
 
@@ -22,16 +21,12 @@ def ended(
     *,
     value: float | None,
     measured: Sequence[Measurement],
-    gain: float | None,
-    kept: tuple[Checkpoint, ...] = (),
 ) -> tuple[Ended, TicketRow]:
     """Return what becomes of a ticket whose parameters have decided how its run ends.
 
     Args:
         value: What counts of it, if anything does.
         measured: What was measured at its end.
-        gain: How much better than τ = 1 it is, as far as that is known.
-        kept: Checkpoints that other runs may begin from.
     """
     ticket = _ticket(work)
     outcomes = Outcomes(
@@ -45,28 +40,40 @@ def ended(
         gpu_seconds=message.seconds * work.cards,
         peak_memory=message.peak_memory,
         maps=message.maps if outcome == "complete" else None,
-        attributes=trial_attributes(ticket, message.seconds, gain, measured),
     )
-    row = dataclasses.replace(
+    change = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes, log=work.printed())
+    return change, after_end(ticket, outcomes, work.total_steps)
+
+
+def after_end(ticket: TicketRow, outcomes: Outcomes, total_steps: int | None) -> TicketRow:
+    """Return a ticket as it is once its run has ended, its checkpoints apart.
+
+    Args:
+        ticket: As it was while the run was in progress.
+        total_steps: Steps of the whole run; None: it had not begun to train.
+    """
+    return dataclasses.replace(
         ticket,
         state="done",
-        outcome=outcome,
-        value=value,
-        steps=message.step,
-        total_steps=work.total_steps,
+        outcome=outcomes.outcome,
+        value=outcomes.value,
+        steps=outcomes.steps,
+        total_steps=total_steps,
         seconds=ticket.seconds + outcomes.seconds,
         gpu_seconds=ticket.gpu_seconds + outcomes.gpu_seconds,
         diverged_at=outcomes.diverged_at,
-        checkpoints=kept,
     )
-    change = Ended(
-        ticket_id=ticket.id,
-        attempt=ticket.attempt,
-        outcomes=outcomes,
-        log=work.printed(),
-        checkpoints=kept,
+
+
+def as_pruned(outcomes: Outcomes, value: float | None) -> Outcomes:
+    """Return the outcomes of a run that went on, perhaps to its end, after the report that it is pruned at.
+
+    Args:
+        value: That report's.
+    """
+    return dataclasses.replace(
+        outcomes, outcome="pruned", value=value, diverged_at=None, error=None, measurements=[], maps=None
     )
-    return change, row
 
 
 def lost(work: WorkerSlot, why: str, *, attempts: int, alone: bool) -> tuple[Lost, TicketRow]:
@@ -87,17 +94,22 @@ def lost(work: WorkerSlot, why: str, *, attempts: int, alone: bool) -> tuple[Los
         alone=alone,
         gpu_seconds=seconds * work.cards,
     )
+    return change, after_loss(ticket, change)
+
+
+def after_loss(ticket: TicketRow, change: Lost) -> TicketRow:
+    """Return a ticket as it is after an attempt was lost."""
     row = dataclasses.replace(
         ticket,
-        error=why,
+        error=change.error,
         failures=ticket.failures + 1,
-        seconds=ticket.seconds + seconds,
+        seconds=ticket.seconds + change.seconds,
         gpu_seconds=ticket.gpu_seconds + change.gpu_seconds,
-        alone=ticket.alone or alone,
+        alone=ticket.alone or change.alone,
     )
-    if row.failures < attempts:
-        return change, dataclasses.replace(row, state="waiting", agent=None)
-    return change, dataclasses.replace(row, state="failed", outcome="failed", checkpoints=())
+    if row.failures < change.max_attempts:
+        return dataclasses.replace(row, state="waiting", agent=None)
+    return dataclasses.replace(row, state="failed", outcome="failed", checkpoints=())
 
 
 def returned(work: WorkerSlot, peak_memory: int | None) -> Returned:

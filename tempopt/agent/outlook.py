@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tempopt.agent.observer import Observer, Snapshot, Unobserved
+from tempopt.confirmation.costs import BASES, costs_of
 from tempopt.forecast.power import detectable, known_of
 from tempopt.forecast.runs import Forecast
 from tempopt.forecast.words import begun_text, gain_text, lasting, on
@@ -71,10 +72,12 @@ class Outlook:
             self._told = True
             parts.append(gain_text(able, known, self._spec.study.metric, baseline_name(self._spec)))
         workers = sum(not each.silent for each in snapshot.workers)
-        whole = [row.seconds for row in rows if row.outcome == "complete" and row.forked_at is None]
-        if with_time and workers and whole:
-            seconds = sum(whole) / len(whole) * self._forecast.runs().expected / workers
-            parts.append(f"about {lasting(seconds)} to the verdict on {on(workers, 0.0)}")
+        costs = costs_of(rows, self._spec)
+        if with_time and workers and costs is not None:
+            small = self._forecast.runs_of_proxy().expected
+            seconds = costs.of(proxy=small, full=self._forecast.runs().expected - small) / workers
+            basis = "" if costs.basis == "measured" else f" ({BASES[costs.basis]})"
+            parts.append(f"about {lasting(seconds)} to the verdict on {on(workers, 0.0)}{basis}")
         if parts:
             text = "; ".join(parts)
             self._observer.note(f"{text[0].upper()}{text[1:]}.")

@@ -32,12 +32,15 @@ def load_prior_runs(store: Store, spec: StudySpec) -> PriorRuns:
 
 def _runs(store: Store, name: str, spec: StudySpec) -> list[tuple[Mapping[str, Any], float]]:
     # it loads scipy, for which who begins from nothing should not wait
-    from tempopt.sampling.knowledge_gradient import telling
+    from tempopt.sampling.arm_model import telling
 
     try:
         study = store.load_study(name)
-    except StudyNotFound as error:
-        raise SpecError(f"study.warm_start: {error}") from error
+    except StudyNotFound:
+        # behind a server, the names of the others and the place of the database are not for everybody
+        raise SpecError(
+            f'study.warm_start: there is no study "{name}" there. tempopt list has those that there are.'
+        ) from None
     features, direction = Features(spec), StudySpec.from_json(study.spec).study.direction
     runs: list[tuple[Mapping[str, Any], float]] = [
         (dict(row.parameters), oriented(row.value, direction))

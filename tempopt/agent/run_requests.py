@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tempopt.agent.checkpoint_reuse import best_forks, saved
+from tempopt.agent.checkpoint_reuse import best_forks, saved, shares
+from tempopt.agent.programs import Programs
 from tempopt.agent.study_cache import StudyCache
-from tempopt.agent.worker_slot import WorkerSlot
 from tempopt.confirmation.evaluations import OBSERVED, evaluations
 from tempopt.confirmation.timing import timed_against
 from tempopt.records.rows import StudyRow, TicketRow
@@ -22,7 +22,7 @@ class Requests:
 
     Args:
         spec: The study's spec.
-        program: What workers train.
+        program: What workers train; None: what the spec says.
         study: The study's row.
         cache: The tickets, as far as the agent knows.
         folder: Local folder for logs, one subfolder per ticket.
@@ -33,14 +33,14 @@ class Requests:
         self,
         *,
         spec: StudySpec,
-        program: Program,
+        program: Program | None,
         study: StudyRow,
         cache: StudyCache,
         folder: Path,
         checkpoints: str,
     ) -> None:
         self._spec = spec
-        self._programs = {len(spec.amendments): program}
+        self._programs = Programs(spec, program)
         self._study = study
         self._cache = cache
         self._folder = folder
@@ -50,22 +50,26 @@ class Requests:
         """Return the local folder of a ticket."""
         return self._folder / run_name(ticket.kind, ticket.number)
 
-    def of(self, work: WorkerSlot) -> RunRequest:
-        """Return what a worker is to do with the ticket that it was given."""
-        ticket = work.ticket
-        assert ticket is not None and ticket.parameters is not None
+    def of(self, ticket: TicketRow, memory_share: float | None = None) -> RunRequest:
+        """Return what a worker is to do with a ticket that has its parameters.
+
+        Args:
+            memory_share: Share of its card's memory that the run may take; None: all of it.
+        """
+        assert ticket.parameters is not None
         # a run that was begun before the search space was amended goes on as it was begun
         cache, spec, study = self._cache, self._spec.in_space(ticket.space), self._study
         winner = cache.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
         bake = {n: v for n, v in winner.items() if n in CREDITED}
         timing = ticket.kind == "timing"
+        population = spec.study.population if ticket.kind == "search" else None
         folder, begun = self.folder(ticket), study.created.isoformat()
         looked_at = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
         observed = spec.confirms and spec.compare is None and looked_at
         return RunRequest(
             ticket=ticket.id,
             attempt=ticket.attempt,
-            program=self._program(ticket.space),
+            program=self._programs.of(ticket),
             parameters=ticket.parameters,
             seed=ticket.seed,
             evaluations=[]
@@ -75,9 +79,11 @@ class Requests:
             folder=str(folder),
             checkpoints=None if timing else join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
+            keeps_held=shares(ticket, spec) and population is None,
+            until=None if population is None else population.until(ticket.number),
             resume=[saved(each) for each in ticket.checkpoints],
             forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
-            memory_share=work.memory_share,
+            memory_share=memory_share,
             observe=observed,
             # maps are large: those of one pair show what there is to see
             maps=observed and ticket.pair == 0,
@@ -87,8 +93,3 @@ class Requests:
             if timing
             else Label(study=study.name, begun=begun, run=folder.name, kind=ticket.kind, arm=ticket.arm),
         )
-
-    def _program(self, space: int) -> Program:
-        if space not in self._programs:
-            self._programs[space] = self._spec.in_space(space).program()
-        return self._programs[space]

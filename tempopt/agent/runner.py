@@ -11,31 +11,30 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
 
 from tempopt.agent.agent import Agent
-from tempopt.agent.continuation import find, go_on_with, refuse_alike
-from tempopt.agent.dry_run import rehearse, stage_text, workers_of
+from tempopt.agent.beginning import stand
+from tempopt.agent.dividing import split_here
+from tempopt.agent.dry_run import checked, rehearse, stage_text, workers_of
+from tempopt.agent.gate import Gate
 from tempopt.agent.observer import Observer
-from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.signals import terminable
+from tempopt.agent.start_weights import with_weights
 from tempopt.agent.study_cache import SpaceChanged
-from tempopt.confirmation.stages import first_tickets
-from tempopt.errors import (
-    SpecError,
-    StorageError,
-    UsageError,
-)
+from tempopt.agent.ticket_client import TicketClient
+from tempopt.errors import SpecError, UsageError
 from tempopt.files import removed_if_empty
+from tempopt.records.liveness import user
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
 from tempopt.sampling.optuna_strategies import try_strategies
 from tempopt.spec.amendments import changes
+from tempopt.spec.budget import split_as
 from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
+from tempopt.store.bundles import bundle_url, keep
 from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, join, location
-from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tempopt.workers.gpu_locks import claimed
 from tempopt.workers.machine import Machine, this_machine
@@ -58,6 +57,8 @@ class StudyRunner:
         checkpoints: As for :func:`search`.
         observer: Who looks on.
         wake: Whether a study that was paused goes on; False: it is left at rest.
+        gate: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
+        archive: The bundle of code that the study brings, which is in force; None: it brings none.
     """
 
     def __init__(
@@ -70,7 +71,11 @@ class StudyRunner:
         observer: Observer,
         *,
         wake: bool = True,
+        gate: Gate | None = None,
+        archive: bytes | None = None,
     ) -> None:
+        self._gate = gate
+        self._archive = archive
         self._store = store
         self._spec = spec
         self._study = study
@@ -81,47 +86,89 @@ class StudyRunner:
 
     def carry_out(self) -> StudyResult:
         """Return the study's result when there is nothing left to do, or it was told to rest."""
+        self.work()
+        return load(self._store, self._spec.study.name, whole=True)
+
+    def work(self) -> None:
+        """Work until nothing is left to do, the study was told to rest, or the gate says to leave."""
         spec, store = self._spec, self._store
         optimizers(spec)
         name = spec.study.name
         state = None if self._study is None else store.load_study(name).state
         if state == "done" or (state == "paused" and not self._wake):
-            return load(store, name, whole=True)
+            return
         logs = self._checkpoints if is_local(self._checkpoints) else DEFAULT_FOLDER
-        writable = _writable(Path(logs).absolute() / name)
-        with writable as folder, terminable(), self._places() as places, workers_of(places) as workers:
+        writable = writable_folder(Path(logs).absolute() / name)
+        with (
+            writable as folder,
+            terminable(),
+            places_here(self._spec, self._asked) as places,
+            workers_of(places) as workers,
+        ):
             if self._study is not None and state != "running":
                 store.set_state(self._study.id, "running")
             # on another machine than before, a class may not be there; better seen before a ticket is taken
-            task: Literal["rehearse", "check"] = "rehearse" if self._study is None else "check"
             try:
-                spec, _ = rehearse(spec, workers[0], task=task, told=self._rehearsed)
+                if self._study is not None or spec.start_at is None:
+                    spec = self._with_weights(spec, folder)
+                if self._study is None:
+                    spec, _ = rehearse(spec, workers[0], task="rehearse", told=self._rehearsed)
+                    spec = split_here(spec, workers[0])
+                else:
+                    spec = checked(spec, workers[0], again=self._gate is None)
             except SpecError as error:
                 raise SpecError(f"{error}{self._where_begun(str(error))}") from error
+            # what is refused has written nothing there
+            spec = self._with_weights(spec, folder)
             self._spec, program = spec, spec.program()
-            self._register()
-            study = self._study or self._begin()
-            # every time, since whoever began the study may have died before it had its tickets
-            store.add_tickets(study.id, first_tickets(spec))
-            if study.checkpoints != self._checkpoints:
-                store.set_checkpoints(study.id, self._checkpoints)
+            self._keep_code()
+            study = stand(
+                store,
+                spec,
+                self._study,
+                checkpoints=self._checkpoints,
+                owner=user(),
+                told=self._observer.note,
+            )
+            if self._study is None:
+                # somebody else may have begun it at the same moment, and split its budget otherwise
+                self._spec = split_as(spec, StudySpec.stored(study))
+                program = self._spec.program()
             while not self._worked(study, program, workers, folder):
                 program = self._follow(study).program()
-        return load(store, name, whole=True)
+
+    def _keep_code(self) -> None:
+        """Have the bundle lie where other agents look for it, which may be another place than before."""
+        if self._archive is not None and self._spec.study.code is not None:
+            keep(self._archive, bundle_url(self._checkpoints, self._spec.study.name, self._spec.study.code))
+
+    def _with_weights(self, spec: StudySpec, folder: Path) -> StudySpec:
+        earlier = None if self._study is None else self._study.checkpoints
+        return with_weights(spec, [self._checkpoints, *([earlier] if earlier else [])], folder)
 
     def _worked(self, study: StudyRow, program: Program, workers: list[WorkerProcess], folder: Path) -> bool:
         """Work on a study until nothing is left to do; False: its search space was amended meanwhile."""
         try:
-            agent = Agent(
+            place = join(self._checkpoints, study.name)
+            client = TicketClient(
                 spec=self._spec,
                 program=program,
                 study=study,
                 store=self._store,
+                folder=folder,
+                workers=len(workers),
+                checkpoints=place,
+                observer=self._observer,
+            )
+            agent = Agent(
+                spec=self._spec,
+                client=client,
                 workers=workers,
                 folder=folder,
-                checkpoints=join(self._checkpoints, study.name),
+                checkpoints=place,
                 observer=self._observer,
                 new=self._study is None,
+                gate=self._gate,
             )
             try:
                 agent.run()
@@ -140,19 +187,6 @@ class StudyRunner:
         self._spec = self._spec.amended(stored)
         return self._spec
 
-    def _places(self) -> AbstractContextManager[list[Placement]]:
-        """Return where workers train, on cards that are this agent's until the end of the context."""
-        machine = this_machine()
-        need = self._spec.need(gpus=machine.has_gpus)
-        # one thread, whatever the machine: sums in another order would be other numbers
-        threads = self._spec.resources_here.threads
-
-        def dealt(free: Machine) -> list[Placement]:
-            count = count_workers(need, free, asked=self._asked, most=self._spec.study.parallel)
-            return deal(need, count, free, threads=threads)
-
-        return claimed(machine, dealt)
-
     def _where_begun(self, refusal: str) -> str:
         """Return where the modules of a study that is there may be, if one was not found here."""
         kept = None if self._study is None else self._study.checkpoints
@@ -164,31 +198,6 @@ class StudyRunner:
     def _rehearsed(self, stage: Stage) -> None:
         if stage.seconds >= _LONG:
             self._observer.note(stage_text(stage))
-
-    def _register(self) -> None:
-        """Have Optuna's study made, if it is not there: somebody may have deleted it in a dashboard."""
-        study = self._spec.study
-        how = {"name": study.name, "direction": study.direction, "metric": study.metric}
-        make_study(self._store.url, **how)
-        if self._study is None:
-            refuse_alike(self._store, self._spec)
-
-    def _begin(self) -> StudyRow:
-        spec, store = self._spec, self._store
-        for note in spec.notes:
-            self._observer.note(note)
-        kept = load_prior_runs(store, spec)
-        for each in kept:
-            self._observer.note(f"Begins with what {len(each['runs'])} runs of {each['name']} have shown.")
-        try:
-            return store.create_study(spec.study.name, spec.to_json(), spec.identity(), warm_start=kept)
-        except StorageError:
-            # somebody else has begun the same study at the same moment
-            found = find(store, spec.study.name)
-            if found is None:
-                raise
-            go_on_with(store, found, spec)
-            return found
 
     def _kept_at(self, given: str | Path | None) -> str:
         kept = self._study.checkpoints if self._study is not None else None
@@ -206,8 +215,27 @@ def optimizers(spec: StudySpec) -> None:
     try_strategies(spec.study.sampler, spec.study.pruner)
 
 
+def places_here(spec: StudySpec, asked: int | None) -> AbstractContextManager[list[Placement]]:
+    """Return where workers train, on cards that are this agent's until the end of the context.
+
+    Args:
+        spec: The study's spec.
+        asked: Number of workers; None: as many as there is room for.
+    """
+    machine = this_machine()
+    need = spec.need(gpus=machine.has_gpus)
+    # one thread, whatever the machine: sums in another order would be other numbers
+    threads = spec.resources_here.threads
+
+    def dealt(free: Machine) -> list[Placement]:
+        count = count_workers(need, free, asked=asked, most=spec.study.parallel)
+        return deal(need, count, free, threads=threads)
+
+    return claimed(machine, dealt)
+
+
 @contextlib.contextmanager
-def _writable(folder: Path) -> Iterator[Path]:
+def writable_folder(folder: Path) -> Iterator[Path]:
     """Have a folder for logs, made and open to writing; of what was made, what stays empty is removed.
 
     Raises:

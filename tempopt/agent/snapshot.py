@@ -10,7 +10,14 @@ from tempopt.records.rows import KINDS
 from tempopt.spec.study_spec import StudySpec
 
 
-def snapshot(cache: StudyCache, spec: StudySpec, workers: Sequence[WorkerView], elapsed: float) -> Snapshot:
+def snapshot(
+    cache: StudyCache,
+    spec: StudySpec,
+    workers: Sequence[WorkerView],
+    elapsed: float,
+    *,
+    at_work: int | None = None,
+) -> Snapshot:
     """Return the study as one agent sees it, or a process that only reads the store.
 
     Args:
@@ -18,6 +25,7 @@ def snapshot(cache: StudyCache, spec: StudySpec, workers: Sequence[WorkerView], 
         spec: The study's spec.
         workers: What each worker that is known of does, those of other agents included.
         elapsed: Seconds since the agent, or whoever looks, began.
+        at_work: Number of workers that share what is left to do; None: those that are not silent.
     """
     best = cache.arms.best()
     return Snapshot(
@@ -33,14 +41,11 @@ def snapshot(cache: StudyCache, spec: StudySpec, workers: Sequence[WorkerView], 
         workers=list(workers),
         elapsed=elapsed,
         called=spec.called,
-        remaining=_remaining(cache, sum(not each.silent for each in workers)),
+        remaining=_remaining(cache, sum(not each.silent for each in workers) if at_work is None else at_work),
         confirms_on=spec.study.confirm_on,
     )
 
 
 def _remaining(cache: StudyCache, workers: int) -> float | None:
-    if not cache.complete or not workers:
-        return None
-    asked = cache.asked()
-    left = sum(asked[kind] - cache.done[kind] for kind in KINDS) + cache.to_come()
-    return left * cache.complete_seconds / cache.complete / workers
+    left = cache.seconds_left() if workers else None
+    return None if left is None else left / workers

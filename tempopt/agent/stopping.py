@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from statistics import variance
 
 from tempopt.agent.study_cache import StudyCache
-from tempopt.confirmation.stages import reserve, spent
+from tempopt.confirmation.costs import BASES, MeanCosts, at_proxy, costs_of, is_whole, seconds, spent
+from tempopt.confirmation.stages import Upcoming, to_prove
+from tempopt.forecast.prices import costs_given
+from tempopt.forecast.split import after_gain, is_open
 from tempopt.records.rows import SEARCHING, TicketRow
 from tempopt.sampling.arms import Arms
 from tempopt.spec.study_spec import StudySpec
 
 _HOUR = 3600.0
+# a split may use all of its budget to the last run
+_ROUNDING = 1e-9
 
 
 def ended_by(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
     """Return in words the limit that ends the search now, None if it continues or is over already.
 
-    Choosing and confirming still have to fit into the limit, as far as their cost can be foreseen. What
-    counts for ``gpu_hours`` is the time of cards, and where runs train on none their training time.
+    It continues while the next run fits into the limit, with what runs at work have still to cost and what
+    choosing and confirming take, as far as that can be foreseen. What counts for ``gpu_hours`` is the time of
+    cards, and where runs train on none their training time.
 
     Args:
         spec: The study's spec, with ``study.limits``.
@@ -30,19 +38,78 @@ def ended_by(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
     if not any(row.state == "waiting" for kind in SEARCHING for row in cache.of_kind(kind)):
         return None
     tickets = list(cache.tickets.values())
-    needed, needed_of_cards = reserve(tickets, spec), reserve(tickets, spec, spent)
-    hours = cache.age / _HOUR
+    passing, proving = _left(tickets, spec, seconds)
+    passing_of_cards, proving_of_cards = _left(tickets, spec, spent)
     allowances = (
-        ("hours", hours, needed / workers / _HOUR, limits.hours),
-        ("gpu_hours", cache.spent / _HOUR, needed_of_cards / _HOUR, limits.gpu_hours),
+        ("hours", cache.age, passing / workers, proving / workers, limits.hours),
+        ("gpu_hours", cache.spent, passing_of_cards, proving_of_cards, limits.gpu_hours),
     )
-    for name, used, more, limit in allowances:
-        if limit is not None and used + more >= limit:
+    by_name = {"hours": seconds, "gpu_hours": spent}
+    for name, used, search, proof, limit in allowances:
+        if limit is not None and (used + search + proof) / _HOUR > limit * (1 + _ROUNDING):
+            rests_on = _rests_on(tickets, spec, by_name[name])
             return (
-                f"study.limits.{name} allows {limit:g}; {used:.3g} are used and confirming takes about "
-                f"{more:.3g} more. The search ends here; what it has found is confirmed."
+                f"study.limits.{name} allows {limit:g}; {used / _HOUR:.3g} are used and confirming takes "
+                f"about {proof / _HOUR:.3g} more{rests_on}. The search ends here; what it has found is "
+                "confirmed."
             )
     return None
+
+
+def _left(
+    tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float]
+) -> tuple[float, float]:
+    """Return the seconds that the search still costs if one run more begins, and those of choosing and proof.
+
+    Where the budget was split, runs that take the winner apart are part of the proof.
+    """
+    costs = _costs(tickets, spec, cost)
+    if costs is None:
+        return 0.0, 0.0
+    running = [each for each in tickets if each.kind in SEARCHING and each.state == "running"]
+    search = costs.proxy + sum(max(0.0, costs.proxy - cost(each)) for each in running)
+    left = to_prove(tickets, spec)
+    after = after_gain(spec) if is_open(spec) else Upcoming()
+    proof = Upcoming(proxy=left.proxy + after.proxy, full=left.full + after.full)
+    return search, costs.of(proxy=proof.proxy, full=proof.full) + _margin(tickets, spec, cost, proof)
+
+
+def _costs(
+    tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float]
+) -> MeanCosts | None:
+    """Return what a run costs in the mean; what is stated of full size counts until it is measured there."""
+    costs = costs_of(tickets, spec, cost)
+    stated = costs_given(spec) if cost is spent else None
+    if stated is None or (costs is not None and costs.basis == "measured"):
+        return costs
+    proxy = stated.proxy * _HOUR if costs is None else costs.proxy
+    return MeanCosts(proxy=proxy, full=stated.full * _HOUR, basis="stated")
+
+
+def _margin(
+    tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float], left: Upcoming
+) -> float:
+    """Return by how much runs that are left may exceed their mean cost: two standard errors of their sum."""
+    known: dict[bool, list[float]] = {True: [], False: []}
+    for each in filter(is_whole, tickets):
+        known[at_proxy(each.kind, spec)].append(cost(each))
+    if not known[False]:
+        # what is not known yet at full size varies as the proxy does, as far as that can be said
+        known[False] = known[True]
+    squares = 0.0
+    for small, count in ((True, left.proxy), (False, left.full)):
+        if len(known[small]) > 1:
+            # the mean that they are taken to cost is uncertain, too
+            squares += variance(known[small]) * (count + count**2 / len(known[small]))
+    return 2.0 * math.sqrt(squares)
+
+
+def _rests_on(tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float]) -> str:
+    """Return in words what the cost of a run at full size is taken from, where the search trains a proxy."""
+    costs = _costs(tickets, spec, cost)
+    if costs is None or spec.study.proxy is None:
+        return ""
+    return f" ({BASES[costs.basis]})"
 
 
 def beyond_notice(spec: StudySpec, ticket: TicketRow, arms: Arms, *, left: int) -> str | None:

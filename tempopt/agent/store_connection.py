@@ -49,6 +49,11 @@ class StoreConnection:
         """Whether the last thing that was tried failed."""
         return self._broken is not None
 
+    def check(self) -> None:
+        """Raise StoreAway if the store could not be reached a moment ago."""
+        if time.monotonic() < self._next:
+            raise StoreAway
+
     def attempt(self, work: Callable[[], T], *, reads: bool = False) -> T:
         """Return what the work returns.
 
@@ -62,8 +67,7 @@ class StoreConnection:
             StudyNotFound: It is there, and the study is not.
             StudyFailed: It refuses the work, and would again.
         """
-        if time.monotonic() < self._next:
-            raise StoreAway
+        self.check()
         try:
             result = work()
         except StoreUnreachable as error:

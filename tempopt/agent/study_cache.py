@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
+from tempopt.confirmation.costs import MeanCosts, Total, at_proxy, is_whole, mean_costs, spent
 from tempopt.confirmation.pairs import winner_of
-from tempopt.confirmation.stages import spent, to_come
+from tempopt.confirmation.stages import Upcoming, upcoming
 from tempopt.records.liveness import is_dead
 from tempopt.records.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
 from tempopt.records.tickets import oriented, usable
@@ -60,11 +61,12 @@ class StudyCache:
         self.codes = {row.code for row in rows if row.code is not None}
         self._of_kind = {kind: [row.id for row in rows if row.kind == kind] for kind in KINDS}
         self._first_open: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        self._to_come: int | None = None
+        self._upcoming: Upcoming | None = None
         self.done = Counter(row.kind for row in rows if row.state in OVER)
         self.spent = sum(spent(row) for row in rows)
-        complete = [row.seconds for row in rows if row.outcome == "complete" and row.forked_at is None]
-        self.complete, self.complete_seconds = len(complete), sum(complete)
+        self._whole = {True: Total(), False: Total()}
+        for row in rows:
+            self._count(row)
 
     def refresh(self) -> None:
         """Take in what others have done."""
@@ -79,7 +81,7 @@ class StudyCache:
         for row in news.tickets:
             self.take_in(row, reports.get(row.id, {}), guards.get(row.id, {}))
         begun = {row.id for row in news.tickets}
-        for row in list(self._within_reach()):
+        for row in list(self.within_reach()):
             if row.state == "running" and row.id not in begun:
                 # given back, or lost: of tickets that wait there is no news
                 self.note(row.id, state="waiting", agent=None, lease=None)
@@ -104,13 +106,16 @@ class StudyCache:
         if row.parameters is not None:
             self.arms.asked(row)
         if row.state in OVER:
-            self._to_come = None
+            self._upcoming = None
             self.done[row.kind] += 1
-            # one that began where another was left says little of what those to come will take
-            if row.outcome == "complete" and row.forked_at is None:
-                self.complete += 1
-                self.complete_seconds += row.seconds
+            self._count(row)
             self.arms.told(row, reports, guards)
+
+    def _count(self, row: TicketRow) -> None:
+        """Take note of what a run has taken, if it is complete."""
+        if is_whole(row):
+            small = at_proxy(row.kind, self._spec)
+            self._whole[small] = self._whole[small].plus(row.seconds)
 
     def grow_to(self, age: float) -> None:
         """Take note of how many seconds ago the study was created, by the database's clock."""
@@ -147,11 +152,29 @@ class StudyCache:
         """Return the number of tickets of each kind."""
         return {kind: len(ids) for kind, ids in self._of_kind.items()}
 
-    def to_come(self) -> int:
+    def upcoming(self) -> Upcoming:
         """Return how many tickets there will still be, besides those that there are, at most."""
-        if self._to_come is None:
-            self._to_come = to_come(list(self.tickets.values()), self._spec)
-        return self._to_come
+        if self._upcoming is None:
+            self._upcoming = upcoming(list(self.tickets.values()), self._spec)
+        return self._upcoming
+
+    def costs(self) -> MeanCosts | None:
+        """Return the mean training seconds of a complete run, by size; None before there is one."""
+        return mean_costs(self._spec, self._whole[True], self._whole[False])
+
+    def seconds_left(self) -> float | None:
+        """Return the training seconds of all that is left, an estimate; None before a run is complete."""
+        if (costs := self.costs()) is None:
+            return None
+        left: dict[bool, float] = {True: self.upcoming().proxy, False: self.upcoming().full}
+        for kind, count in self.asked().items():
+            left[at_proxy(kind, self._spec)] += (count - self.done[kind]) * self._share(kind)
+        return costs.of(proxy=left[True], full=left[False])
+
+    def _share(self, kind: Kind) -> float:
+        """Return which share of a whole run one of a kind trains in the mean."""
+        population = self._spec.study.population
+        return 1.0 if kind != "search" or population is None else 1.0 / population.intervals
 
     def of_kind(self, kind: Kind) -> list[TicketRow]:
         """Return the tickets of a kind by number."""
@@ -166,7 +189,7 @@ class StudyCache:
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished():
             if kind in SAMPLED:
-                bounds[kind] = self._first(kind) + self._spec.study.parallel - 1
+                bounds[kind] = self._last_beside(kind)
             elif kind == "timing":
                 # one after another over all agents: a time is taken while nothing else of the study runs
                 bounds[kind] = self._first(kind)
@@ -177,20 +200,29 @@ class StudyCache:
             bounds.pop("search", None)
         return bounds
 
+    def _last_beside(self, kind: Kind) -> int:
+        """Return the last number of a sampled kind that may begin while its first open one goes on."""
+        first, population = self._first(kind), self._spec.study.population
+        last = first + self._spec.study.parallel - 1
+        if kind == "search" and population is not None:
+            # what comes next follows from all that members came to in an interval
+            return min(last, population.last_beside(first))
+        return last
+
     def startable(self) -> bool:
         """Return whether, as far as is known, a ticket waits that may be begun."""
-        return any(row.state == "waiting" for row in self._within_reach())
+        return any(row.state == "waiting" for row in self.within_reach())
 
     def dead(self) -> set[str]:
         """Return the agents that hold tickets and are known to have died."""
-        holders = {row.agent for row in self._within_reach() if row.state == "running"}
+        holders = {row.agent for row in self.within_reach() if row.state == "running"}
         return {agent for agent in holders if agent and is_dead(agent)}
 
     def winner(self, of_round: int) -> Mapping[str, Any]:
         """Return the parameters of the search arm's choice in a round, empty while there is none."""
         return winner_of(list(self.tickets.values()), self._spec, of_round=of_round) or {}
 
-    def _within_reach(self) -> Iterator[TicketRow]:
+    def within_reach(self) -> Iterator[TicketRow]:
         """Yield the tickets from the first that is not over to the last that may begin."""
         for kind, limit in self.limits().items():
             for id in self._of_kind[kind][self._first_open[kind] :]:

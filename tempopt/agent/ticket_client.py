@@ -1,4 +1,4 @@
-"""An agent's dealings with the store: the tickets it takes, the changes it tells, the stages it opens.
+"""An agent's dealings with a store: the tickets it takes, the changes it tells, the stages it opens.
 
 Speaks to no worker. Every request raises StoreAway while the store cannot be reached, and can be repeated.
 """
@@ -9,43 +9,51 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from socket import socket
 
-from tempopt.agent.checkpoint_reuse import beyond_quota, for_others, kept_at_end
-from tempopt.agent.observer import Observer, WorkerView
+from tempopt.agent.checkpoint_keeping import KeptCheckpoints
+from tempopt.agent.observer import Observer, Snapshot, WorkerView
+from tempopt.agent.run_requests import Requests
 from tempopt.agent.running import in_work
+from tempopt.agent.snapshot import snapshot
 from tempopt.agent.stopping import beyond_notice, ended_by
 from tempopt.agent.store_connection import StoreAway, StoreConnection
 from tempopt.agent.study_cache import SpaceChanged, StudyCache
+from tempopt.agent.study_client import THOROUGH_SECONDS, Judged, Listeners
+from tempopt.agent.trial_attributes import trial_attributes
 from tempopt.agent.worker_slot import first_lease
 from tempopt.agent.write_queue import Outbox, left_behind, outbox_path
 from tempopt.confirmation.stages import next_tickets
 from tempopt.errors import StaleAttempt, StorageError, StudyFailed, StudyNotFound
-from tempopt.records.changes import Change, Kept, Wanted
+from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted
 from tempopt.records.liveness import agent_name, leave
-from tempopt.records.rows import SEARCHING, Checkpoint, Outcome, StudyRow, TicketRow, to_go_on_from
+from tempopt.records.rows import SEARCHING, Checkpoint, StudyRow, StudyState, TicketRow
 from tempopt.records.tickets import over
-from tempopt.sampling.arms import by_step
+from tempopt.sampling.arms import by_guard, by_step
 from tempopt.spec.study_spec import StudySpec
-from tempopt.store import checkpoints
 from tempopt.store.store import Store
-
-THOROUGH_SECONDS = 2.0
-"""So often at most, while nothing is known to wait, the store is asked for what others have lost."""
+from tempopt.workers.messages import Program, RunRequest
 
 
 class TicketClient:
-    """The store as one agent sees it.
+    """A study in a store as one agent sees it: a :class:`~tempopt.agent.study_client.StudyClient`.
 
     Args:
         spec: The study's spec.
         study: The study's row.
         store: Where tickets and measurements are.
-        folder: Local folder for what cannot be delivered.
+        folder: Local folder for logs and for what cannot be delivered, one subfolder per ticket.
         workers: Number of the agent's workers.
-        abandon: Called with the ids of tickets that are others' by now, before anything else is done.
         observer: Who is told what a person should read.
+        checkpoints: URL of the folder for checkpoints, one subfolder per ticket.
+        program: What workers train; None: what the spec says.
+        name: Name of the agent, unique for ever; None: a new one of this process.
+        cache: The tickets, if somebody else reads them for several agents; None: read here.
+        connection: How the store is reached; None: as ``study.store_timeout`` says.
+        outbox: What is on its way to the store; None: kept on disk in ``folder`` while that is away.
+        abandon: Called with the ids of tickets that are others' by now, before anything else is done.
     """
 
     def __init__(
@@ -56,34 +64,67 @@ class TicketClient:
         store: Store,
         folder: Path,
         workers: int,
-        abandon: Callable[[Collection[int]], None],
         observer: Observer,
+        checkpoints: str = "",
+        program: Program | None = None,
+        name: str | None = None,
+        cache: StudyCache | None = None,
+        connection: StoreConnection | None = None,
+        outbox: Outbox | None = None,
+        abandon: Callable[[Collection[int]], None] = lambda ids: None,
     ) -> None:
         self._spec = spec
         self._study = study
         self._store = store
         self._folder = folder
         self._workers = workers
-        self._abandon = abandon
+        self.listeners = Listeners(abandon=abandon)
         self._observer = observer
-        self._name = agent_name()
-        self._connection = StoreConnection(timeout=spec.study.store_timeout, note=observer.note)
-        self._outbox = Outbox(
-            store=store,
-            agent=self._name,
-            connection=self._connection,
-            study_id=study.id,
-            lease=spec.study.lease,
-            path=outbox_path(folder, self._name),
+        self._name = name or agent_name()
+        self._connection = connection or StoreConnection(timeout=spec.study.store_timeout, note=observer.note)
+        # an empty one is not none
+        self._outbox = (
+            outbox
+            if outbox is not None
+            else Outbox(
+                store=store,
+                agent=self._name,
+                connection=self._connection,
+                study_id=study.id,
+                lease=spec.study.lease,
+                path=outbox_path(folder, self._name),
+            )
         )
-        self._useless: list[tuple[TicketRow, str]] = []
-        self._shared: dict[str, TicketRow] = {}
-        self._evicted: dict[int, TicketRow] = {}
         self._asked = -math.inf
         self._looked = -math.inf
+        self._in_vain = -math.inf
         self._others: list[WorkerView] = []
-        self._deliver_for_the_dead()
-        self.cache = StudyCache(spec, study, store)
+        if cache is None:
+            self._deliver_for_the_dead()
+        self.cache = cache if cache is not None else StudyCache(spec, study, store)
+        self._kept = KeptCheckpoints(spec, study, store, self.cache, self._connection)
+        self._requests = Requests(
+            spec=spec, program=program, study=study, cache=self.cache, folder=folder, checkpoints=checkpoints
+        )
+
+    @property
+    def state(self) -> StudyState:
+        """State of the study, as it was told last."""
+        return self.cache.state
+
+    @property
+    def codes(self) -> set[str]:
+        """Identities of the code that has trained runs of the study, as far as is known."""
+        return self.cache.codes
+
+    @property
+    def looked(self) -> float:
+        """When a ticket was looked for last of which the store has said since that there is none."""
+        return self._in_vain
+
+    def wakes(self) -> Sequence[socket]:
+        """Return nothing: a store tells no news by itself."""
+        return ()
 
     def _deliver_for_the_dead(self) -> None:
         for path, agent, changes in left_behind(self._folder):
@@ -107,42 +148,99 @@ class TicketClient:
         Args:
             step: Optimizer steps that it has done; None: not known yet.
         """
-        self._outbox.renew(ticket.id, ticket.attempt, seconds, step=step)
+        self.renew(ticket.id, ticket.attempt, seconds, step=step)
+
+    def renew(self, id: int, attempt: int, seconds: float, *, step: int | None = None) -> None:
+        """Have the lease of an attempt renewed with the next delivery."""
+        self._outbox.renew(id, attempt, seconds, step=step)
 
     def let_go(self, ticket: TicketRow) -> None:
         """Renew a lease no more."""
         self._outbox.drop(ticket.id)
 
+    def began(self, change: Began, history: Mapping[int, float]) -> None:
+        """Have told that a run has begun to train; ``history`` is in the store."""
+        self.tell(change)
+        known: dict[str, object] = {"machine": change.machine, "device": change.device}
+        self.cache.note(change.ticket_id, total_steps=change.total_steps, **known)
+
+    def reported(
+        self,
+        ticket: TicketRow,
+        step: int,
+        reports: Mapping[int, float],
+        *,
+        total_steps: int | None,
+        age: float,
+    ) -> Judged:
+        """Have a report told, and return what the pruner makes of it."""
+        change = Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
+        self.tell(change, age=age)
+        arms = self.cache.arms
+        prune = step != total_steps and arms.prune(ticket, reports)
+        return Judged(prune=prune, bound=arms.bound(ticket, reports))
+
+    def pruned_before(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
+        """Return whether the pruner ends a run by what earlier attempts have reported."""
+        # an agent that died between a pruning decision and its record decided the same way
+        return self.pruned_at(ticket, reports, ticket.total_steps) is not None
+
+    def pruned_at(
+        self, ticket: TicketRow, reports: Mapping[int, float], total_steps: int | None, *, after: int = -1
+    ) -> int | None:
+        """Return the step of the first report at which the pruner ends a run, None if there is none.
+
+        Args:
+            after: Step up to which the run is known to go on.
+        """
+        known: dict[int, float] = {}
+        for step in sorted(reports):
+            known[step] = reports[step]
+            if step > after and step != total_steps and self.cache.arms.prune(ticket, known):
+                return step
+        return None
+
     def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, age: float) -> TicketRow:
         """Have a checkpoint recorded, and those that it makes needless deleted; return the ticket with it."""
         self.tell(Kept(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint), age=age)
-        newest = (checkpoint, *ticket.checkpoints)
-        needed = to_go_on_from(newest)
-        self._useless += [(ticket, each.url) for each in newest if each not in needed]
-        self.cache.note(ticket.id, checkpoints=needed)
-        return dataclasses.replace(ticket, checkpoints=needed)
+        return self._kept.keep(ticket, checkpoint)
 
-    def discard(self, ticket: TicketRow, *, kept: Collection[Checkpoint] = ()) -> None:
-        """Have the checkpoints of a run that is over deleted, but for those kept for other runs."""
-        self._useless += [(ticket, each.url) for each in ticket.checkpoints if each not in kept]
-        self._shared |= {each.url: ticket for each in kept}
+    def ended(
+        self, change: Ended, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
+    ) -> TicketRow:
+        """Have the end of a run told, with what only the whole study tells of it; return the ticket then."""
+        outcomes = change.outcomes
+        gain = self.cache.gain(outcomes.value) if outcomes.outcome == "complete" else None
+        kept = self._kept.at_end(before, outcomes.outcome, outcomes.value)
+        attributes = trial_attributes(before, outcomes.seconds, gain, outcomes.measurements)
+        outcomes = dataclasses.replace(outcomes, attributes=attributes)
+        row = dataclasses.replace(row, checkpoints=kept)
+        self.tell(dataclasses.replace(change, outcomes=outcomes, checkpoints=kept))
+        self._over(before, row, reports, by_guard(outcomes.measurements, self._spec).get(row.id))
+        return row
 
-    def shared(self, ticket: TicketRow, outcome: Outcome, value: float | None) -> tuple[Checkpoint, ...]:
-        """Return which checkpoints of a run that ends so are kept for other runs.
+    def lost(self, change: Lost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]) -> None:
+        """Have it told that an attempt was lost."""
+        self.tell(change)
+        if row.state == "waiting":
+            self.cache.take_in(row, {})
+        else:
+            self._over(before, row, reports)
 
-        Those of others that have to go for it are deleted when the store names them no more.
-        """
-        kept = kept_at_end(ticket, self._spec, outcome)
-        if not kept:
-            return ()
-        row = dataclasses.replace(ticket, outcome=outcome, value=value, checkpoints=kept)
-        gone = beyond_quota([*for_others(self.cache.tickets.values()), row], self._spec)
-        self._evict([each for each in gone if each.id != ticket.id])
-        return () if row in gone else kept
+    def _over(
+        self,
+        before: TicketRow,
+        row: TicketRow,
+        reports: Mapping[int, float],
+        guards: Mapping[str, float] | None = None,
+    ) -> None:
+        self._kept.discard(before, kept=row.checkpoints)
+        self.cache.take_in(row, reports, guards)
 
-    def _evict(self, tickets: Collection[TicketRow]) -> None:
-        self._evicted |= {ticket.id: ticket for ticket in tickets}
-        self.cache.forget_checkpoints([ticket.id for ticket in tickets])
+    def returned(self, change: Returned) -> None:
+        """Have it told that an attempt was given back."""
+        self.tell(change)
+        self.cache.note(change.ticket_id, state="waiting", agent=None)
 
     @property
     def urgent(self) -> bool:
@@ -157,44 +255,14 @@ class TicketClient:
     def _deliver(self, take: Wanted | None = None) -> TicketRow | None:
         """Deliver everything, and return the ticket that was taken with it."""
         written = self._outbox.deliver(take, version=self.cache.version)
-        self._delete_useless(written.refused)
-        with contextlib.suppress(StoreAway):
-            self._delete_evicted(written.refused)
+        self._kept.delivered(written.refused)
         self.cache.state = written.state
         self.cache.grow_to(written.age)
         if written.refused:
-            self._abandon(written.refused.keys())
+            self.listeners.abandon(written.refused.keys())
         if written.refused or written.version != self.cache.version:
             self._read()
         return written.taken
-
-    def _delete_useless(self, refused: Collection[int]) -> None:
-        """Delete checkpoints that the store does not name any more; no agent uses them."""
-        useless, self._useless = self._useless, []
-        self._remove((ticket, url) for ticket, url in useless if ticket.id not in refused)
-        self._shared = {url: ticket for url, ticket in self._shared.items() if ticket.id not in refused}
-
-    def _delete_evicted(self, refused: Collection[int] = ()) -> None:
-        """Delete checkpoints that were kept for other runs, as soon as the store names them no more."""
-        # a run that is another's by now has other checkpoints, or these to go on from
-        evicted = {id: ticket for id, ticket in self._evicted.items() if id not in refused}
-        self._evicted = evicted
-        if not evicted:
-            return
-        over = self._connection.attempt(
-            lambda: self._store.forget_checkpoints(self._study.id, evicted.keys())
-        )
-        self._evicted = {}
-        self._remove((evicted[id], each.url) for id in over for each in evicted[id].checkpoints)
-
-    def _remove(self, files: Iterable[tuple[TicketRow, str]]) -> None:
-        study = self._study.name
-        checkpoints.remove(
-            url
-            for ticket, url in files
-            # a row of the store is no reason to delete a file that tempopt has not written
-            if checkpoints.is_ours(url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number))
-        )
 
     def close(self) -> None:
         """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
@@ -205,7 +273,27 @@ class TicketClient:
             self._store.release(self._study.id, [self._name])
         leave(self._name)
 
-    # ---- what others do
+    # ---- what is to be done, and how the study stands
+
+    def folder(self, ticket: TicketRow) -> Path:
+        """Return the local folder of a ticket, for its log."""
+        return self._requests.folder(ticket)
+
+    def request(self, ticket: TicketRow, memory_share: float | None) -> RunRequest:
+        """Return what a worker is to do with a ticket."""
+        return self._requests.of(ticket, memory_share)
+
+    def any_done(self) -> bool:
+        """Return whether a run of the study has come to its end."""
+        return any(t.state == "done" for t in self.cache.tickets.values())
+
+    def known(self) -> Mapping[int, TicketRow]:
+        """Return the tickets of the study by id."""
+        return self.cache.tickets
+
+    def snapshot(self, own: Sequence[WorkerView], elapsed: float) -> Snapshot:
+        """Return the study as it stands, with what other agents do."""
+        return snapshot(self.cache, self._spec, [*own, *self.others()], elapsed)
 
     def others(self) -> list[WorkerView]:
         """Return what other agents do, as it was when the store was asked last.
@@ -226,15 +314,13 @@ class TicketClient:
         self.cache.refresh()
         return in_work(self.cache, self._store, but=self._name)
 
-    # ---- what is done
-
     def next_ticket(self, held: list[int]) -> TicketRow | None:
         """Return a ticket to do, with its parameters, None if there is none just now.
 
         Args:
             held: Ids of the tickets that are in progress here.
         """
-        ticket, goes_on = None, False
+        ticket, goes_on, began = None, False, time.monotonic()
         if self._outbox.urgent:
             # a ticket whose end the store has not heard of would be handed out again
             goes_on = self.cache.startable() and self._why_to_end() is None
@@ -252,6 +338,8 @@ class TicketClient:
             if not self.cache.over() and (late or self.cache.startable()):
                 ticket = self._take(held)
         if ticket is None:
+            if self.cache.state == "running" and not self.cache.over():
+                self._in_vain = began
             return None
         if ticket.id not in self.cache.tickets:
             # somebody has added tickets since they were last read
@@ -359,8 +447,7 @@ class TicketClient:
         if not self.cache.over():
             return False
         # what the search kept for itself; after this round nothing begins from it
-        self._evict(for_others(self.cache.tickets.values()))
-        self._delete_evicted()
+        self._kept.evict_all()
         id, version = self._study.id, self.cache.version
         new = next_tickets(list(self.cache.tickets.values()), self._spec, self.cache.arms.recommend)
         if not new and self._connection.attempt(lambda: self._store.set_state(id, "done", version=version)):
@@ -375,11 +462,4 @@ class TicketClient:
         if len(self._outbox):
             self._deliver()
         self._connection.attempt(self.cache.read, reads=True)
-        self._delete_forgotten()
-
-    def _delete_forgotten(self) -> None:
-        """Delete what this agent kept for other runs, and others, perhaps out of reach of it, gave up."""
-        named = {each.url for ticket in self.cache.tickets.values() for each in ticket.checkpoints}
-        gone = {url: ticket for url, ticket in self._shared.items() if url not in named}
-        self._shared = {url: ticket for url, ticket in self._shared.items() if url in named}
-        self._remove((ticket, url) for url, ticket in gone.items())
+        self._kept.delete_forgotten()

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from statistics import fmean, geometric_mean
 
 from tempopt.records.rows import Measurement, TicketRow
+from tempopt.records.tickets import last_values
 from tempopt.temperature import (
     TemperatureParameters,
-    effective,
     is_controlled,
     own_parameters,
     temperatures_of,
@@ -50,21 +50,17 @@ def trial_attributes(
         level = TemperatureParameters.from_mapping(own_parameters(parameters, name)).plan(1).schedule
         found |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
     measured = list(measured)
-    if is_controlled(effective(parameters)):
-        ends = _last(CONTROLLED_CURVE, measured)
+    if is_controlled(parameters):
+        ends = _ends(CONTROLLED_CURVE, measured)
         found["tau_final"] = geometric_mean(ends) if ends else math.nan
     if gain is not None:
         found["gain"] = gain
-    if entropies := _last(ENTROPY, measured):
+    if entropies := _ends(ENTROPY, measured):
         found["entropy_final"] = fmean(entropies)
     found |= {"seconds": ticket.seconds + seconds, "seed": ticket.seed}
     return {name: number for name, number in found.items() if math.isfinite(number)}
 
 
-def _last(prefix: str, measured: Iterable[Measurement]) -> list[float]:
-    """Return the last value of each measurement whose name begins so."""
-    last: dict[str, tuple[int, float]] = {}
-    for each in measured:
-        if each.name.startswith(prefix) and math.isfinite(each.value):
-            last[each.name] = max(last.get(each.name, (-1, 0.0)), (each.step, each.value))
-    return [value for _, value in last.values()]
+def _ends(prefix: str, measured: Iterable[Measurement]) -> list[float]:
+    """Return the last value of each measurement of a ticket whose name begins so."""
+    return [value for own in last_values(measured, prefix).values() for value in own.values()]

@@ -11,8 +11,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import TypeAdapter
 
@@ -20,7 +21,6 @@ from tempopt.agent.store_connection import StoreAway, StoreConnection
 from tempopt.errors import StudyFailed
 from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
 from tempopt.records.liveness import is_dead
-from tempopt.store.store import Store
 
 SOONEST_SECONDS = 2.0
 """Reports wait this long for others to go with them."""
@@ -29,6 +29,24 @@ LATEST_SECONDS = 30.0
 _SHARE_OF_AGE = 0.2
 _TYPES: dict[str, type] = {t.__name__: t for t in (Began, Reported, Kept, Ended, Lost, Returned)}
 _URGENT = (Ended, Lost, Returned)
+
+
+class Writer(Protocol):
+    """Where changes go: a store, or a server."""
+
+    def write(
+        self,
+        study_id: int,
+        changes: Sequence[Change],
+        *,
+        agent: str,
+        renew: Mapping[int, int],
+        steps: Mapping[int, int],
+        lease: float,
+        take: Wanted | None,
+        version: int | None,
+    ) -> Written:
+        """Write changes; as :meth:`tempopt.store.store.Store.write`."""
 
 
 class Outbox:
@@ -41,18 +59,23 @@ class Outbox:
         study_id: The study.
         lease: Seconds of a lease.
         path: File that holds what could not be delivered.
+        share: Share of the age of a run for which its news may wait for more.
+        soonest: Seconds that they wait at least.
     """
 
     def __init__(
         self,
         *,
-        store: Store,
+        store: Writer,
         agent: str,
         connection: StoreConnection,
         study_id: int,
         lease: float,
         path: Path,
+        share: float = _SHARE_OF_AGE,
+        soonest: float = SOONEST_SECONDS,
     ) -> None:
+        self._share, self._soonest = share, soonest
         self._store = store
         self._agent = agent
         self._connection = connection
@@ -77,7 +100,7 @@ class Outbox:
             age: Seconds that its run has trained: the news of a long run may wait a little longer.
         """
         self._changes.append(change)
-        patience = 0.0 if isinstance(change, _URGENT) else max(SOONEST_SECONDS, _SHARE_OF_AGE * age)
+        patience = 0.0 if isinstance(change, _URGENT) else max(self._soonest, self._share * age)
         self._due = min(self._due, time.monotonic() + patience)
         if self._connection.broken:
             self._spill()
@@ -203,8 +226,10 @@ def _change(line: str) -> Change | None:
     """Return the change on one line, None if its writer died over it."""
     try:
         fields = json.loads(line)
+        if not isinstance(fields, dict):
+            return None
         kind = _TYPES[fields.pop("type")]
         change: Change = TypeAdapter(kind).validate_python(fields)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return None
     return change

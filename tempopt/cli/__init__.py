@@ -32,7 +32,10 @@ INTERRUPTED = 130
 
 _EPILOG = """\
 environment:
-  TEMPOPT_STORAGE      database URL that --storage defaults to (else sqlite:///tempopt.db)
+  TEMPOPT_STORAGE      URL of a database or server that --storage defaults to (else the server that
+                       `tempopt login` was given, else sqlite:///tempopt.db)
+  TEMPOPT_TOKEN, TEMPOPT_TOKEN_FILE
+                       token for a server, or the file that holds it (else what `tempopt login` has kept)
   TEMPOPT_TRACEBACK=1  show the traceback behind an error message
   TEMPOPT_DASHBOARD_TOKEN, TEMPOPT_DASHBOARD_PASSWORD
                        what `tempopt dashboard` asks visitors for, if it is given no option;
@@ -150,9 +153,10 @@ def _run(argv: Sequence[str]) -> int:
     arguments = commands[argv[0]].parse_intermixed_args(argv[1:])
     _refuse_no_folder()
     if "storage" in arguments:
-        from tempopt.cli.storage import storage_url
+        from tempopt.cli.storage import refuse_of_databases, storage_url
 
         arguments.url = storage_url(arguments)
+        refuse_of_databases(argv[0], arguments)
     module, _, function = COMMANDS[argv[0]].run.partition(":")
     try:
         code: int = getattr(import_module(module), function)(arguments)

@@ -43,7 +43,7 @@ def stop(arguments: argparse.Namespace) -> int:
         print(f'Study "{name}" is done: there is nothing to stop.')
         return DONE
     if told.compares:
-        print(f'"{name}" is a comparison: there is no search to stop. To have it rest: tempopt pause {name}')
+        print(f'"{name}" is a comparison: there is no search to stop. To pause it: tempopt pause {name}')
         return DONE
     count = told.withdrawn
     tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
@@ -150,7 +150,7 @@ def _confirmed(arguments: argparse.Namespace) -> bool:
         raise UsageError(
             "tempopt delete asks before it deletes, and there is no terminal to answer at. Give --yes."
         )
-    where = urls.parse(arguments.url).shown
+    where = urls.shown(arguments.url)
     question = (
         f'Delete study "{arguments.name}" in {where}, its trials, checkpoints and logs, for good? [y/N] '
     )

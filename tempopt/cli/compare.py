@@ -11,11 +11,10 @@ from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, NOT_SHOWN, WORSE
 from tempopt.cli.search import by_launcher, to_verdict
 from tempopt.cli.storage import storage_option
-from tempopt.confirmation.compare import Outcome, check_comparison
+from tempopt.confirmation.compare import Outcome
 from tempopt.errors import UsageError
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.comparison_spec import comparison_spec
-from tempopt.spec.own_schedules import import_schedules
 from tempopt.study import api
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ def compare(arguments: argparse.Namespace) -> int:
     if by_launcher(arguments):
         from tempopt.cli import launch
 
-        import_schedules(spec)
-        check_comparison(spec, arguments.max_runs)
         return launch.compare(arguments, spec)
 
     def carry_out(observer: Observer) -> StudyResult:
@@ -50,6 +47,7 @@ def compare(arguments: argparse.Namespace) -> int:
             checkpoints=arguments.checkpoints,
             max_runs=arguments.max_runs,
             observer=observer,
+            with_code=arguments.with_code,
         )
 
     return to_verdict(spec.study.name, carry_out, arguments)

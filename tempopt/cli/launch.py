@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tempopt.agent.code import AcceptCode, code_in_force, kept_with
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import terminable
 from tempopt.cli import DONE
 from tempopt.cli.jobs import launch_options
-from tempopt.cli.search import to_verdict
-from tempopt.cli.storage import storage_option
+from tempopt.cli.search import accepted, elsewhere, to_verdict
+from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import TempoptError, UsageError
 from tempopt.launch.find import make_launcher
 from tempopt.launch.launcher import Launcher
 from tempopt.launch.launching import PROGRAM, Launch
 from tempopt.records.rows import StudyRow
 from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.own_schedules import import_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.yaml_source import parse_override
 from tempopt.store.store import Store
 from tempopt.study import api
+from tempopt.study.code import bringing
 from tempopt.study.enlarge import grown, ordered
 
 Order = Callable[[], tuple[StudySpec, StudyRow | None]]
@@ -32,9 +34,9 @@ Order = Callable[[], tuple[StudySpec, StudyRow | None]]
 def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Mapping[str, Any]]) -> int:
     """Create or continue the study of a spec, with agents that a launcher starts."""
     api.refuse_comparison(spec)
-    with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
+    with bringing(spec, arguments.with_code, print) as (spec, archive):
 
-        def order() -> tuple[StudySpec, StudyRow | None]:
+        def order(store: Store) -> tuple[StudySpec, StudyRow | None]:
             trials = arguments.trials
             return ordered(
                 store,
@@ -46,15 +48,29 @@ def search(arguments: argparse.Namespace, spec: StudySpec, enqueue: Sequence[Map
                 told=print,
             )
 
-        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
-        return _launched(arguments, store, launcher, launch, order, by_value=True)
+        return _launch(arguments, spec, order, archive)
 
 
 def compare(arguments: argparse.Namespace, spec: StudySpec) -> int:
     """Create or continue a comparison, with agents that a launcher starts."""
+    with bringing(spec, arguments.with_code, print) as (spec, archive):
+        import_schedules(spec)
+        check_comparison(spec, arguments.max_runs)
+        return _launch(arguments, spec, lambda store: ordered(store, spec), archive)
+
+
+def _launch(
+    arguments: argparse.Namespace,
+    spec: StudySpec,
+    order: Callable[[Store], tuple[StudySpec, StudyRow | None]],
+    archive: bytes | None,
+) -> int:
+    """Carry out the study of a spec, which agents are given."""
     with Store.open(arguments.url, create=True) as store, _launcher(arguments) as launcher:
         launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
-        return _launched(arguments, store, launcher, launch, lambda: ordered(store, spec), by_value=True)
+        return _launched(
+            arguments, store, launcher, launch, lambda: order(store), by_value=True, archive=archive
+        )
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -75,8 +91,11 @@ def resume(arguments: argparse.Namespace) -> int:
             )
             return changed, study
 
-        launch = Launch(launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM)
-        return _launched(arguments, store, launcher, launch, order, by_value=False)
+        with code_in_force(spec, accepted(arguments), kept_with(study)):
+            launch = Launch(
+                launcher, arguments.launcher, store, spec, workers=arguments.workers, program=PROGRAM
+            )
+            return _launched(arguments, store, launcher, launch, order, by_value=False)
 
 
 def _launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
@@ -98,16 +117,19 @@ def _launched(
     order: Order,
     *,
     by_value: bool,
+    archive: bytes | None = None,
 ) -> int:
     """Have a study ordered and its agents started, and look on to the verdict.
 
     Args:
         by_value: Whether the agents are given the spec; False: they find it in the store.
+        archive: The bundle of code that the study brings, sent from here; None: none is.
     """
     spec, study = order()
     name = spec.study.name
     over = study is not None and store.load_study(name).state == "done"
     notes: list[str] = []
+    accept = _accept(arguments, archive)
     if not over:
         with terminable(), _told_of_trials(arguments, study):
             notes = launch.start(
@@ -115,9 +137,12 @@ def _launched(
                 spec if by_value else None,
                 checkpoints_at=arguments.checkpoints,
                 overrides=[each for each in getattr(arguments, "set", ()) if parse_override(each).local],
+                archive=archive,
+                accept_code=None if accept is None else str(accept.folder),
+                environments=accept is not None and accept.environments,
             )
     if arguments.detach and not over:
-        print(*notes, _elsewhere(name, arguments), sep="\n")
+        print(*notes, elsewhere(name, arguments), sep="\n")
         return DONE
 
     def look_on(observer: Observer) -> StudyResult:
@@ -134,8 +159,15 @@ def _launched(
                     launch.cancel()
                 raise
 
-    interrupted = (lambda: _elsewhere(name, arguments)) if launcher.outlives else None
+    interrupted = (lambda: elsewhere(name, arguments)) if launcher.outlives else None
     return to_verdict(name, look_on, arguments, interrupted=interrupted)
+
+
+def _accept(arguments: argparse.Namespace, archive: bytes | None) -> AcceptCode | None:
+    """Return whether the agents run the study's code: what was sent from here may run there."""
+    if archive is not None:
+        return AcceptCode()
+    return accepted(arguments) if hasattr(arguments, "accept_code") else None
 
 
 @contextlib.contextmanager
@@ -154,12 +186,3 @@ def _told_of_trials(arguments: argparse.Namespace, study: StudyRow | None) -> It
             f"{error}\nThe {added[given]} {given} were added all the same: leave --{given} out of "
             "your next try."
         ) from error
-
-
-def _elsewhere(name: str, arguments: argparse.Namespace) -> str:
-    where = f"{shlex.quote(name)}{storage_option(arguments)}"
-    return (
-        "The study continues without this command.\n"
-        f"To look:         tempopt show {where}\n"
-        f"To have it rest: tempopt pause {where}"
-    )

@@ -1,4 +1,6 @@
-"""An agent that a launcher has started: works on the study that its task names, until its launcher goes away.
+"""An agent that a launcher has started: does what its task says, until its launcher goes away.
+
+Works on one study, or serves those of the pool.
 
 A launcher runs it as ``python -m tempopt.cli.launched``, with the task on standard input.
 """
@@ -12,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tempopt.agent.store_connection import StoreLost
@@ -19,6 +22,7 @@ from tempopt.cli import DONE, NOT_SHOWN, WORSE, build_parsers, exit_code
 from tempopt.errors import StoreUnreachable
 
 if TYPE_CHECKING:
+    from tempopt.agent.code import AcceptCode
     from tempopt.agent.observer import Observer
     from tempopt.results.study_result import StudyResult
 
@@ -55,7 +59,7 @@ def _patiently(task: dict[str, Any]) -> int:
     while True:
         began = time.monotonic()
         try:
-            return _work(task)
+            return _work(task) if task.get("pool") is None else _serve(task)
         except (StoreUnreachable, StoreLost) as error:
             if time.monotonic() - began > _WORKED:
                 reached = time.monotonic()
@@ -82,11 +86,45 @@ def _work(task: dict[str, Any]) -> int:
             checkpoints=arguments.checkpoints,
             overrides=arguments.set,
             observer=observer,
+            accept=_accepted(task),
         )
 
     code = to_verdict(task["study"], carry_out, arguments)
     # to its launcher an agent that has seen a comparison end has done its work, whatever was found
     return DONE if code in (NOT_SHOWN, WORSE) else code
+
+
+def _serve(task: dict[str, Any]) -> int:
+    from tempopt.cli.pool_agent import place, serve
+    from tempopt.launch.launcher import PoolWork
+
+    work = PoolWork(**task["pool"])
+    with place(
+        task["storage"],
+        checkpoints=work.checkpoints,
+        token_file=work.token_file,
+        accept=_accepted(task),
+    ) as found:
+        return serve(
+            found,
+            gpus=task["gpus"],
+            queues=work.queues,
+            labels=work.labels,
+            idle=work.idle,
+            launch=work.key,
+        )
+
+
+def _accepted(task: dict[str, Any]) -> AcceptCode | None:
+    from tempopt.agent.code import AcceptCode
+
+    # a program of before this was known may have written the task
+    folder = task.get("accept_code")
+    return (
+        None
+        if folder is None
+        else AcceptCode(folder=Path(folder), environments=task.get("environments", False))
+    )
 
 
 def _arguments(task: dict[str, Any]) -> argparse.Namespace:

@@ -13,7 +13,7 @@ from tempopt.cli.output import shown
 from tempopt.study import admin
 from tempopt.study.admin import Printed
 
-_WHY = "Kept is what a run prints. Results are in tempopt show, curves in tempopt report."
+_WHY = "Only what a run prints is kept. For results: tempopt show; for curves: tempopt report."
 
 
 def logs(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tempopt.errors import UsageError
@@ -25,6 +26,18 @@ def shown(text: str) -> str:
         else sign
         for sign in text
     )
+
+
+def in_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:
+    """Return the lines of a table: its heading, then a line for each row, in columns as wide as they need.
+
+    Args:
+        rows: The text of each column, by its name.
+        names: The columns, in their order; each is its heading.
+    """
+    lines = [dict(zip(names, names, strict=True)), *rows]
+    widths = {name: max(len(line[name]) for line in lines) for name in names}
+    return ["  ".join(line[name].ljust(widths[name]) for name in names).rstrip() for line in lines]
 
 
 def write(text: str, output: str | None, *, overwrite: bool) -> None:

@@ -11,13 +11,23 @@ from rich.console import Console
 from rich.table import Table
 
 from tempopt.cli import DONE
+from tempopt.forecast.power import Known
 from tempopt.forecast.runs import TRAINED, Span
+from tempopt.forecast.split import Splits
 from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
+from tempopt.forecast.worth import AGREEMENT
+from tempopt.records.rows import AT_PROXY, Kind
 from tempopt.spec.load import load_spec
 from tempopt.study import api
 from tempopt.study.planning import StudyForecast
 from tempopt.study.progress import LABELS
+from tempopt.workers.messages import Times
 
+_AFTER = {
+    "baseline": "three baseline runs",
+    "choose": "the choosing runs",
+    "transfer": "the runs that compare finalists at full size",
+}
 _COLUMNS = ("at least", "expected", "at most")
 
 
@@ -29,6 +39,7 @@ def plan(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         trials=arguments.trials,
         earlier=arguments.earlier,
+        with_code=arguments.with_code,
     )
     if arguments.json:
         print(json.dumps(found.to_json(), indent=2))
@@ -39,6 +50,9 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
     print("", *_lines(found), sep="\n")
+    if found.split is not None:
+        print("", *_split_lines(found, found.split), "", sep="\n")
+        Console(file=sys.stdout, width=max(Console().width, 60)).print(_split_table(found, found.split))
     return DONE
 
 
@@ -80,19 +94,36 @@ def _lines(found: StudyForecast) -> Iterator[str]:
             "loads the weights and evaluates the model once."
         )
     elif times.steps:
-        yield (
-            f"A run, measured on {found.device}: {lasting(max(found.run_seconds.values()))} at most: "
-            f"{times.start:.2g} s to start, {times.steps} steps of {1000 * times.step:.3g} ms, "
-            f"{times.validations} validations of {times.validate:.2g} s, and evaluations at the end."
-        )
+        yield from _run_lines(found, times)
     if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
         yield f"Runs that the pruner may end are expected to train {percent(TRAINED)} of their steps."
     if found.prior is not None:
         yield f"The search begins with {found.prior}."
     for name in found.limited:
+        if name == "gpu_hours" and found.split is not None:
+            continue
         yield f"study.limits.{name} may end the search sooner, which is not counted here."
     if found.detectable is not None:
         yield from _power_lines(found)
+
+
+def _run_lines(found: StudyForecast, times: Times) -> Iterator[str]:
+    """Yield what a run takes; where the search trains a proxy, what one of both sizes takes."""
+    small = found.proxy_times
+    sizes = [("A run", times, found.run_seconds)]
+    if small is not None:
+        costs: dict[bool, dict[Kind, float]] = {True: {}, False: {}}
+        for kind, seconds in found.run_seconds.items():
+            costs[kind in AT_PROXY][kind] = seconds
+        sizes = [("A run of the proxy", small, costs[True]), ("A run at full size", times, costs[False])]
+    for what, each, seconds_of in sizes:
+        yield (
+            f"{what}, measured on {found.device}: {lasting(max(seconds_of.values()))} at most: "
+            f"{each.start:.2g} s to start, {each.steps} steps of {1000 * each.step:.3g} ms, "
+            f"{each.validations} validations of {each.validate:.2g} s, and evaluations at the end."
+        )
+    if found.proxy is not None:
+        yield found.proxy
 
 
 def _power_lines(found: StudyForecast) -> Iterator[str]:
@@ -100,7 +131,7 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
     assert able is not None
     yield ""
     if found.known is None:
-        after = "three baseline runs" if able.known_after == "baseline" else "the choosing runs"
+        after = _AFTER[able.known_after]
         yield (
             f"Power: {able.pairs} pairs show {effect_text(able)} with {percent(able.power)} power. After "
             f"{after} the gain is known in units of {found.metric}."
@@ -112,3 +143,69 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
             "It has to be shown against the baseline and against the winner's twin: its other parameters at "
             "the baseline's temperature."
         )
+
+
+def _split_lines(found: StudyForecast, splits: Splits) -> Iterator[str]:
+    """Yield how the budget is split, and what a larger one would be for."""
+    chosen, costs = splits.chosen, splits.costs
+    each = f"{costs.full:.3g} a run"
+    if found.proxy_times is not None:
+        each = f"{costs.proxy:.3g} a run of the proxy and {costs.full:.3g} at full size"
+    yield (
+        f"Budget: {splits.gpu_hours:g} GPU-hours, {each}: at most {chosen.search:.3g} to search, "
+        f"{chosen.choose:.3g} to choose and {chosen.proof:.3g} to prove. The search ends sooner if runs cost "
+        "more."
+    )
+    if found.proxy_times is not None:
+        yield (
+            "Two finalists or more are compared at full size, beside τ = 1; one is confirmed at once. "
+            f"It is assumed that gains on the proxy and at full size have a correlation of {AGREEMENT:g}."
+        )
+    if not chosen.asks:
+        yield (
+            "It is spent on the verdict alone: init_only, learned and ablation are left out unless the spec "
+            "asks for them."
+        )
+    if splits.half is None:
+        yield f"Half of it proves nothing: that takes {splits.least:g} GPU-hours at least."
+    yield (
+        "Candidates are counted times choosing seeds, and gains in "
+        + ("standard deviations of a pair's difference (sd)" if found.known is None else found.metric)
+        + ". The expected one is the winner's, where there is anything from nothing to a clear gain to find. "
+        f"With twice as much the winner's gain is expected to be {splits.twice.gain / chosen.gain:.2g} times "
+        f"this one's, and is shown with a chance of {percent(splits.twice.shown)} in place of "
+        f"{percent(chosen.shown)}."
+    )
+
+
+def _split_table(found: StudyForecast, splits: Splits) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("budget", no_wrap=True)
+    proxy = found.proxy_times is not None
+    names = ("GPU-hours", "trials", "candidates", *["finalists"] * proxy, "pairs", "shown with 80 %")
+    for name in (*names, "expected gain"):
+        table.add_column(name, justify="right")
+    for name, each in (("half", splits.half), ("as given", splits.chosen), ("twice", splits.twice)):
+        if each is None:
+            table.add_row(name, *("–",) * (len(names) + 1))
+            continue
+        pairs, seeds = each.numbers["seeds.confirm"].max, each.numbers["seeds.choose"]
+        candidates = f"{each.numbers['candidates']} x {seeds}"
+        table.add_row(
+            name,
+            f"{each.gpu_hours:.3g}",
+            str(each.numbers["trials"]),
+            candidates,
+            *[str(each.numbers["proxy.finalists"])] * proxy,
+            str(pairs),
+            _in_metric(each.effect, found.known),
+            _in_metric(each.gain, found.known),
+        )
+    return table
+
+
+def _in_metric(effect: float, known: Known | None) -> str:
+    if known is None:
+        return f"{effect:.2g} sd"
+    low, high = known.difference
+    return f"{effect * low:.2g} to {effect * high:.2g}"

@@ -10,12 +10,15 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tempopt.agent.code import AcceptCode
 from tempopt.agent.observer import Observer
 from tempopt.cli import DONE, FAILED, INTERRUPTED
 from tempopt.cli.storage import storage_option
 from tempopt.errors import UsageError
+from tempopt.files import absolute
+from tempopt.remote.address import is_server
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.load import load_spec
 from tempopt.spec.yaml_source import read_sets
@@ -31,6 +34,10 @@ def search(arguments: argparse.Namespace) -> int:
     overrides = list(arguments.set)
     if arguments.name is not None:
         overrides.append(f"study.name={json.dumps(arguments.name)}")
+    overrides += [f"study.{key}={json.dumps(value)}" for key, value in _in_pool(arguments).items()]
+    if arguments.pool and (arguments.launcher or arguments.workers):
+        option = "--launcher" if arguments.launcher else "--workers"
+        raise UsageError(f"With --pool the agents of the pool train the study. Take {option} out, or --pool.")
     spec = load_spec(arguments.spec, overrides)
     enqueue = read_sets(Path(arguments.enqueue)) if arguments.enqueue is not None else []
     if by_launcher(arguments):
@@ -48,10 +55,24 @@ def search(arguments: argparse.Namespace) -> int:
             more=arguments.trials.more,
             enqueue=enqueue,
             amend=arguments.amend,
+            pool=arguments.pool,
             observer=observer,
+            with_code=arguments.with_code,
         )
 
-    return to_verdict(spec.study.name, carry_out, arguments)
+    def interrupted() -> str:
+        if not admin.may_be_begun(arguments.url, spec.study.name):
+            return "Interrupted before the study was begun; nothing was written."
+        return elsewhere(spec.study.name, arguments)
+
+    name = spec.study.name
+    return to_verdict(name, carry_out, arguments, interrupted=interrupted if arguments.pool else None)
+
+
+def _in_pool(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return where a study is to stand in the pool, by key of the section ``study:``."""
+    given = {"queue": arguments.queue, "priority": arguments.priority, "labels": arguments.labels or None}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -76,27 +97,20 @@ def resume(arguments: argparse.Namespace) -> int:
             amend=arguments.amend,
             retry_failed=arguments.retry_failed,
             observer=observer,
+            accept=accepted(arguments),
         )
 
     return to_verdict(arguments.name, carry_out, arguments)
 
 
-def agent(arguments: argparse.Namespace) -> int:
-    """Work on a study beside its other agents, until it ends."""
-
-    def carry_out(observer: Observer) -> StudyResult:
-        return api.join(
-            arguments.name,
-            storage=arguments.url,
-            workers=arguments.workers,
-            checkpoints=arguments.checkpoints,
-            observer=observer,
-        )
-
-    def interrupted() -> str:
-        return _how_to_go_on(arguments.name, arguments, "agent")
-
-    return to_verdict(arguments.name, carry_out, arguments, interrupted=interrupted)
+def accepted(arguments: argparse.Namespace) -> AcceptCode | None:
+    """Return whether this machine runs code that studies bring, and where it is unpacked."""
+    given, makes = arguments.accept_code, arguments.environments is not None
+    if given is None and makes:
+        raise UsageError("--environments is for code that studies bring. Give --accept-code with it.")
+    if given is None:
+        return None
+    return AcceptCode(folder=absolute(given, "The folder for code"), environments=makes)
 
 
 def by_launcher(arguments: argparse.Namespace) -> bool:
@@ -135,7 +149,7 @@ def to_verdict(
         with observing(stream) as seen, _shown(arguments, seen) as observer:
             result = carry_out(observer)
     except KeyboardInterrupt:
-        how = interrupted() if interrupted is not None else _how_to_go_on(name, arguments, "resume")
+        how = interrupted() if interrupted is not None else how_to_go_on(name, arguments, "resume")
         print(f"\n{how}", file=stream)
         return INTERRUPTED
     except BrokenPipeError:
@@ -169,7 +183,7 @@ def published(arguments: argparse.Namespace, name: str) -> str | None:
     Ctrl-C ends this alone: the study is over, and what is still to be said of it is said.
     """
     try:
-        if hasattr(arguments, "dashboard"):
+        if hasattr(arguments, "dashboard") and not is_server(arguments.url):
             # an agent among others leaves it to the command that began the study
             from tempopt.cli.dashboard import bring_up_to_date
 
@@ -202,9 +216,21 @@ def _shown(arguments: argparse.Namespace, observer: Observer) -> contextlib.Abst
     return beside(observer, arguments.url)
 
 
-def _how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
+def elsewhere(name: str, arguments: argparse.Namespace) -> str:
+    """Return how to look at a study that goes on without this command, and how to pause it."""
+    where = f"{shlex.quote(name)}{storage_option(arguments)}"
+    return (
+        "The study continues without this command.\n"
+        f"To look at it: tempopt show {where}\n"
+        f"To pause it:   tempopt pause {where}"
+    )
+
+
+def how_to_go_on(name: str, arguments: argparse.Namespace, again: str) -> str:
     if not admin.may_be_begun(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
+    if is_server(arguments.url) and again != "agent":
+        return elsewhere(name, arguments)
     return (
         f"Interrupted. Everything that was reported is saved. To go on:\n  {_command(again, name, arguments)}"
     )

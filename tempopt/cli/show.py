@@ -6,7 +6,6 @@ import argparse
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,12 +18,11 @@ from tempopt.cli.output import shown, write
 from tempopt.cli.storage import storage_option
 from tempopt.errors import StudyNotFound, UsageError
 from tempopt.launch.standing import UNKNOWN, Standing, standing
-from tempopt.records.liveness import is_dead
-from tempopt.records.rows import StudySummary, TicketState
 from tempopt.results import export as exports
 from tempopt.results import study_result
 from tempopt.results.heads_text import map_lines
 from tempopt.results.study_result import Baseline, StudyResult
+from tempopt.results.summary import summary_json
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.store.store import Store
 from tempopt.study.progress import LABELS, number
@@ -33,7 +31,7 @@ from tempopt.study.progress import LABELS, number
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone", "forks"),
-    *("heads", "prior", "amendments", "ledger", "earlier_verdicts"),
+    *("code", "start_from", "heads", "prior", "proxy", "amendments", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
 # So many of the jobs are named.
@@ -45,7 +43,7 @@ def list_studies(arguments: argparse.Namespace) -> int:
     with Store.open(arguments.url, create=False) as store:
         url = store.url_shown
         summaries = store.list_studies()
-    rows = [_summary(summary) for summary in summaries]
+    rows = [summary_json(summary) for summary in summaries]
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return DONE
@@ -66,24 +64,6 @@ def list_studies(arguments: argparse.Namespace) -> int:
         )
     _print(table)
     return DONE
-
-
-def _summary(summary: StudySummary) -> dict[str, Any]:
-    counts: dict[TicketState, int] = {"waiting": 0, "running": 0, "done": 0, "failed": 0, "withdrawn": 0}
-    for states in summary.tickets.values():
-        for state, count in states.items():
-            counts[state] += count
-    study = summary.study
-    agents = [agent for agent in summary.agents if not is_dead(agent)]
-    return {
-        "study": study.name,
-        "metric": study.spec["study"]["metric"],
-        "direction": study.spec["study"]["direction"],
-        "state": "done" if study.state == "done" else "running" if agents else "paused",
-        "agents": len(agents),
-        "created": study.created.isoformat(),
-        "tickets": {"requested": sum(counts.values()), **counts},
-    }
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -117,6 +97,10 @@ def show(arguments: argparse.Namespace) -> int:
         print(json.dumps(told, indent=2, allow_nan=False))
         return DONE
     print(shown(f"{result.name}: {result.direction} {result.metric}; {_state(result)}"))
+    if result.spec.study.code is not None:
+        print(f"code: brought by the study, SHA-256 {result.spec.study.code}")
+    if (start := result.spec.study.start_from) is not None:
+        print(f"runs start from: {start.path}, SHA-256 {start.sha256}")
     _print_jobs(jobs)
     print()
     _print(_tickets(result))
@@ -169,6 +153,8 @@ def _load(arguments: argparse.Namespace) -> StudyResult:
 
 
 def _state(result: StudyResult) -> str:
+    if result.state == "waiting":
+        return "waiting for an agent"
     if result.state != "running":
         return result.state
     return f"running ({result.agents} agent{'s' if result.agents > 1 else ''})"

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from tempopt.errors import UsageError
 from tempopt.files import read_text
+from tempopt.remote.address import is_server
 from tempopt.store import urls
 
 
 def storage_url(arguments: argparse.Namespace) -> str:
-    """Return the database URL: of ``--storage``, ``--storage-file``, TEMPOPT_STORAGE, else the default.
+    """Return the URL of the store: of ``--storage``, ``--storage-file``, TEMPOPT_STORAGE, else the default.
 
     Raises:
         UsageError: Both options were given, or the file holds no URL.
@@ -32,7 +33,37 @@ def storage_option(arguments: argparse.Namespace) -> str:
         return f" --storage-file {shlex.quote(arguments.storage_file)}"
     if arguments.storage in (None, urls.storage_url(None)):
         return ""
-    return f" --storage {shlex.quote(urls.parse(arguments.storage).shown)}"
+    return f" --storage {shlex.quote(urls.shown(arguments.storage))}"
+
+
+_OF_DATABASES = {
+    "storage": "Type this where the database is reached, before tempopt serve is started.",
+}
+_HERE_ALONE = {
+    "launcher": "Start its agents with: tempopt agent NAME --server URL.",
+    "dashboard": "The server has one: tempopt dashboard NAME says where.",
+    "checkpoints": "A server keeps them where tempopt serve --checkpoints says.",
+}
+
+
+def refuse_of_databases(command: str, arguments: argparse.Namespace) -> None:
+    """Refuse what needs the database itself, where a server is given.
+
+    Args:
+        command: Name of the command.
+        arguments: What was typed, with ``url``.
+
+    Raises:
+        UsageError: The command, or one of its options, is for databases.
+    """
+    if not is_server(arguments.url):
+        return
+    where = f"{urls.shown(arguments.url)} is a tempopt server"
+    if command in _OF_DATABASES:
+        raise UsageError(f"tempopt {command} needs the database, and {where}. {_OF_DATABASES[command]}")
+    for option, instead in _HERE_ALONE.items():
+        if command in ("search", "compare", "resume") and getattr(arguments, option, None):
+            raise UsageError(f"--{option} is for a database, and {where}. {instead} Take it out.")
 
 
 def read_private(path: Path, holds: str) -> tuple[str, bool]:
@@ -56,7 +87,7 @@ def _from_file(path: Path) -> str:
         count = f"{len(lines)} lines" if lines else "nothing"
         raise UsageError(f"{path} holds {count}. Give a file that holds one line, the URL.")
     (url,) = lines
-    if others and urls.parse(url).secrets:
+    if others and not is_server(url) and urls.parse(url).secrets:
         print(
             f"tempopt: warning: {path} holds a password that others on this machine can read. "
             f"Run: chmod 600 {shlex.quote(str(path))}",

@@ -16,6 +16,7 @@ from tempopt.confirmation.comparisons import Evidence, gain
 from tempopt.confirmation.pairs import confirmed_arms
 from tempopt.confirmation.selection import all_on_choosing_seeds
 from tempopt.confirmation.selection import means as means_of
+from tempopt.confirmation.transfer import on_proxy
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import Arm, current_round, joined, next_number, of_kind, rounds_behind
 from tempopt.spec.domains import UNSET
@@ -157,6 +158,7 @@ def _simpler_tickets(
     if not plans:
         return []
     sets = [arms["search"], arms["baseline"], *(plan.parameters for plan in plans)]
+    sets = [on_proxy(tickets, spec, each) for each in sets]
     return all_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
 
 
@@ -169,14 +171,18 @@ def simplest(
     gain and ``study.keep_share`` of it. None: there is none.
     """
     means = means_of(tickets, spec, of_round)
-    winner, baseline = (means.get(training_key(arms[arm])) for arm in ("search", "baseline"))
+
+    def mean_of(parameters: Parameters) -> float | None:
+        return means.get(training_key(on_proxy(tickets, spec, parameters)))
+
+    winner, baseline = mean_of(arms["search"]), mean_of(arms["baseline"])
     if winner is None or baseline is None or winner <= baseline:
         return None
     enough = baseline + (1 + spec.study.keep_share) / 2 * (winner - baseline)
     fit = [
         (len(plan.parts), -mean, plan)
         for plan in simpler_plans(arms)
-        if (mean := means.get(training_key(plan.parameters))) is not None and mean >= enough
+        if (mean := mean_of(plan.parameters)) is not None and mean >= enough
     ]
     return min(fit, key=lambda each: each[:2])[2] if fit else None
 

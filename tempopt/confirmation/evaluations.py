@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tempopt.records.rows import SAMPLED, Kind
 from tempopt.spec.domains import Choices, Range
+from tempopt.spec.proxy import factor
 from tempopt.temperature import (
     CREDITED,
     GROUPS,
@@ -113,7 +114,8 @@ def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
         temperature: Which temperature: attention's, the empty text, or the name of another.
     """
     found = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
-    low, high = (each / found for each in _searched(spec, temperature))
+    moved = factor(spec, temperature) / found
+    low, high = (each * moved for each in _searched(spec, temperature))
     first, last = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
     first, last = min(first, 0.0), max(last, 0.0)
     step = max(_FINEST, math.ceil((last - first) / _PLANS / _FINEST) * _FINEST)
@@ -123,7 +125,7 @@ def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
 
 def _searched(spec: StudySpec, temperature: str) -> tuple[float, float]:
     found: list[float] = []
-    for name in ("temperature_init", "temperature_final", "warmup_start"):
+    for name in GROUPS["level"]:
         match spec.search.get(join_name(temperature, name)):
             case Range(low=low, high=high):
                 found += [float(low), float(high)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from statistics import geometric_mean
 
 from tempopt.confirmation.comparisons import Evidence
 from tempopt.records.rows import Measurement
-from tempopt.records.tickets import usable
+from tempopt.records.tickets import last_values, usable
 
 Ends = dict[str, tuple[float, float, float]]
 """Temperatures at the end of training by name, attention's by the number of its layer: geometric mean, lowest
@@ -30,12 +29,6 @@ def measured_ends(evidence: Evidence, measurements: Iterable[Measurement], arm: 
         for ticket in evidence.tickets("confirm", arm, of_round)
         if usable(ticket)
     }
-    last: dict[str, dict[int, tuple[int, float]]] = {}
-    for each in measurements:
-        if each.ticket_id in wanted and each.name.startswith(curve) and math.isfinite(each.value):
-            own = last.setdefault(each.name.removeprefix(curve), {})
-            own[each.ticket_id] = max(own.get(each.ticket_id, (-1, 0.0)), (each.step, each.value))
-    return {
-        name: (geometric_mean(values), min(values), max(values))
-        for name, values in ((name, [v for _, v in ends.values()]) for name, ends in last.items())
-    }
+    last = last_values((each for each in measurements if each.ticket_id in wanted), curve)
+    taus = {name: list(own.values()) for name, own in last.items()}
+    return {name: (geometric_mean(each), min(each), max(each)) for name, each in taus.items()}

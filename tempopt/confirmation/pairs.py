@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.comparisons import is_decided
 from tempopt.confirmation.rematch import baseline_of, constant_candidates, winner
 from tempopt.confirmation.selection import Recommend, chosen, recommend_none, searched
+from tempopt.confirmation.transfer import transferred
 from tempopt.records.rows import NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     ARMS,
@@ -25,6 +26,7 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
 )
+from tempopt.spec.proxy import to_full
 from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key, without
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def choices(
     Empty if no search run was complete. Where the search has chosen τ = 1 itself there is nothing that it
     could be compared with but itself.
     """
-    found = winner(tickets, spec, recommend)
+    found = transferred(tickets, spec, recommend)
     if found is None:
         return {}
     if is_neutral(found):
@@ -53,7 +55,7 @@ def choices(
         # there are two candidates or none
         "learned": chosen("learned", tickets, spec, list),
     }
-    return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
+    return {arm: to_full(spec, parameters) for arm, parameters in arms.items() if parameters is not None}
 
 
 def confirm_tickets(
@@ -168,5 +170,6 @@ def winner_of(
     if confirmed:
         return confirmed[0].parameters
     if of_round in (None, now) and of_kind(tickets, "choose", "search", of_round=now):
-        return winner(tickets, spec)
+        found = transferred(tickets, spec) or winner(tickets, spec)
+        return None if found is None else to_full(spec, found)
     return None

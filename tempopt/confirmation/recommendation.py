@@ -36,7 +36,7 @@ from tempopt.records.rows import Kind, Parameters
 from tempopt.records.tickets import ARMS, usable
 from tempopt.statistics.alpha_ledger import level
 from tempopt.statistics.paired_tests import ALPHA, pairs_to_add
-from tempopt.temperature import active_groups, effective, is_controlled, moves, training_key
+from tempopt.temperature import active_groups, is_controlled, moves, training_key
 
 if TYPE_CHECKING:
     from tempopt.confirmation.verdict import Verdict
@@ -350,7 +350,7 @@ def _parts(option: _Option) -> tuple[int, float]:
 
 
 def _training(parameters: Mapping[str, Any]) -> Action:
-    if is_controlled(effective(parameters)):
+    if is_controlled(parameters):
         return "train_with_control"
     return "train_with_schedule" if moves(parameters) else "train_at_constant"
 

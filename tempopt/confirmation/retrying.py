@@ -75,7 +75,7 @@ def _counts(ticket: TicketRow, spec: StudySpec, now: int, confirm: Sequence[Tick
         looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
         return not seen and (ticket.pair or 0) >= max(looks, default=0)
     # what was chosen is chosen once its confirmation has begun
-    return ticket.kind == "timing" or (ticket.kind in ("choose", "rematch") and not confirm)
+    return ticket.kind == "timing" or (ticket.kind in ("choose", "rematch", "transfer") and not confirm)
 
 
 def _lost_pairs(tickets: Sequence[TicketRow], now: int) -> int:

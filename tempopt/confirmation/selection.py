@@ -151,10 +151,11 @@ def _racing(tried: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters
     if not 0 < pairs_of(tried) < spec.study.seeds.choose:
         return {}
     left = in_race(tried, spec.study.direction)
-    return {candidate: _parameters(tried, candidate) for candidate in left} if len(left) > 1 else {}
+    return {candidate: candidate_parameters(tried, candidate) for candidate in left} if len(left) > 1 else {}
 
 
-def _parameters(tried: Iterable[TicketRow], candidate: int) -> Parameters:
+def candidate_parameters(tried: Iterable[TicketRow], candidate: int) -> Parameters:
+    """Return what a candidate of an arm trains with."""
     return next(dict(t.parameters) for t in tried if t.candidate == candidate and t.parameters is not None)
 
 
@@ -186,7 +187,7 @@ def chosen(
     tried = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
     if tried:
         decided = finished(tried) and not _racing(tried, spec)
-        return _best(tried, spec.study.direction) if decided else None
+        return best_candidate(tried, spec.study.direction) if decided else None
     sets = found()
     return sets[0] if len(sets) == 1 else None
 
@@ -232,7 +233,9 @@ def means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[
     }
 
 
-def _best(tried: Sequence[TicketRow], direction: Direction) -> Parameters:
+def best_candidate(tried: Sequence[TicketRow], direction: Direction) -> Parameters:
+    """Return the parameters of the best candidate of those that were trained on the last pair."""
+
     def rank(candidate: int) -> tuple[int, float, int]:
         runs = [ticket for ticket in tried if ticket.candidate == candidate]
         values = [oriented(t.value, direction) for t in runs if usable(t) and t.value is not None]
@@ -242,4 +245,4 @@ def _best(tried: Sequence[TicketRow], direction: Direction) -> Parameters:
     # whoever was given up on the way had fewer seeds to be lost on
     last = pairs_of(tried) - 1
     best = min((t.candidate for t in tried if t.pair == last and t.candidate is not None), key=rank)
-    return _parameters(tried, best)
+    return candidate_parameters(tried, best)

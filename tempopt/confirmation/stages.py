@@ -8,13 +8,14 @@ tuned again (rematch.py), chooses what the winner is compared with, confirms all
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.confirmation.ablation import ablation_tickets
 from tempopt.confirmation.compare import compare_tickets, compare_to_come
 from tempopt.confirmation.comparisons import is_decided
+from tempopt.confirmation.costs import at_proxy, costs_of, seconds
 from tempopt.confirmation.evaluated import evaluation_seed, most_to_test, tickets_on_test
 from tempopt.confirmation.pairs import confirm_tickets
 from tempopt.confirmation.rematch import (
@@ -27,7 +28,6 @@ from tempopt.confirmation.rematch import (
     learned_candidates,
     rematch_runs,
     rematch_tickets,
-    winner,
 )
 from tempopt.confirmation.selection import (
     SEARCHED,
@@ -38,8 +38,9 @@ from tempopt.confirmation.selection import (
     searched,
 )
 from tempopt.confirmation.timing import timing_tickets
+from tempopt.confirmation.transfer import most_to_transfer, transfer_tickets, transferred
 from tempopt.confirmation.values import value_tickets, values_to_come
-from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
+from tempopt.records.rows import KINDS, SEARCHING, Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     added_pairs,
     arms_of,
@@ -57,9 +58,18 @@ from tempopt.temperature import AS_FOUND, GROUPS, LR_RATIOS, is_neutral, split_n
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-__all__ = ["current_round", "first_tickets", "more_tickets", "next_tickets", "reserve", "to_come"]
+__all__ = [
+    "current_round",
+    "first_tickets",
+    "more_tickets",
+    "next_tickets",
+    "reserve",
+    "to_come",
+    "to_prove",
+    "upcoming",
+]
 
-PROVING: tuple[Kind, ...] = ("choose", "rematch", "confirm", "init_only", "ablation", "timing")
+PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCHING)
 """The kinds that a round ends with, after its search tickets."""
 
 # search, baseline, constant and init_only; each of the twins only where it may be something else
@@ -188,7 +198,7 @@ def _first_choices(
 
 
 def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
-    """Return the rematch, and then the runs that choose what the winner is compared with."""
+    """Return the rematch, the transfer, and the runs that choose what the winner is compared with."""
     found = first_winner(tickets, spec, recommend)
     if found is None or is_neutral(found):
         return []
@@ -198,7 +208,11 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
     tuned = {"baseline": lambda: baseline_candidates(tickets, spec, found, recommend)}
     if new := choose_tickets(tickets, spec, tuned) or exchange_tickets(tickets, spec, found, recommend):
         return new
-    final = winner(tickets, spec, recommend) or found
+    if new := transfer_tickets(tickets, spec, recommend):
+        return new
+    final = transferred(tickets, spec, recommend) or found
+    if is_neutral(final):
+        return []
     baseline = baseline_of(tickets, spec, found, recommend)
     compared = {
         "constant_twin": lambda: constant_candidates(spec, final),
@@ -207,31 +221,68 @@ def _after_choosing(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Re
     return choose_tickets(tickets, spec, compared)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcoming:
+    """Tickets that a round will still get, at most.
+
+    Args:
+        proxy: Those that train the proxy of the study; 0 where it has none.
+        full: Those that train at full size.
+    """
+
+    proxy: int = 0
+    full: int = 0
+
+    @property
+    def all(self) -> int:
+        """Those of both sizes."""
+        return self.proxy + self.full
+
+
 def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return how many tickets the current round will still get, as :func:`upcoming`, of both sizes."""
+    return upcoming(tickets, spec).all
+
+
+def upcoming(tickets: Sequence[TicketRow], spec: StudySpec) -> Upcoming:
     """Return how many tickets the current round will still get beside those there are, at most.
 
     Those that take the winner apart or time a step are not among them: there are none unless a gain is shown.
     """
     if spec.compare is not None:
-        return compare_to_come(tickets, spec)
+        return Upcoming(full=compare_to_come(tickets, spec))
     if spec.compared_values:
-        return values_to_come(tickets, spec)
+        return Upcoming(full=values_to_come(tickets, spec))
     if not spec.confirms:
-        return most_to_test(tickets, spec)
+        return Upcoming(full=most_to_test(tickets, spec))
     now = current_round(tickets)
-    confirm = of_kind(tickets, "confirm", of_round=now)
     if added_pairs(tickets, now):
-        return 0
-    pairs, seeds = spec.study.seeds.confirm.max, spec.study.seeds.choose
-    if confirm:
+        return Upcoming()
+    pairs = spec.study.seeds.confirm.max
+    if confirm := of_kind(tickets, "confirm", of_round=now):
         each = max(1, len(confirm) // max(1, pairs_of(confirm)) + 1)
         over_now = finished(confirm) and is_decided(tickets, spec, now)
-        return 0 if over_now else each * (pairs - pairs_of(confirm))
-    tunes = bool(spec.other_names)
-    levels = not {split_name(name)[1] for name in (*spec.search, *spec.fixed_temperatures)} <= _PLAIN
+        return Upcoming(full=0 if over_now else each * (pairs - pairs_of(confirm)))
+    tunes, levels = bool(spec.other_names), _has_levels(spec)
     arms = _ARMS - (not spec.bakes) + (tunes or bool(spec.method_names)) + levels + spec.learns
-    confirming = arms * pairs
+    proving, choosing = arms * pairs + most_to_transfer(tickets, spec), _to_choose(tickets, spec, now)
+    if spec.study.proxy is None:
+        return Upcoming(full=proving + choosing)
+    return Upcoming(proxy=choosing, full=proving)
+
+
+def _has_levels(spec: StudySpec) -> bool:
+    """Return whether the winner may have parts for which constant temperatures are chosen anew."""
+    return not {split_name(name)[1] for name in (*spec.search, *spec.fixed_temperatures)} <= _PLAIN
+
+
+def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> int:
+    """Return how many tickets of choosing and of the rematch a round will still get, at most."""
+    tunes, levels, seeds = bool(spec.other_names), _has_levels(spec), spec.study.seeds.choose
     asked = {arm: _asked(tickets, arm) for arm in ("constant", "search")}
+    if (population := spec.study.population) is not None:
+        # the others of a member's trials are parts of its last
+        asked["search"] //= population.intervals
     if of_kind(tickets, "rematch", of_round=now) or not tunes:
         rematch = 0
     else:
@@ -255,21 +306,11 @@ def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         named = spec.study.sampler.name == KNOWLEDGE_GRADIENT
         counts = [most if named and count >= FEWEST else min(count, most) for count in asked.values()]
         choosing = seeds * sum(count for count in counts if count > 1)
-    return confirming + rematch + choosing + after
+    return rematch + choosing + after
 
 
 def _asked(tickets: Sequence[TicketRow], kind: Kind) -> int:
     return sum(ticket.kind == kind and ticket.state != "withdrawn" for ticket in tickets)
-
-
-def seconds(ticket: TicketRow) -> float:
-    """Return the training seconds of a ticket."""
-    return ticket.seconds
-
-
-def spent(ticket: TicketRow) -> float:
-    """Return the seconds of cards that a ticket took, its training seconds where it trained on none."""
-    return ticket.gpu_seconds or ticket.seconds
 
 
 def reserve(
@@ -277,17 +318,22 @@ def reserve(
 ) -> float:
     """Return what choosing and confirming may still cost, summed over trainers.
 
-    An estimate: for each run the mean of the complete ones so far; 0 before there is one.
+    An estimate: for each run the mean of the complete ones of its size so far; 0 before there is one.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec.
         cost: What a ticket cost.
     """
-    # one that began where another was left cost less than those to come will
-    whole = (each for each in tickets if each.outcome == "complete" and each.forked_at is None)
-    trained = [cost(ticket) for ticket in whole]
-    if not trained:
+    costs = costs_of(tickets, spec, cost)
+    if costs is None:
         return 0.0
-    waiting = sum(ticket.kind in PROVING and not over(ticket) for ticket in tickets)
-    return fmean(trained) * (waiting + to_come(tickets, spec))
+    left = to_prove(tickets, spec)
+    return costs.of(proxy=left.proxy, full=left.full)
+
+
+def to_prove(tickets: Sequence[TicketRow], spec: StudySpec) -> Upcoming:
+    """Return how many runs will still choose and confirm: those asked for, and those to come at most."""
+    waiting = [at_proxy(t.kind, spec) for t in tickets if t.kind in PROVING and not over(t)]
+    more = upcoming(tickets, spec)
+    return Upcoming(proxy=sum(waiting) + more.proxy, full=len(waiting) - sum(waiting) + more.full)

@@ -114,13 +114,28 @@ def _done(new: NewTicket, id: int, spec: StudySpec, outcome: Outcome) -> TicketR
         place = new.number + spec.num_baseline * (new.kind == "rematch")
         sampled = {**outcome.sampled(new, place), **(sampled or {})}
         parameters = spec.parameters(arm, sampled)
-    values: dict[str, Any] = {
-        each.name: None for each in dataclasses.fields(TicketRow) if each.default is dataclasses.MISSING
-    }
-    known = {each.name: getattr(new, each.name) for each in dataclasses.fields(new)}
-    values |= {"id": id, "study_id": 0, "state": "done", "outcome": "complete", "attempt": 1, "seconds": 0.0}
-    row = TicketRow(**{**values, **known, "parameters": parameters, "sampled": sampled})
+    population = spec.study.population if new.kind == "search" else None
+    ended = population is not None and population.until(new.number) is not None
+    row = as_row(
+        new,
+        id,
+        state="done",
+        outcome="pruned" if ended else "complete",
+        attempt=1,
+        parameters=parameters,
+        sampled=sampled,
+    )
     return dataclasses.replace(row, value=oriented(outcome.value(row), spec.study.direction))
+
+
+_REQUIRED = [each.name for each in dataclasses.fields(TicketRow) if each.default is dataclasses.MISSING]
+_NEW = [each.name for each in dataclasses.fields(NewTicket)]
+
+
+def as_row(new: NewTicket, id: int, **others: Any) -> TicketRow:
+    """Return a ticket as the store has it, with other values of a row."""
+    values: dict[str, Any] = {**dict.fromkeys(_REQUIRED), "id": id, "study_id": 0, "seconds": 0.0}
+    return TicketRow(**{**values, **{name: getattr(new, name) for name in _NEW}, **others})
 
 
 class Space:
@@ -285,6 +300,10 @@ class Extreme:
         if ticket.kind == "search":
             # what study.enqueue gives is no part of them: the trials after it begin anew
             given = len(self.space.spec.study.enqueue) if self.ties else 0
+            population = self.space.spec.study.population
+            if population is not None:
+                # those before its last interval are no candidates
+                given = population.trials - population.members
             place_of_best = place - given if place >= given else place
             if place_of_best < len(self.best):
                 return self.best[place_of_best]
@@ -305,6 +324,8 @@ class Extreme:
                 return (1.0 if self.own else -1.0) if row.number == 0 else 0.5 - 0.001 * row.number
             case "choose":
                 return self._chosen(row)
+            case "transfer":
+                return self._transferred(row)
         if "search" not in arms_of(row):
             return 0.0
         if not self.ahead:
@@ -315,6 +336,14 @@ class Extreme:
     def _alike(self, constant: Parameters) -> bool:
         """Whether a constant shares runs with the baseline, or with the winner without its other parts."""
         return _is_level_of(constant, self.space.parameters(self.best[0]))
+
+    def _transferred(self, row: TicketRow) -> float:
+        # the winner of the proxy stays the best, by little where as many runs as can be are to follow
+        rank = row.candidate or 0
+        if not self.ties:
+            return -float(rank)
+        assert row.pair is not None
+        return float((row.pair + rank) % 2) + 0.1 * (rank == 0)
 
     def _chosen(self, row: TicketRow) -> float:
         rank = row.candidate or 0
@@ -424,4 +453,8 @@ def likely(spec: StudySpec, studies: int) -> Iterator[tuple[bool, Made]]:
 def by_students_test(spec: StudySpec, **study: Any) -> StudySpec:
     """Return the spec with Student's test: others take longer, and stop hardly elsewhere."""
     data = spec.to_json()
-    return StudySpec.from_json({**data, "study": {**data["study"], "test": "t", **study}})
+    own = {**data["study"], "test": "t", **study}
+    if own["proxy"] is not None:
+        # a size that a dry run has yet to find changes no number of runs
+        own["proxy"] |= {"temperature": "same", "head_dim": None, "length": None}
+    return StudySpec.from_json({**data, "study": own})

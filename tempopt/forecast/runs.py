@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
+from tempopt.confirmation.costs import at_proxy
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.pairs import winner_of
 from tempopt.forecast.compared import fewest_runs, likely_runs, most_runs
@@ -106,6 +107,10 @@ class Forecast:
         """Return the number of runs."""
         return self._span(lambda made: len(made.rows))
 
+    def runs_of_proxy(self) -> Span:
+        """Return the number of runs that train the proxy of the study; 0 where it has none."""
+        return self._span(lambda made: sum(at_proxy(row.kind, self._spec) for row in made.rows))
+
     def runs_of(self, kind: Kind) -> Span:
         """Return the number of runs of a kind."""
         return self._span(lambda made: sum(row.kind == kind for row in made.rows))
@@ -121,22 +126,32 @@ class Forecast:
         known = [len(made.rows) for _, made in self._likely]
         return fmean(known), max([*known, *(len(made.rows) for made in self._most)])
 
-    def seconds(self, times: Times) -> Span:
-        """Return the seconds of training, summed over workers."""
+    def seconds(self, times: Times, proxy: Times | None = None) -> Span:
+        """Return the seconds of training, summed over workers.
+
+        Args:
+            times: What the parts of a run take at full size.
+            proxy: The same of the study's proxy; None: as at full size.
+        """
         return self._span(
-            lambda made: sum(map(sum, self._costs(made, times))),
-            lambda made: sum(map(sum, self._costs(made, times, pruned=False))),
+            lambda made: sum(map(sum, self._costs(made, times, proxy))),
+            lambda made: sum(map(sum, self._costs(made, times, proxy, pruned=False))),
         )
 
-    def elapsed(self, times: Times, workers: int) -> Span:
-        """Return the seconds until the verdict, with so many workers."""
+    def elapsed(self, times: Times, workers: int, proxy: Times | None = None) -> Span:
+        """Return the seconds until the verdict, with so many workers; others as for :meth:`seconds`."""
         return self._span(
-            lambda made: _elapsed(self._costs(made, times), workers),
-            lambda made: _elapsed(self._costs(made, times, pruned=False), workers),
+            lambda made: _elapsed(self._costs(made, times, proxy), workers),
+            lambda made: _elapsed(self._costs(made, times, proxy, pruned=False), workers),
         )
 
     def cost_of(self, kind: Kind, times: Times) -> float | None:
-        """Return the mean seconds of a run of a kind that is trained to its end, None if there is none."""
+        """Return the mean seconds of a run of a kind that is trained to its end, None if there is none.
+
+        Args:
+            kind: The kind.
+            times: What the parts of its runs take, which are those of the proxy where it trains that.
+        """
         costs = [
             run_seconds(row, self._spec, made.rows, times)
             for _, made in self._likely[-1:]
@@ -149,10 +164,23 @@ class Forecast:
         """Return whether runs are expected to be ended by the pruner."""
         return any(pruning_share(self._spec, times, made.rows) for _, made in self._likely)
 
-    def _costs(self, made: Made, times: Times, *, pruned: bool = True) -> list[list[float]]:
-        share = pruning_share(self._spec, times, made.rows) if pruned else {}
+    def _costs(
+        self, made: Made, times: Times, proxy: Times | None, *, pruned: bool = True
+    ) -> list[list[float]]:
+        sizes = {False: times, True: proxy or times}
+        # it is the search that is pruned
+        share = pruning_share(self._spec, proxy or times, made.rows) if pruned else {}
         return [
-            [run_seconds(row, self._spec, made.rows, times, share.get(row.arm, 1.0)) for row in batch]
+            [
+                run_seconds(
+                    row,
+                    self._spec,
+                    made.rows,
+                    sizes[at_proxy(row.kind, self._spec)],
+                    share.get(row.arm, 1.0),
+                )
+                for row in batch
+            ]
             for batch in made.batches
         ]
 
@@ -186,6 +214,13 @@ def run_seconds(
     """
     share = share if row.kind in SAMPLED else 1.0
     trained = times.steps * times.step + times.validations * times.validate
+    if row.kind == "search" and (population := spec.study.population) is not None:
+        until = population.until(row.number)
+        # without checkpoints each run is trained from its first step
+        kept = spec.study.checkpoint_quota is not None
+        share = population.share(row.number) if kept else until or 1.0
+        if until is not None:
+            return times.start + share * trained + times.validate
     return times.start + share * trained + _end_seconds(row, spec, rows, times)
 
 

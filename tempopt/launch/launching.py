@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tempopt.agent.observer import Observer
 from tempopt.agent.runner import workers_asked
+from tempopt.agent.start_weights import keep_weights
 from tempopt.errors import StoreUnreachable, StudyFailed, TempoptError, UsageError
 from tempopt.launch.launcher import Job, Launcher, Task, tasks
 from tempopt.records.rows import StudyRow
@@ -21,6 +22,7 @@ from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store import checkpoints
+from tempopt.store.bundles import bundle_url, keep
 from tempopt.store.store import Store
 from tempopt.study.watch import Watch
 
@@ -64,12 +66,7 @@ class Launch:
         self._store = store
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
-        if launcher.spans_hosts and store.url.startswith("sqlite"):
-            raise UsageError(
-                f"The launcher {launcher.name} starts agents on other machines, and {store.url_shown} is a "
-                "file that only one machine can safely write. Give --storage postgresql://user@host/database "
-                "or mysql://user@host/database."
-            )
+        refuse_file(launcher, store)
         asked = workers_asked(workers, spec)
         self._need = spec.need(gpus=launcher.has_gpus())
         self.room = launcher.room(self._need)
@@ -87,6 +84,9 @@ class Launch:
         *,
         checkpoints_at: str | Path | None,
         overrides: Sequence[str] = (),
+        archive: bytes | None = None,
+        accept_code: str | None = None,
+        environments: bool = False,
     ) -> list[str]:
         """Start the agents, and return what a person should know of that.
 
@@ -95,6 +95,9 @@ class Launch:
             spec: What the agents are to begin; None: they find it in the store.
             checkpoints_at: Folder or URL for checkpoints; None: where they were, or ``tempopt-runs`` here.
             overrides: ``a.b=c`` settings that hold on the agents' machines.
+            archive: The bundle of code that the spec names; None: it brings none, or that is kept already.
+            accept_code: Folder in which the agents unpack code that the study brings; None: they run none.
+            environments: Whether they make environments of that code's lock files.
 
         Raises:
             TempoptError: They cannot be started.
@@ -109,9 +112,15 @@ class Launch:
             spec=None if spec is None else spec.to_json(),
             options=("--checkpoints", place, *(word for each in overrides for word in ("--set", each))),
             folder=str(Path.cwd()),
-            environment=_environment(),
+            environment=environment(),
             grace=self._grace,
+            accept_code=accept_code,
+            environments=environments,
         )
+        if archive is not None and spec is not None and spec.study.code is not None:
+            keep(archive, bundle_url(place, self._name, spec.study.code))
+        if spec is not None:
+            keep_weights(spec, place)
         split = self._launcher.split(self._need, self.workers)
         rested = study is not None and self._store.load_study(self._name).state == "paused"
         if study is not None and rested:
@@ -188,7 +197,12 @@ class Launch:
                 raise self._failure(failed)
             for job in (job for job in failed if job.id not in told):
                 told.add(job.id)
-                observer.note(f"Agent {job.id} has failed: {_reason(job)}")
+                observer.note(f"Agent {job.id} has failed: {reason(job)}")
+            for job in jobs:
+                # all that wait for the same are told of once
+                if job.state == "waiting" and job.message and job.message not in told:
+                    told.add(job.message)
+                    observer.note(f"Agent {job.id} waits: {job.message}")
             if reachable and all(job.state in _ENDED for job in jobs):
                 raise self._failure(failed)
             left = until - time.monotonic()
@@ -228,6 +242,11 @@ class Launch:
         """Return whether a job has failed."""
         return any(job.state == "failed" for job in self._launcher.jobs(self._ids))
 
+    def errors(self) -> list[str]:
+        """Return why agents have failed, each reason once."""
+        failed = (job for job in self._launcher.jobs(self._ids) if job.state == "failed")
+        return list(dict.fromkeys(reason(job) for job in failed))
+
     def _forget(self, ids: Sequence[str]) -> None:
         if self._launcher.outlives and ids:
             self._store.forget_jobs(self._name, ids)
@@ -235,7 +254,7 @@ class Launch:
     def _failure(self, failed: Sequence[Job]) -> TempoptError:
         """Cancel what is left of the agents, and return the error that tells why."""
         self.cancel()
-        reasons = list(dict.fromkeys(_reason(job) for job in failed))
+        reasons = list(dict.fromkeys(reason(job) for job in failed))
         if not reasons:
             return StudyFailed(
                 f"Every agent has left, and the study is not done. To go on: tempopt resume {self._name}"
@@ -244,13 +263,23 @@ class Launch:
         return kind("\n".join(reasons))
 
 
-def _reason(job: Job) -> str:
+def refuse_file(launcher: Launcher, store: Store) -> None:
+    """Raise UsageError if a launcher's agents would write a database file from several machines."""
+    if launcher.spans_hosts and store.url.startswith("sqlite"):
+        raise UsageError(
+            f"The launcher {launcher.name} starts agents on other machines, and {store.url_shown} is a "
+            "file that only one machine can safely write. Give --storage postgresql://user@host/database "
+            "or mysql://user@host/database."
+        )
+
+
+def reason(job: Job) -> str:
     """Return what an agent ended with: its error if there is one, else the end of what it said."""
     _, found, error = job.message.rpartition(_ERROR)
     return error if found else job.message or "no reason is known"
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the variables without which agents elsewhere would not find what is found here."""
     path = os.environ.get("PYTHONPATH")
     if not path:

@@ -8,50 +8,35 @@ Every node needs tempopt in the same version; what else a study imports comes wi
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 import uuid
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tempopt.errors import UsageError
-from tempopt.launch.launcher import Job, Launcher, Task
+from tempopt.launch.launcher import Job, Launcher, Task, pool_label
 from tempopt.launch.nodes import split_over
-from tempopt.launch.ray_keeper import NAMESPACE, Keeper, Stand, shortly
+from tempopt.launch.ray_connection import CONNECTION
+from tempopt.launch.ray_errors import shortly
+from tempopt.launch.ray_keeper import NAMESPACE, Keeper, Stand
 from tempopt.workers.machine import Machine
 from tempopt.workers.placement import Need, room
 
 _HEAD = "node:__internal_head__"
 _LINGER = 60.0
 _PATIENCE = 60.0
+# A node that is busy takes a while to start the process of an actor.
+_STARTING = 180.0
 _LEAVING = 900.0
-# Agents meet in the database: next to nothing is put into Ray's store, which else takes much of the memory.
-_OBJECT_STORE = 100 * 2**20
 # What it takes; Ray would put an actor that asks for nothing at all anywhere, whatever it was told.
 _KEEPER_MEMORY = 100 * 2**20
-_PROBE = """
-import sys, ray
-try:
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-except Exception as error:
-    print(error)
-    sys.exit(1)
-"""
 
 
 class RayLauncher(Launcher):
@@ -61,11 +46,11 @@ class RayLauncher(Launcher):
     nodes that are there now, whoever else uses them.
 
     Args:
-        options: ``address``, ``working_dir``, ``autoscaling``.
+        options: ``address``, ``working_dir``, ``autoscaling``, ``token_file``.
 
     Raises:
-        UsageError: There is another option, no Ray answers at the address or it is of another version, or
-            the folder cannot be sent.
+        UsageError: There is another option, no Ray answers at the address or it is of another version, the
+            folder cannot be sent, or the cluster asks for a token that is not given.
     """
 
     name: ClassVar[str] = "ray"
@@ -76,6 +61,8 @@ class RayLauncher(Launcher):
         "default: none, what is imported is on every node",
         "autoscaling": "yes: the cluster grows as agents ask, so that a trial may fit on no node that is "
         "there yet; default: no",
+        "token_file": "file whose only word is the token of a cluster that asks for one; default: "
+        "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, else ~/.ray/auth_token",
     }
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -87,9 +74,11 @@ class RayLauncher(Launcher):
         self._grows = autoscaling == "yes"
         # it travels once; who looks for the agents later need not have it
         folder = self.options.pop("working_dir", None)
+        # nor its token, whose file is another's nowhere else
+        token_file = self.options.pop("token_file", None)
         self._sends = folder is not None
         self._started: list[str] = []
-        _CONNECTION.take(given, folder)
+        CONNECTION.take(given, folder, token_file)
         if given == "auto":
             # what is found here may not be found from elsewhere
             self.options["address"] = ray.get_runtime_context().gcs_address
@@ -119,7 +108,7 @@ class RayLauncher(Launcher):
         """
         if not tasks:
             return []
-        name = f"{tasks[0].study}-{uuid.uuid4().hex[:8]}"
+        name = f"{tasks[0].label}-{uuid.uuid4().hex[:8]}"
         if self._sends:
             tasks = [replace(task, folder=None) for task in tasks]
         keeper: Any = (
@@ -139,18 +128,14 @@ class RayLauncher(Launcher):
             .remote(name, _LINGER, *tasks)
         )
         try:
-            ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
+            ray.get(keeper.jobs.remote(), timeout=_STARTING)
         except BaseException as error:
             # nobody else knows of it: it would start agents that cannot be found
             with contextlib.suppress(Exception):
                 ray.kill(keeper)
             if not isinstance(error, RayError):
                 raise
-            raise UsageError(
-                f"Ray cannot start agents on its nodes: {shortly(error)} Every node needs tempopt in the "
-                "version of this machine, with all that it needs; modules of your own get there with "
-                "--launch working_dir=FOLDER."
-            ) from error
+            raise UsageError(_not_started(error)) from error
         started = [f"{name}:{index}" for index in range(len(tasks))]
         self._started += started
         return started
@@ -163,6 +148,22 @@ class RayLauncher(Launcher):
                 id = f"{name}:{index}"
                 found[id] = Job(id=id, state=state, message=message, code=code)
         return [found.get(id) or Job(id=id, state="gone") for id in ids]
+
+    def of_pool(self, key: str) -> list[str]:
+        """Return the ids of jobs that have not ended whose tasks are the pool's with that key.
+
+        Raises:
+            UsageError: What keeps some of them does not answer for a while.
+        """
+        there = ray.util.list_named_actors(all_namespaces=True)
+        names = [each["name"] for each in there if each["namespace"] == NAMESPACE]
+        return [
+            f"{name}:{index}"
+            for name in names
+            if name.startswith(f"{pool_label(key)}-")
+            for index, (state, _, _) in enumerate(_kept(name))
+            if state in ("waiting", "running")
+        ]
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Have agents leave, all at once, and wait until they have.
@@ -178,109 +179,22 @@ class RayLauncher(Launcher):
         """Let go of the cluster; agents on a Ray of this machine's own leave in good order."""
         if not self.outlives:
             self.cancel(self._started)
-        _CONNECTION.release()
+        CONNECTION.release()
 
 
-class _Connection:
-    """This program's connection to Ray, of which it can have one; shared by its launchers."""
-
-    def __init__(self) -> None:
-        self._address = ""
-        self._users = 0
-        self._ours = False
-
-    def take(self, address: str, folder: str | None) -> None:
-        """Connect, or share the connection that is there."""
-        if not ray.is_initialized():
-            _connect(address, folder)
-            self._address, self._users, self._ours = address, 1, True
-            return
-        known = {ray.get_runtime_context().gcs_address, "auto"}
-        if self._users and self._ours:
-            known = {self._address} if self._address == "local" else {*known, self._address}
-        if address not in known or folder is not None:
-            raise UsageError(
-                f"--launch address={address}{f' working_dir={folder}' if folder else ''}: this program is "
-                "connected to a Ray already, and can be to one only. Give address=auto to use that one, or "
-                "call ray.shutdown() before."
-            )
-        self._users += 1
-
-    def release(self) -> None:
-        """End the connection with its last user, if it was made here."""
-        self._users = max(0, self._users - 1)
-        if not self._users and self._ours:
-            self._ours = False
-            ray.shutdown()
-
-
-_CONNECTION = _Connection()
-
-
-def _connect(address: str, folder: str | None) -> None:
-    if folder is not None and not Path(folder).is_dir():
-        raise UsageError(f"--launch working_dir={folder}: there is no such folder.")
-    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-    if address != "local":
-        own = {}
-        _probe(address)
-    if folder is not None:
-        own["runtime_env"] = {"working_dir": folder}
-    try:
-        with _signals_kept(), warnings.catch_warnings():
-            # they are meant for people who program with Ray
-            warnings.simplefilter("ignore")
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    # Ray raises whatever it comes upon: ConnectionError, RuntimeError, ValueError, ImportError, ...
-    except Exception as error:
-        raise _unreachable(address, shortly(error)) from error
-
-
-def _probe(address: str) -> None:
-    """Find out whether a Ray answers; Ray's own way of finding out takes minutes and may end the process."""
-    if address != "auto":
-        place = urlsplit(address if "://" in address else f"//{address}")
-        try:
-            host, port = place.hostname, place.port
-            if not host or not port:
-                raise _unreachable(address, "no host and port.")
-            socket.create_connection((host, port), timeout=10.0).close()
-        except (OSError, ValueError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise _unreachable(address, f"{error}.") from error
-    if "://" in address:
-        # there Ray gives up by itself, with an exception and after half a minute
-        return
-    command = [sys.executable, "-c", _PROBE, address]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE)
-    except subprocess.TimeoutExpired as error:
-        raise _unreachable(address, f"nothing that speaks as Ray does, within {_PATIENCE:g} s.") from error
-    if done.returncode != 0:
-        raise _unreachable(address, shortly(done.stdout.decode(errors="replace") or "it ended at once."))
-
-
-def _unreachable(address: str, why: str) -> UsageError:
-    return UsageError(
-        f"--launch address={address}: {why} Give HOST:PORT of the head node as ray start printed it (6379 as "
-        "a rule), ray://HOST:10001 from outside of the cluster, or auto on one of its nodes; with no "
-        "address, and RAY_ADDRESS not set, a Ray is started on this machine."
+def _not_started(error: RayError) -> str:
+    """Return what to tell a person whose agents' keeper has not been started."""
+    if isinstance(error, GetTimeoutError):
+        return (
+            f"Ray has started nothing on its nodes within {_STARTING:g} s. What keeps agents running asks "
+            f"for {_KEEPER_MEMORY // 2**20} MiB of memory: ray status, on the head node, says whether a node "
+            "has that free. If one has, the nodes are busy: try again later."
+        )
+    return (
+        f"Ray cannot start agents on its nodes: {shortly(error)} Every node needs tempopt in the version "
+        "of this machine, with all that it needs; modules of your own get there with --launch "
+        "working_dir=FOLDER."
     )
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Undo what Ray does to signals: what Ctrl-C and SIGTERM do is for the program to say."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -313,6 +227,21 @@ def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
         if name and index.isdecimal():
             found.setdefault(name, []).append(int(index))
     return found
+
+
+def _kept(name: str) -> list[Stand]:
+    """Return how all agents of a keeper stand, none if it is not there any more."""
+    try:
+        keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
+        stands: list[Stand] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
+        return stands
+    except (GetTimeoutError, ActorUnavailableError) as error:
+        raise UsageError(
+            f"What keeps the agents {name} on Ray does not answer: {shortly(error)} Try again once the "
+            "cluster has settled."
+        ) from error
+    except (ValueError, ActorDiedError):
+        return []
 
 
 def _stand(name: str, indices: Sequence[int]) -> list[Stand]:

@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
 from tempopt.launch.launcher import State, Task
+from tempopt.launch.ray_errors import shortly
 from tempopt.launch.supervise import Ended, Lives, Supervisor
 
 NAMESPACE = "tempopt"
@@ -29,12 +30,6 @@ Stand = tuple[State, str, int | None]
 """State, message and exit code of an agent; see :class:`tempopt.launch.launcher.Job`."""
 
 _LEFT: Stand = ("done", "", None)
-
-
-def shortly(error: object) -> str:
-    """Return an error of Ray's, which may go on for pages, in one line."""
-    words = " ".join(str(error).split())
-    return words if len(words) <= 600 else f"{words[:200]} ... {words[-400:]}"
 
 
 class _Ends:

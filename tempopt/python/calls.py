@@ -10,11 +10,12 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tempopt.agent.observer import Observer
 from tempopt.confirmation.compare import check_comparison
-from tempopt.errors import StudyChanged
+from tempopt.errors import StudyChanged, UsageError
 from tempopt.python.classes import Spec, loaded, with_paths
 from tempopt.python.handle import StudyHandle
 from tempopt.python.main_module import FOLDER
 from tempopt.records.rows import StudyRow
+from tempopt.remote.address import is_server
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
@@ -42,6 +43,7 @@ class _Search(_Common, total=False):
     more: int
     enqueue: Sequence[Mapping[str, Any]]
     amend: bool
+    pool: bool
 
 
 class _Compare(_Common, total=False):
@@ -71,6 +73,7 @@ def search(
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     amend: bool = False,
+    pool: bool = False,
     progress: bool = True,
     observer: Observer | None = None,
     wait: bool = True,
@@ -87,10 +90,11 @@ def search(
 
     Args:
         spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one.
-        storage: URL of the database; None: that of the environment variable ``TEMPOPT_STORAGE``, else
-            ``sqlite:///tempopt.db``, as on the command line.
+        storage: URL of the database, or of a tempopt server; None: that of the environment variable
+            ``TEMPOPT_STORAGE``, else of ``tempopt login``, else ``sqlite:///tempopt.db``, as on the command
+            line.
         workers: Trials side by side; ``auto``: as many as there is room for, ``study.parallel`` at most;
-            None: what the spec says, else ``auto``.
+            None: what the spec says, else ``auto``; on a server none, for its agents train.
         checkpoints: Folder, or fsspec URL, for checkpoints; None: where the study has kept them so far
             if that can be reached, else ``tempopt-runs`` in the current folder.
         trials: Search tickets of a study that is begun, instead of the spec's number.
@@ -98,6 +102,7 @@ def search(
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
         amend: Whether a study that is there and searches another space searches this one from now on; then
             ``more`` is half of ``study.trials`` if its search is over and no number is given.
+        pool: Whether to leave the trainings to the agents of the pool, and watch; always so on a server.
         progress: Whether to show the progress: in a notebook in the cell, on a terminal live, else a line for
             each training, the latter two on standard error.
         observer: Who looks on instead.
@@ -112,6 +117,11 @@ def search(
     """
     spec, storage = loaded(spec), urls.storage_url(storage)
     ask: dict[str, Any] = {"trials": trials, "more": more, "enqueue": enqueue, "amend": amend}
+    if pool and (workers is not None or not wait):
+        raise UsageError(
+            "With pool=True the agents of the pool train the study, and this call watches. Take workers and "
+            "wait out."
+        )
     if not wait:
         api.refuse_comparison(spec)
         import_schedules(spec)
@@ -120,7 +130,13 @@ def search(
         )
     with _shown(spec.study.name, storage, progress, observer) as seen:
         return api.search(
-            spec, storage=storage, workers=workers, checkpoints=checkpoints, observer=seen, **ask
+            spec,
+            storage=storage,
+            workers=workers,
+            checkpoints=checkpoints,
+            pool=pool,
+            observer=seen,
+            **ask,
         )
 
 
@@ -278,6 +294,11 @@ def _begun(
     create: bool = True,
 ) -> StudyHandle:
     """Return the handle of a study that is begun or continued in a process of its own."""
+    if is_server(storage):
+        raise UsageError(
+            f"wait=False begins an agent in a process of its own, and {storage} is a tempopt server, whose "
+            "agents are started by themselves. Use tempopt.connect(url).search(spec, wait=False)."
+        )
     store = Store.open(storage, create=create)
     try:
         with _explained():
@@ -320,6 +341,9 @@ def _explained() -> Iterator[None]:
 def _how_to_go_on(name: str, storage: str) -> str:
     if not admin.may_be_begun(storage, name):
         return "Interrupted before the study was begun; nothing was written."
+    if is_server(storage):
+        look = f"tempopt.load_study({storage!r}, {name!r})"
+        return f"Waiting was interrupted; the study goes on. To look again:\n  {look}"
     shown = urls.parse(storage).shown
     here = storage == urls.storage_url(None)
     call = f"tempopt.resume({name!r}" + ("" if here else f", storage={shown!r}") + ")"

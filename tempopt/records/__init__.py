@@ -14,6 +14,7 @@ from tempopt.records.changes import (
     Written,
 )
 from tempopt.records.rows import (
+    AT_PROXY,
     KINDS,
     OVER,
     SAMPLED,
@@ -37,6 +38,7 @@ from tempopt.records.rows import (
 )
 
 __all__ = [
+    "AT_PROXY",
     "KINDS",
     "OVER",
     "SAMPLED",

@@ -7,12 +7,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tempopt.records.rows import Checkpoint, Kind, Measurement, Outcome, StudyState, TicketRow
+from tempopt.records.rows import Checkpoint, Kind, Measurement, Outcome, StudyState, TicketRow, is_finite
+
+MOST_SECONDS = 1e10
+"""Seconds, and seconds times cards, that count of one attempt at the most: three centuries of one card."""
+
+
+def counted_seconds(seconds: float) -> float:
+    """Return seconds as they count: from 0 to :data:`MOST_SECONDS`, whatever an older version has stored."""
+    return max(seconds, 0.0) if seconds <= MOST_SECONDS else MOST_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
     """How a run ended, as the agent tells the store.
+
+    A complete run whose value is beyond :data:`~tempopt.records.rows.LARGEST_VALUE` becomes a diverged one.
 
     Args:
         value: Finite; None for a run that diverged or failed, and for one pruned before it reported.
@@ -45,6 +55,11 @@ class Outcomes:
             raise ValueError(
                 f"The value of a run is finite or None, not {self.value}: a run that is not is diverged."
             )
+        if self.value is not None and not is_finite(self.value) and self.outcome in ("complete", "pruned"):
+            object.__setattr__(self, "value", None)
+            if self.outcome == "complete":
+                object.__setattr__(self, "outcome", "diverged")
+                object.__setattr__(self, "diverged_at", self.steps)
         if (self.value is None and self.outcome == "complete") or (
             self.value is not None and self.outcome in ("diverged", "failed")
         ):
@@ -72,12 +87,16 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """One validation of a run: optimizer step and metric."""
+    """One validation of a run: optimizer step and metric, NaN for one that is not finite (``is_finite``)."""
 
     ticket_id: int
     attempt: int
     step: int
     value: float
+
+    def __post_init__(self) -> None:
+        if not is_finite(self.value):
+            object.__setattr__(self, "value", math.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

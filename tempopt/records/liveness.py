@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import itertools
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from tempopt.records.rows import TicketRow
+from tempopt.records.rows import StudyStanding, StudyState, TicketRow
 
 _PROC = Path("/proc")
 _left: set[str] = set()
@@ -20,6 +21,15 @@ _count = itertools.count(1)
 def host() -> str:
     """Return what people call this machine."""
     return socket.gethostname()
+
+
+def user() -> str:
+    """Return the name of the person whose process this is; empty if the system knows none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # a container's user may have a number alone
+        return ""
 
 
 @cache
@@ -88,3 +98,12 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def study_standing(state: StudyState, agents: int) -> StudyStanding:
+    """Return how a study stands, given what it was told and the number of agents at work on it."""
+    if state == "done":
+        return "done"
+    if agents:
+        return "running"
+    return "paused" if state == "paused" else "waiting"

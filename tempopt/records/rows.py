@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 Kind = Literal[
-    "baseline", "constant", "search", "choose", "rematch", "confirm", "init_only", "ablation", "timing"
+    "baseline",
+    "constant",
+    "search",
+    "choose",
+    "rematch",
+    "transfer",
+    "confirm",
+    "init_only",
+    "ablation",
+    "timing",
 ]
 KINDS: tuple[Kind, ...] = (
     "baseline",
@@ -16,6 +26,7 @@ KINDS: tuple[Kind, ...] = (
     "search",
     "choose",
     "rematch",
+    "transfer",
     "confirm",
     "init_only",
     "ablation",
@@ -25,15 +36,28 @@ SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", 
 """The kinds whose runs look for the parameters; the others judge what was found."""
 SAMPLED: tuple[Kind, ...] = (*SEARCHING, "rematch")
 """The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
+AT_PROXY: tuple[Kind, ...] = (*SAMPLED, "choose")
+"""The kinds that train the proxy where a study has one (``study.proxy``); the others train at full size."""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
 OVER: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
 """The states in which nothing is left to do for a ticket."""
 Outcome = Literal["complete", "pruned", "diverged", "failed"]
 StudyState = Literal["running", "paused", "done"]
+StudyStanding = Literal["running", "waiting", "paused", "done"]
+"""How a study stands: ``waiting`` is one that may be worked on while no agent is at work on it."""
 Parameters = dict[str, Any]
 """A parameter set: name to value."""
+DEFAULT_QUEUE = "default"
+"""Queue of studies that name none."""
 PriorRuns = Sequence[Mapping[str, Any]]
 """For each earlier study its ``name`` and ``runs``, each a pair of parameters and value; more is better."""
+LARGEST_VALUE = 1e100
+"""A measured value beyond this, up or down, counts as infinite: its squares could not be computed with."""
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a measured value counts as a finite number; a run whose metric does not is diverged."""
+    return -LARGEST_VALUE <= value <= LARGEST_VALUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +75,13 @@ class StudyRow:
         checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
         amendments: The changes of its search space, oldest first, as plain JSON data
             (:class:`tempopt.spec.amendments.Amendment`); None: there were none.
+        owner: The user who began it; empty for one that was begun on the database by nobody in particular.
+        queue: The queue of the pool that it is in.
+        priority: The pool serves studies with a higher one first.
+        labels: Labels that an agent of the pool must have to serve it.
+        parallel: Runs that may be in progress at a time, as ``study.parallel``.
+        gpus: GPUs of one run where there are some; 0: it trains on the CPU.
+        on_cpu: Whether it may be trained where there is no GPU.
         age: Seconds from then until this was read, by the database's clock as well.
     """
 
@@ -63,7 +94,27 @@ class StudyRow:
     version: int = 0
     checkpoints: str | None = None
     amendments: list[dict[str, Any]] | None = None
+    owner: str = ""
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    labels: tuple[str, ...] = ()
+    parallel: int = 1
+    gpus: float = 0.0
+    on_cpu: bool = True
     age: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """How a new study stands in the pool; what each is, :class:`StudyRow` says."""
+
+    owner: str = ""
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    labels: tuple[str, ...] = ()
+    parallel: int = 1
+    gpus: float = 0.0
+    on_cpu: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +129,23 @@ class StudySummary:
     study: StudyRow
     tickets: dict[Kind, dict[TicketState, int]]
     agents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyTotals:
+    """What all runs of one study come to.
+
+    Args:
+        lowest: Lowest value of a complete search trial, in whatever search space; None: there is none.
+        highest: The highest.
+        seconds: Seconds of training, all attempts.
+        gpu_seconds: The same times the GPUs that they were spent on.
+    """
+
+    lowest: float | None
+    highest: float | None
+    seconds: float
+    gpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,14 +325,18 @@ class Measurement:
         name: ``report`` for the validation metric during training; else an evaluation's name, as in
             ``validate``, ``validate_current``, ``test``, ``test:winner``, ``test:constant=0.5``,
             ``test/guard:val_loss``, ``step_time:winner``.
-        value: NaN for what was measured and is not a finite number (infinities come back as NaN:
-            not every database can hold them).
+        value: NaN for what was measured and is not a finite number (:func:`is_finite`;
+            infinities come back as NaN: not every database can hold them).
     """
 
     ticket_id: int
     step: int
     name: str
     value: float
+
+    def __post_init__(self) -> None:
+        if not is_finite(self.value):
+            object.__setattr__(self, "value", math.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

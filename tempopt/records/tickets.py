@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from tempopt.records.rows import OVER, Kind, TicketRow
+from tempopt.records.rows import OVER, Kind, Measurement, TicketRow
 from tempopt.seeds import derive
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature import training_key
@@ -117,3 +117,18 @@ def verdicts(tickets: Iterable[TicketRow], of_round: int) -> int:
     """
     confirmed = {t.round for t in tickets if t.kind == "confirm" and t.attempt and t.round < of_round}
     return 1 + len(confirmed)
+
+
+def last_values(measurements: Iterable[Measurement], prefix: str) -> dict[str, dict[int, float]]:
+    """Return the last finite value of measurements whose name begins so, by the rest of the name and ticket.
+
+    Args:
+        measurements: Measurements of any tickets.
+        prefix: What the names begin with.
+    """
+    last: dict[str, dict[int, tuple[int, float]]] = {}
+    for each in measurements:
+        if each.name.startswith(prefix) and math.isfinite(each.value):
+            own = last.setdefault(each.name.removeprefix(prefix), {})
+            own[each.ticket_id] = max(own.get(each.ticket_id, (-1, 0.0)), (each.step, each.value))
+    return {name: {ticket: value for ticket, (_, value) in own.items()} for name, own in last.items()}

@@ -6,7 +6,6 @@ Reads a StudyResult and writes strings; imports nothing of what it names.
 from __future__ import annotations
 
 import copy
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,19 @@ import yaml
 from tempopt.errors import StudyFailed, UsageError
 from tempopt.results.comparison_text import export_header, exported
 from tempopt.results.evaluation_text import export_lines
-from tempopt.results.export_notes import ATTACH, ROWS, VALUE, comment, constants, has, in_weights
+from tempopt.results.export_notes import (
+    ATTACH,
+    ROWS,
+    START,
+    VALUE,
+    code_note,
+    comment,
+    constants,
+    has,
+    in_weights,
+    start_note,
+)
+from tempopt.results.python_code import Code, Verbatim
 from tempopt.results.recommendation_text import HEAD, recommendation_text
 from tempopt.results.study_result import StudyResult
 from tempopt.results.values_text import recommended_value, value_header
@@ -42,7 +53,6 @@ from tempopt.temperature import (
 Format = Literal["yaml", "python"]
 """A config for LightningCLI, or a script."""
 
-_WIDTH = 72
 _TRAINED = "trained.ckpt"
 _DEPLOYED = "deployed.ckpt"
 _CHECKPOINT = ".ckpt"
@@ -50,8 +60,6 @@ _STATE = "deployed.pt"
 _FOLDER = "deployed"
 _LOADING = "tempopt.LoadCallback"
 _PRETRAINED = "tempopt.attention.attach.weights.pretrained_model"
-# It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
-_ARGUMENTS = "tempopt.training.arguments.Arguments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +107,11 @@ def to_yaml(result: StudyResult, *, winner: bool = False) -> str:
     wanted = _wanted(result, winner=winner)
     config, plan = _merged(result, wanted.parameters)
     attaching = _attaching(result, plan, wanted.at_inference)
-    notes = [*wanted.header, *_left_out(result)]
+    notes = [*wanted.header, *_left_out(result), *code_note(result)]
     if callbacks := _callbacks(result, wanted, attaching):
         given = _listed(config["trainer"].get("callbacks"))
         config["trainer"]["callbacks"] = [*given, *callbacks]
+    notes += start_note(callbacks)
     does = "training" if wanted.weights is None else "evaluating"
     if attaching is not None:
         notes += [
@@ -146,14 +155,14 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
     wanted = _wanted(result, winner=winner)
     config, plan = _merged(result, wanted.parameters)
     attaching = _attaching(result, plan, wanted.at_inference)
-    code = _Code()
+    code = Code()
     body = [f"model = {code.made('model', config['model'])}"]
     trainer = dict(config.get("trainer", {}))
     callbacks = _callbacks(result, wanted, attaching)
     listed = [*_listed(trainer.pop("callbacks", None)), *callbacks]
     if listed:
         expressions = ", ".join(code.expression(callback) for callback in listed)
-        trainer["callbacks"] = _Verbatim(f"[{expressions}]")
+        trainer["callbacks"] = Verbatim(f"[{expressions}]")
     body.append(f"trainer = {code.call('lightning.Trainer', trainer)}")
     data = config.get("data")
     if data is not None:
@@ -167,7 +176,13 @@ def to_python(result: StudyResult, *, winner: bool = False) -> str:
             body.append(f"model.use({parameters}.from_mapping({own!r}))")
         body.append(f"trainer.validate({given})")
     body += _saving(result, wanted, attaching, code, callbacks)
-    notes = [*wanted.header, *_left_out(result), *constants(callbacks)]
+    notes = [
+        *wanted.header,
+        *_left_out(result),
+        *code_note(result),
+        *start_note(callbacks),
+        *constants(callbacks),
+    ]
     return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
 
 
@@ -196,6 +211,8 @@ def _callbacks(
     found: list[dict[str, Any]] = []
     if wanted.weights is not None:
         found.append({"class_path": _LOADING, "init_args": {"path": wanted.weights}})
+    elif (start := result.spec.study.start_from) is not None:
+        found.append({"class_path": START, "init_args": start.model_dump()})
     if attaching is not None:
         found.append({"class_path": ATTACH, "init_args": dict(attaching)})
     for name, value in result.spec.temperatures.items():
@@ -232,7 +249,7 @@ def _saving(
     result: StudyResult,
     wanted: _Wanted,
     attaching: Mapping[str, Any] | None,
-    code: _Code,
+    code: Code,
     callbacks: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     """Return the lines that save what is to be served, as far as there is something new to save."""
@@ -407,78 +424,3 @@ def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
-
-
-class _Verbatim(str):
-    """Text that is already an expression."""
-
-    __slots__ = ()
-
-
-class _Code:
-    """Plain data as Python expressions, and the imports that they need."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-
-    def name(self, path: str) -> str:
-        """Return the name under which the object of that import path is imported."""
-        last = path.rpartition(".")[2]
-        taken = {name for other, name in self._names.items() if other != path}
-        name, number = last, 1
-        while name in taken:
-            number += 1
-            name = f"{last}{number}"
-        return self._names.setdefault(path, name)
-
-    def imports(self) -> list[str]:
-        """Return one import for each module, sorted."""
-        modules: dict[str, list[str]] = {}
-        for path, name in self._names.items():
-            module, _, last = path.rpartition(".")
-            modules.setdefault(module, []).append(last if name == last else f"{last} as {name}")
-        return [
-            f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items())
-        ]
-
-    def call(self, path: str, arguments: Mapping[str, Any]) -> str:
-        """Return the call of the object of that import path, an argument a line where there are many."""
-        callee = self.name(path)
-        if not all(name.isidentifier() for name in arguments):
-            return f"{callee}(**{self._mapping(arguments)})"
-        given = [f"{name}={self.expression(value)}" for name, value in arguments.items()]
-        if sum(map(len, given)) <= _WIDTH:
-            return f"{callee}({', '.join(given)})"
-        lines = "".join(f"{argument},\n" for argument in given)
-        return f"{callee}(\n{textwrap.indent(lines, '    ')})"
-
-    def made(self, section: str, config: Mapping[str, Any]) -> str:
-        """Return the expression of a section's object; of mappings in it, the class says what they are."""
-        given = config.get("init_args") or {}
-        plain = [
-            name
-            for name, value in given.items()
-            if isinstance(value, Mapping) and "class_path" not in value and name != "schedule_args"
-        ]
-        if not plain:
-            return self.expression(config)
-        callee, arguments = self.name(config["class_path"]), self.name(_ARGUMENTS)
-        return f"{callee}(**{arguments}({section!r}, {callee}, {given!r}).values({{}}))"
-
-    def expression(self, value: Any) -> str:
-        """Return the expression of plain data; ``{class_path, ...}`` becomes the call it stands for."""
-        if isinstance(value, _Verbatim):
-            return str(value)
-        if isinstance(value, Mapping):
-            if "class_path" in value and value.keys() <= {"class_path", "init_args", "dict_kwargs"}:
-                given = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
-                return self.call(value["class_path"], given)
-            return self._mapping(value)
-        if isinstance(value, list | tuple):
-            return f"[{', '.join(self.expression(item) for item in value)}]"
-        if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-            return f"float({str(value)!r})"
-        return repr(value)
-
-    def _mapping(self, value: Mapping[str, Any]) -> str:
-        return "{" + ", ".join(f"{key!r}: {self.expression(item)}" for key, item in value.items()) + "}"

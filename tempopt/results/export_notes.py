@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tempopt.temperature import TemperatureParameters
+
+if TYPE_CHECKING:
+    from tempopt.results.study_result import StudyResult
 
 ATTACH = "tempopt.AttachCallback"
 VALUE = "tempopt.ValueCallback"
 ROWS = "tempopt.RowsCallback"
+START = "tempopt.StartCallback"
 
 _LONGEST = 110
 _MOMENTS = 20
@@ -39,6 +43,24 @@ def in_weights(callbacks: Sequence[Mapping[str, Any]]) -> str:
         f"Checkpoints have {what} in their weights. A Python number that {VALUE} sets is beside them: "
         "tempopt.load_checkpoint(model, path) sets it."
     )
+
+
+def code_note(result: StudyResult) -> list[str]:
+    """Return which code a study brought that this is to run with; empty: it brought none."""
+    code = result.spec.study.code
+    if code is None:
+        return []
+    return [f"The study brought its code, SHA-256 {code}: run this in the folder that it was sent from."]
+
+
+def start_note(callbacks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what loads the weights that the training starts from; empty: it starts from none."""
+    if not has(callbacks, START):
+        return []
+    return [
+        f"{START} loads the weights that the runs of the study started from, so training needs tempopt. "
+        "Change its path if the file lies elsewhere."
+    ]
 
 
 def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -79,6 +79,11 @@ def heads_json(result: StudyResult) -> dict[str, Any] | None:
     }
 
 
+def shades_of(head: dict[str, Any]) -> bytes:
+    """Return the cells of a head's map row by row, 255 at its greatest weight."""
+    return base64.b64decode(head["cells"])
+
+
 def map_lines(result: StudyResult) -> list[str]:
     """Return what heads attend to at the end of training as shades of text, the named heads first."""
     lines = []
@@ -101,9 +106,8 @@ def _drawn(title: str, maps: dict[str, Any]) -> list[str]:
         said = named.get((each["layer"], each["head"]), "")
         of = f", {said}" if said else ""
         lines += ["", f"layer {each['layer']} head {each['head']}{of} (greatest weight {each['most']:.2g})"]
-        cells = base64.b64decode(each["cells"])
-        columns = seen["columns"]
-        for row in range(seen["rows"]):
+        cells, columns = shades_of(each), each["columns"]
+        for row in range(each["rows"]):
             line = cells[row * columns : (row + 1) * columns]
             lines.append("".join(SHADES[round((len(SHADES) - 1) * cell / 255)] for cell in line).rstrip())
     if len(heads) > _DRAWN:

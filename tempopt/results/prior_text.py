@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.priors import Applied, applied_prior
-from tempopt.temperature import TemperatureParameters, own_parameters, split_name
 
 if TYPE_CHECKING:
     from tempopt.results.study_result import StudyResult
     from tempopt.spec.study_spec import StudySpec
-
-_ENDS = {"temperature_init": 0.0, "temperature_final": 1.0}
 
 
 def prior_text(spec: StudySpec) -> str | None:
@@ -63,15 +59,7 @@ def _found(result: StudyResult, prior: Applied) -> dict[str, Any]:
     parameters = result.winner
     if parameters is None:
         return {}
-    return {name: _value(name, parameters) for name in (*prior.numbers, *prior.choices)}
-
-
-def _value(name: str, parameters: Mapping[str, Any]) -> Any:
-    temperature, bare = split_name(name)
-    if bare not in _ENDS:
-        return parameters.get(name)
-    plan = TemperatureParameters.from_mapping(own_parameters(parameters, temperature)).plan(1)
-    return plan.schedule(_ENDS[bare])
+    return {name: prior.value(name, parameters) for name in (*prior.numbers, *prior.choices)}
 
 
 def _agreed(result: StudyResult, prior: Applied) -> str | None:

@@ -17,11 +17,12 @@ from tempopt.confirmation.compare import Comparison, compared
 from tempopt.confirmation.evaluated import Evaluated, evaluated
 from tempopt.confirmation.evaluations import INFERENCE_ARMS
 from tempopt.confirmation.pairs import winner_of
+from tempopt.confirmation.proxy_order import ProxyOrder, proxy_order
 from tempopt.confirmation.recommendation import Recommendation
 from tempopt.confirmation.values import ValuesCompared, values_compared
 from tempopt.confirmation.verdict import Verdict, conclude, earlier_verdicts, standing
 from tempopt.files import replace as replace_file
-from tempopt.records.liveness import at_work
+from tempopt.records.liveness import at_work, study_standing
 from tempopt.records.rows import (
     KINDS,
     Kind,
@@ -29,7 +30,7 @@ from tempopt.records.rows import (
     Outcome,
     PriorRuns,
     StudyRow,
-    StudyState,
+    StudyStanding,
     TicketRow,
 )
 from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, usable
@@ -140,11 +141,13 @@ class StudyResult:
         comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
         values_compared: Of a study that compares the values of a parameter (``study.compare``) what it found
             last; else None.
+        proxy: Of a study whose search trains a proxy (``study.proxy``), whether the order of that held at
+            full size, and what it saved; else None.
         evaluated: Of a study of a trained model (``study.evaluate_only``) what it found so far; else None.
     """
 
     spec: StudySpec
-    state: StudyState
+    state: StudyStanding
     agents: int
     tickets: dict[Kind, Tickets]
     trials: dict[str, int]
@@ -164,6 +167,7 @@ class StudyResult:
     earlier: PriorRuns = ()
     comparison: Comparison | None = None
     values_compared: ValuesCompared | None = None
+    proxy: ProxyOrder | None = None
     evaluated: Evaluated | None = None
     earlier_verdicts: tuple[Verdict, ...] = ()
 
@@ -208,6 +212,7 @@ class StudyResult:
         # it says in words what it takes a whole result to say
         from tempopt.results.heads_text import heads_json
         from tempopt.results.prior_text import prior_json
+        from tempopt.results.proxy_text import proxy_json
         from tempopt.results.values_text import values_json
         from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
 
@@ -228,8 +233,11 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
+            "code": self.spec.study.code,
+            "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
             "prior": prior_json(self),
+            "proxy": proxy_json(self),
             **rounds_json(self),
             "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],
         }
@@ -351,10 +359,9 @@ def assemble(
     verdict = conclude(tickets, measurements, spec) if concludes else None
     agents = at_work(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
-    state: StudyState = "running" if agents else "paused"
     return StudyResult(
         spec=spec,
-        state="done" if row.state == "done" else state,
+        state=study_standing(row.state, len(agents)),
         agents=len(agents),
         tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
         trials=_trials(of_kind(tickets, "search")),
@@ -365,8 +372,9 @@ def assemble(
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
         comparison=compared(tickets, spec, measurements) if compares else None,
         values_compared=values,
+        proxy=proxy_order(tickets, spec, verdict),
         evaluated=None if spec.confirms else evaluated(tickets, measurements, spec),
-        cost=_cost(tickets),
+        cost=_cost(tickets, spec),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
         alone=[ticket for ticket in tickets if ticket.alone],
@@ -399,6 +407,7 @@ def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
     if spec.compared_values:
         follows = kind in ("choose", "confirm")
+    follows &= kind != "transfer" or (spec.study.proxy is not None and spec.study.proxy.finalists > 1)
     open_ended = follows and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),
@@ -432,8 +441,10 @@ def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
     return Best(number=ticket.trial_number, value=value, params=dict(ticket.parameters or {}))
 
 
-def _cost(tickets: Iterable[TicketRow]) -> Cost:
+def _cost(tickets: Iterable[TicketRow], spec: StudySpec) -> Cost:
     total, saved, checkpoints, cards, peaks, forked = 0.0, 0.0, 0.0, 0.0, [], 0
+    # a member of a population that ends at an interval is gone on with
+    prunes = spec.study.population is None
     for ticket in tickets:
         total += ticket.seconds
         cards += ticket.gpu_seconds
@@ -442,7 +453,13 @@ def _cost(tickets: Iterable[TicketRow]) -> Cost:
         checkpoints += ticket.checkpoint_seconds
         forked += ticket.forked_at or 0
         # one that was pruned as soon as it had begun from another has no pace
-        if ticket.outcome == "pruned" and ticket.steps and ticket.steps_trained and ticket.total_steps:
+        if (
+            prunes
+            and ticket.outcome == "pruned"
+            and ticket.steps
+            and ticket.steps_trained
+            and ticket.total_steps
+        ):
             saved += ticket.seconds * (ticket.total_steps - ticket.steps) / ticket.steps_trained
     return Cost(
         train_seconds=total,

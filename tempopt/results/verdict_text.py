@@ -15,6 +15,7 @@ from tempopt.results.guard_text import guard_lines
 from tempopt.results.heads_text import head_lines
 from tempopt.results.learned_text import controlled_lines, learned_lines
 from tempopt.results.prior_text import prior_lines
+from tempopt.results.proxy_text import proxy_lines, reversed_line
 from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
 from tempopt.results.wording import (
@@ -93,7 +94,8 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines = _open_lines(result)
     else:
         lines = [headline(result)]
-        lines += [f"  {line}" for line in (recommendation_line(result, storage),) if line is not None]
+        first = (reversed_line(result), recommendation_line(result, storage))
+        lines += [f"  {line}" for line in first if line is not None]
         lines += [f"  {line}" for line in [_winner(verdict, result), *round_lines(result)]]
         if result.direction == "minimize" and not verdict.at_one:
             lines.append(f"  a gain or difference with + is better: a lower {result.metric}.")
@@ -113,6 +115,7 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         *lines,
         *(f"  {line}" for line in ledger_lines(result)),
         *(f"  {line}" for line in prior_lines(result)),
+        *(f"  {line}" for line in proxy_lines(result)),
         *_missing_lines(result, storage),
         _cost(result),
     ]

@@ -15,6 +15,7 @@ from tempopt.temperature import (
     AS_FOUND,
     CONTROL,
     CONTROL_PARAMETERS,
+    KNOTS,
     NEUTRAL,
     as_found,
     effective,
@@ -167,6 +168,8 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
         elif own["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")
         else:
+            if own[KNOTS] is not None:
+                first, last = own[KNOTS][0][1], own[KNOTS][-1][1]
             texts.append(f"{name or 'τ'} from {first:.4g} to {last:.4g} ({own['schedule']})")
         told |= {join_name(name, each) for each in _TOLD}
     values = neutral_values(parameters)
@@ -196,7 +199,7 @@ def plan_text(plan: str) -> str:
 
 def moved_text(parameters: Mapping[str, Any]) -> str:
     """Return what moves the temperatures of a parameter set: ``schedule``, or ``control of the entropy``."""
-    return "control of the entropy" if is_controlled(effective(parameters)) else "schedule"
+    return "control of the entropy" if is_controlled(parameters) else "schedule"
 
 
 def compared(answer: Answer) -> str:

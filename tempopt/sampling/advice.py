@@ -15,7 +15,6 @@ from scipy.stats import qmc
 from tempopt.sampling.prior_study import PriorStudy
 from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
-from tempopt.temperature import TemperatureParameters, own_parameters, split_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,24 +24,16 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 _SETS = 64
-_ENDS = {"temperature_init": 0.0, "temperature_final": 1.0}
 
 
 def agreement(parameters: Mapping[str, Any], prior: Applied) -> float:
-    """Return how well a whole parameter set agrees with a prior, from 0 to 1: the mean over what that names.
-
-    A temperature counts at the beginning and at the end of training, by whichever schedule it gets there.
-    """
+    """Return how well a whole parameter set agrees with a prior, from 0 to 1: the mean over what it names."""
     found = []
     for name, each in prior.numbers.items():
-        temperature, bare = split_name(name)
-        value = parameters.get(name)
-        if bare in _ENDS:
-            plan = TemperatureParameters.from_mapping(own_parameters(parameters, temperature)).plan(1)
-            value = plan.schedule(_ENDS[bare])
+        value = prior.value(name, parameters)
         # greedy decoding, and a number that is not read, agree with nothing
         found.append(each.agreement(float(value)) if value else 0.0)
-    found += [float(parameters.get(name) == each) for name, each in prior.choices.items()]
+    found += [float(prior.value(name, parameters) == each) for name, each in prior.choices.items()]
     return fmean(found)
 
 

@@ -28,6 +28,7 @@ from tempopt.sampling.history import History
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import trial_params
+from tempopt.sampling.population import PopulationSearch
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.amendments import as_now
 from tempopt.spec.conditions import counted
@@ -103,6 +104,8 @@ class Arms:
             )
             for arm, space in self._spaces.items()
         }
+        population = spec.study.population
+        self._population = None if population is None else PopulationSearch(spec, population)
         self._remembered, self._prior = earlier, applied_prior(spec)
         self._strategies: dict[str, KnowledgeGradient] = {}
         self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
@@ -138,6 +141,7 @@ class Arms:
     def _strategy(self, arm: str) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
         from tempopt.sampling.advice import advice
+        from tempopt.sampling.common_beginnings import CommonBeginnings
         from tempopt.sampling.guarding import guarding
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
         from tempopt.sampling.prior_study import PriorStudy
@@ -148,13 +152,21 @@ class Arms:
             earlier = [PriorStudy(each["runs"], features) for each in self._remembered]
             if whole == "search" and self._prior is not None:
                 earlier.append(advice(self._prior, self._spec, features))
+            # whether checkpoints are kept is a matter of care, which changes no decision
+            shares = whole == "search" and self._spec.shares_steps
+
+            def parameters(sampled: Mapping[str, Any]) -> dict[str, Any]:
+                return self._spec.parameters(whole, {**sampled, **fixed})
+
             self._strategies[arm] = KnowledgeGradient(
                 self._spaces[arm],
-                lambda sampled: features(self._spec.parameters(whole, {**sampled, **fixed})),
+                lambda sampled: features(parameters(sampled)),
                 maximize=study.direction == "maximize",
                 streams=study.seeds.search if whole == "search" else None,
-                # whether checkpoints are kept is a matter of care, which changes no decision
-                thaws=whole == "search" and self._spec.shares_steps,
+                thaws=shares,
+                beginnings=CommonBeginnings(parameters, validated_at_end=study.validate_at == "final")
+                if shares
+                else None,
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=earlier,
                 guarding=guarding(self._spec, self._runs_at_one())
@@ -181,10 +193,15 @@ class Arms:
         values = found.sampled if found.sampled is not None else found.parameters
         assert values is not None
         self._histories[arm].asked(number, values)
+        if self._population is not None and arm == "search":
+            self._population.asked(number, values)
 
     def unknown_before(self, ticket: TicketRow) -> list[int]:
         """Return the tickets before this one that its asking depends on and whose values are not known."""
         arm, own = self._place(ticket)
+        if self._population is not None and arm == "search":
+            # members know nothing of each other in an interval
+            return []
         first = max(0, own - self._spec.study.parallel + 1)
         return [number for number in range(first, own) if number not in self._known[arm]]
 
@@ -209,6 +226,8 @@ class Arms:
         if arm == "baseline" and number == 0 and not self._spec.confirms:
             # what all evaluations of a trained model are compared with is neutral, in the space or not
             return {}
+        if self._population is not None and arm == "search":
+            return self._population.sample(number)
         fixed = {**self._fixed.get(arm, {}), **self._wanted.get((arm, number), {})}
         if arm == "constant" and not fixed.keys() & self._levels:
             fixed |= self._constants[number]
@@ -330,6 +349,8 @@ class Arms:
         # which reports of a lost run are known differs with who saw which of its attempts
         shown = reports if ticket.outcome in ("complete", "pruned") else {}
         self._histories[arm].told(number, state, ticket.value, shown, guards)
+        if self._population is not None and arm == "search":
+            self._population.told(number, ticket.value if ticket.outcome in ("complete", "pruned") else None)
         if ticket.kind == "search" and usable(ticket) and self._better(ticket):
             self._best = ticket
 

@@ -7,15 +7,15 @@ that a plan does not read is nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from tempopt.sampling.unit_cube import place_of
+from tempopt.sampling.unit_cube import in_order, place_of
 from tempopt.temperature import (
     GROUPS,
     NEUTRAL,
@@ -23,9 +23,13 @@ from tempopt.temperature import (
     ParameterNames,
     TemperatureParameters,
     as_found,
+    effective,
+    hashable,
+    join_name,
     own_parameters,
     split_name,
 )
+from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.temperature.plan import OWN_NUMBER
 
 if TYPE_CHECKING:
@@ -54,6 +58,7 @@ class Features:
         self._fixed = spec.fixed_temperatures
         space = {name: each for name, each in spec.space(arm).items() if name not in without}
         self._curves = list(dict.fromkeys(split_name(name)[0] for name in space if name in _CURVE))
+        self._inner = {name: _inner_places(name, space, self._fixed) for name in self._curves}
         self._depth = any(name in space for name in _DEPTH)
         self._others = {
             name: each for name, each in space.items() if name not in _CURVE and name not in _DEPTH
@@ -64,40 +69,70 @@ class Features:
         whole = {**self._fixed, **parameters}
         found: list[float] = []
         for name in dict.fromkeys((*([""] if self._depth else []), *self._curves)):
-            curve, depth = _of_plan(_plan(whole, name), as_found(whole).get(name, 1.0))
+            neutral, inner = as_found(whole).get(name, 1.0), self._inner.get(name, ())
+            curve, depth = _of_plan(_plan(whole, name), neutral, inner)
             found += [*(curve if name in self._curves else ()), *(depth if self._depth and not name else ())]
         for name, each in self._others.items():
             found += _entries(each, parameters.get(name, NEUTRAL.get(name)))
         return np.array(found)
 
 
+def _inner_places(
+    temperature: str, space: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
+) -> tuple[float, ...]:
+    """Return where in training a curve is asked besides: near the inner knots that are searched.
+
+    Each of them can go where it wants, which the means over parts of training do not tell.
+    """
+    count = sum(join_name(temperature, knot) in space for knot in INNER_KNOTS)
+    name = join_name(temperature, "hold_fraction")
+    match space.get(name):
+        case CategoricalDistribution(choices=choices):
+            hold = min((each for each in choices if isinstance(each, int | float)), default=0.0)
+        case FloatDistribution(low=low):
+            hold = low
+        case _:
+            hold = fixed.get(name) or 0.0
+    return tuple(hold + (1.0 - hold) * number / (count + 1) for number in range(1, count + 1))
+
+
 def _plan(parameters: Mapping[str, Any], temperature: str) -> tuple[tuple[str, Any], ...]:
     """Return what decides the plan of a temperature."""
     own = own_parameters(parameters, temperature)
-    named = [(name, own[name]) for name in PLAN_PARAMETERS if name in own]
+    named = [(name, hashable(own[name])) for name in PLAN_PARAMETERS if name in own]
     return (*named, *((name, value) for name, value in own.items() if name.startswith(OWN_NUMBER)))
 
 
 @lru_cache(maxsize=50_000)
 def _of_plan(
-    plan: tuple[tuple[str, Any], ...], neutral: float
+    plan: tuple[tuple[str, Any], ...], neutral: float, inner: tuple[float, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the entries of τ over training, and of τ over depth; the same plans are asked for again."""
-    made = TemperatureParameters.from_mapping(dict(plan)).plan(_LAYERS)
+    # of what is fixed, some may not go with what is searched
+    made = TemperatureParameters.from_mapping(effective(dict(plan))).plan(_LAYERS)
     level = np.log([made.schedule(place / (_PLACES - 1)) / neutral for place in range(_PLACES)]) / _SPAN
+    at_knots = np.log([made.schedule(place) / neutral for place in inner]) / _SPAN
     factors = np.log(made.layers.factors(_LAYERS)) / _SPAN
     return (
         # the beginning, the middle, and what is validated and exported
-        (level[: _PLACES // 3].mean(), level[_PLACES // 3 :].mean(), level[-1]),
+        (level[: _PLACES // 3].mean(), level[_PLACES // 3 :].mean(), level[-1], *at_knots),
         (factors[-1] - factors[0], factors[_LAYERS // 2] - (factors[0] + factors[-1]) / 2),
     )
+
+
+def _of_choice(choices: Sequence[Any], value: Any) -> list[float]:
+    """Return a choice as entries in which any two are as far from each other: the square of that is ½."""
+    if len(choices) > 2:
+        return [0.5 * (value == choice) for choice in choices]
+    if value not in choices:
+        return [math.sqrt(0.5) / 2.0] * (len(choices) - 1)
+    return [math.sqrt(0.5) * (value == choice) for choice in choices[1:]]
 
 
 def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
     """Return a searched value as entries; one that is not read counts as the middle of its range."""
     if isinstance(distribution, CategoricalDistribution):
-        # two choices are half apart, as two of more choices are
-        return [math.sqrt(0.5) * (value == choice) for choice in distribution.choices[1:]]
+        return _of_choice(in_order(distribution), value)
     if not isinstance(value, int | float):
         return [0.5]
     low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]

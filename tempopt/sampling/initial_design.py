@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tempopt.sampling.unit_cube import at_place, place_of
+from tempopt.sampling.unit_cube import at_place, count_values, place_of
 from tempopt.seeds import derive, seed_name
 from tempopt.temperature import TEMPERATURE_PARAMETERS, neutral_values
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _POINTS = 64
 _INNER = 0.5
+_FEW = 4
+"""Values of which the middle half would be one or two."""
 _STRENGTHS = ("entropy_lambda", "entropy_lambda_final", "output_temperature")
 """Temperature parameters of which a little does little and much does harm, as with a learning rate."""
 
@@ -32,7 +34,8 @@ def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[st
     """Return the values of an arm's own space that it tries as long as nothing is known.
 
     A person gives a range for a learning rate with the likely values in its middle, so that the first values
-    of what is no temperature are from there.
+    of what is no temperature are from there. Where a parameter has few values, such as 1 to 3 heads, all of
+    them are likely.
 
     Args:
         spec: The study's spec.
@@ -49,14 +52,17 @@ def first_trial(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[st
     for (name, each), place in zip(space.items(), design[number % _POINTS], strict=True):
         if number == 0:
             found[name] = _neutral(name, each, neutral)
-        elif isinstance(each, CategoricalDistribution) or not _is_strength(name):
-            found[name] = at_place(each, place)
-        else:
+        elif _is_strength(name, each):
             found[name] = at_place(each, 0.5 + _INNER * (place - 0.5))
+        else:
+            found[name] = at_place(each, place)
     return found
 
 
-def _is_strength(name: str) -> bool:
+def _is_strength(name: str, distribution: BaseDistribution) -> bool:
+    """Return whether a parameter is a number of which the middle of its range is likely."""
+    if isinstance(distribution, CategoricalDistribution) or count_values(distribution) <= _FEW:
+        return False
     return name not in TEMPERATURE_PARAMETERS or name in _STRENGTHS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,47 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 _DIGITS = 4
+
+
+def in_order(distribution: CategoricalDistribution) -> list[Any]:
+    """Return the choices in an order that is the same however they are listed."""
+    return sorted(distribution.choices, key=repr)
+
+
+def count_values(distribution: BaseDistribution) -> float:
+    """Return how many values a distribution has; inf for a continuous range."""
+    if isinstance(distribution, CategoricalDistribution):
+        return len(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    if distribution.low == distribution.high:
+        return 1
+    if distribution.step is None:
+        return math.inf
+    return float(round((distribution.high - distribution.low) / distribution.step) + 1)
+
+
+def configurations(space: Mapping[str, BaseDistribution], *, most: int) -> list[dict[str, Any]]:
+    """Return every combination of values of a space; none where there are more than ``most``.
+
+    Args:
+        space: Optuna's distributions by name.
+        most: Largest number of combinations that is listed, >= 1.
+    """
+    if math.prod(count_values(each) for each in space.values()) > most:
+        return []
+    return [
+        dict(zip(space, values, strict=True)) for values in itertools.product(*map(_values, space.values()))
+    ]
+
+
+def _values(distribution: BaseDistribution) -> list[Any]:
+    if isinstance(distribution, CategoricalDistribution):
+        return in_order(distribution)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    step = distribution.step or 0
+    steps = range(int(count_values(distribution)))
+    # as at_place rounds, so that equal values are the same number
+    return [min(distribution.low + step * each, distribution.high) for each in steps]
 
 
 def at_place(distribution: BaseDistribution, place: float) -> Any:
@@ -19,9 +61,8 @@ def at_place(distribution: BaseDistribution, place: float) -> Any:
         place: In [0, 1].
     """
     if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[
-            min(int(place * len(distribution.choices)), len(distribution.choices) - 1)
-        ]
+        choices = in_order(distribution)
+        return choices[min(int(place * len(choices)), len(choices) - 1)]
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
     value = low * (high / low) ** place if distribution.log else low + place * (high - low)
@@ -37,7 +78,7 @@ def at_place(distribution: BaseDistribution, place: float) -> Any:
 def place_of(distribution: BaseDistribution, value: Any) -> float:
     """Return where a value lies: of a choice, the middle of what :func:`at_place` gives it."""
     if isinstance(distribution, CategoricalDistribution):
-        return float(distribution.choices.index(value) + 0.5) / len(distribution.choices)
+        return (in_order(distribution).index(value) + 0.5) / len(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
     if low == high:

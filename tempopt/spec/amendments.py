@@ -173,6 +173,9 @@ def _ends(name: str, known: Mapping[str, Any]) -> Any:
     """Return a value; of a schedule's end that is not given, that of its beginning, which it means."""
     value = known.get(name, _NOTHING)
     temperature, bare = split_name(name)
+    if bare == "hold_fraction" and value is None:
+        # what it means depends on the schedule
+        return 0.0 if known.get(join_name(temperature, "schedule")) == "piecewise" else 0.5
     beginning = {"temperature_final": "temperature_init", "entropy_lambda_final": "entropy_lambda"}.get(bare)
     beginning = beginning and join_name(temperature, beginning)
     return known.get(beginning, _NOTHING) if beginning and value in (None, _NOTHING) else value

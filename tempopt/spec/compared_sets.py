@@ -78,6 +78,9 @@ def of_comparison(given: object) -> object:
         result["study"] = kept = {key: each for key, each in study.items() if key not in _OF_A_SEARCH}
         if isinstance(seeds := study.get("seeds"), Mapping):
             kept["seeds"] = {key: each for key, each in seeds.items() if key not in ("search", "choose")}
+        if isinstance(limits := study.get("limits"), Mapping):
+            # ends no comparison by itself, and says what a budget has reserved for it
+            kept["limits"] = {key: each for key, each in limits.items() if key == "gpu_hours"} | {"split": []}
     return result
 
 

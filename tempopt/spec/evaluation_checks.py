@@ -43,6 +43,9 @@ def evaluation_problems(
         for name in ("failure", "min_gain")
         if getattr(study, name) is not None
     ]
+    if study.start_from is not None:
+        message = "given with evaluate_only, whose weights are evaluated as they are. Take one of them out."
+        lines.append(("study.start_from", message))
     lines += [
         (f"search.{name}", f"{why} Take it out. {ALLOWED}")
         for name, domain in search.items()

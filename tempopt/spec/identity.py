@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _CARE = (
     *("trials", "arms", "enqueue", "limits", "min_gain"),
     *("max_attempts", "lease", "store_timeout", "checkpoint_every", "checkpoint_quota"),
+    *("queue", "priority", "labels"),
 )
 # What only looks on.
 _LOGGED = ("logger", "log_every_n_steps")
@@ -57,6 +58,15 @@ def identifying(spec: StudySpec) -> dict[str, Any]:
     for name in ("name", *_CARE):
         del data["study"][name]
     del data["study"]["not_learned"]
+    for name in ("code", "start_from"):
+        if data["study"][name] is None:
+            del data["study"][name]
+    if (start := data["study"].get("start_from")) and start["sha256"] is not None:
+        # the same weights, wherever they lie
+        del start["path"]
+    if data["study"]["proxy"] is not None:
+        # what a run takes is looked up, too
+        del data["study"]["proxy"]["steps"], data["study"]["proxy"]["parameters"]
     for each in data["temperatures"].values():
         # what the module has, and reads, is looked up where a person does not write it
         del each["as_found"], each["evaluated"], each["trained"]

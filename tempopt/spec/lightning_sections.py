@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tempopt.errors import SpecError, UsageError, unknown
-from tempopt.files import absolute
+from tempopt.errors import unknown
 from tempopt.spec.yaml_source import FaultsError, unresolved
 from tempopt.workers.class_paths import dotted
 
@@ -251,24 +250,3 @@ def length_problems(trainer: Mapping[str, Any], searched: Collection[str]) -> li
         return []
     message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
     return [("trainer", message)]
-
-
-def checkpoint_path(given: str | None) -> str | None:
-    """Return where the checkpoint of ``study.evaluate_only`` lies, None if none is given.
-
-    Raises:
-        SpecError: It is not there.
-    """
-    if given is None:
-        return None
-    try:
-        path = absolute(given, "study.evaluate_only").resolve()
-    except UsageError as error:
-        raise SpecError(str(error)) from error
-    if not path.exists():
-        raise SpecError(
-            f'study.evaluate_only is "{given}", but there is no file {path}. Give the path of a checkpoint '
-            "that Lightning or tempopt wrote, of a state dict (torch.save or safetensors), or of a folder "
-            "that save_pretrained wrote."
-        )
-    return str(path)

@@ -11,6 +11,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature.named import split_name
 from tempopt.temperature.own_schedules import check_own_numbers, check_promises, is_own, own_numbers
 from tempopt.temperature.plan import OWN_NUMBER, is_own_number
+from tempopt.temperature.schedules import OWN
 from tempopt.workers.class_paths import load_schedule
 
 
@@ -39,14 +40,39 @@ def import_schedules(spec: StudySpec) -> None:
     Raises:
         SpecError: One does not import or is no schedule, or a number is none of theirs or out of range.
     """
-    named = own_schedules(spec)
-    low, high = _temperatures(spec)
-    for name, where in named.items():
+    for name, where in own_schedules(spec).items():
         load_schedule(name, where=where)
-        try:
-            check_promises(name, low, high)
-        except SpecError as error:
-            raise SpecError(f"{where}: {error}") from error
+        _check_promises(name, where, spec)
+    _check_numbers(spec)
+
+
+def check_schedules(spec: StudySpec) -> None:
+    """Check the schedules outside tempopt that a spec names; none is imported.
+
+    Raises:
+        SpecError: One was not imported in this process, or as :func:`import_schedules`.
+    """
+    for name, where in own_schedules(spec).items():
+        if name not in OWN:
+            raise SpecError(
+                f'{where}: the schedule "{name}" is outside tempopt, and a server runs no code of its users. '
+                "Take one of tempopt's, or have whoever runs the server import this one: tempopt --import "
+                f"{name.partition(':')[0]} serve"
+            )
+        _check_promises(name, where, spec)
+    _check_numbers(spec)
+
+
+def _check_promises(name: str, where: str, spec: StudySpec) -> None:
+    low, high = _temperatures(spec)
+    try:
+        check_promises(name, low, high)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+def _check_numbers(spec: StudySpec) -> None:
+    named = list(own_schedules(spec))
     numbers = {f"search.{name}": (name, domain.probes) for name, domain in spec.search.items()}
     numbers |= {
         f"model.init_args.{name}": (name, (value,)) for name, value in spec.fixed_temperatures.items()
@@ -60,7 +86,7 @@ def import_schedules(spec: StudySpec) -> None:
     for where, (name, values) in numbers.items():
         bare = split_name(name)[1]
         if is_own_number(bare):
-            faults += _faults(list(named), where, bare.removeprefix(OWN_NUMBER), values)
+            faults += _faults(named, where, bare.removeprefix(OWN_NUMBER), values)
     if faults:
         raise SpecError("\n".join(faults))
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.domains import Choices, Domain, Range, held_by
-from tempopt.temperature.named import join_name
+from tempopt.temperature.named import join_name, own_parameters, split_name
+from tempopt.temperature.plan import TemperatureParameters
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -72,6 +73,14 @@ class Prior:
     named: bool = False
 
 
+_ENDS = {"temperature_init": 0.0, "temperature_final": 1.0}
+
+
+def _throughout(median: float, factor: float) -> dict[str, LogNormal]:
+    """Return the same belief on a temperature at both ends of training."""
+    return dict.fromkeys(_ENDS, LogNormal(median=median, factor=factor))
+
+
 PRIORS: dict[str, Prior] = {
     "pretraining": Prior(
         about="training a transformer from scratch",
@@ -79,7 +88,7 @@ PRIORS: dict[str, Prior] = {
             "temperature_init": LogNormal(median=0.85, factor=1.6),
             "temperature_final": LogNormal(median=0.7, factor=1.6),
         },
-        trial={"temperature_init": 0.74, "temperature_final": 0.74},
+        trial=dict.fromkeys(_ENDS, 0.74),
         sources=(
             "modded-nanogpt, record of 2025-01-16, queries and keys normalised: logits times 0.12 and not "
             "1/√128, which is τ = 0.74; 20 steps saved (measured)",
@@ -88,12 +97,9 @@ PRIORS: dict[str, Prior] = {
     ),
     "fine_tuning": Prior(
         about="fine-tuning a trained transformer",
-        numbers={
-            "temperature_init": LogNormal(median=0.7, factor=2.0),
-            "temperature_final": LogNormal(median=0.7, factor=2.0),
-        },
+        numbers=_throughout(0.7, 2.0),
         choices={"length_scaling": "clipped_log_n"},
-        trial={"temperature_init": 0.7, "temperature_final": 0.7},
+        trial=dict.fromkeys(_ENDS, 0.7),
         sources=(
             "tutorials advise 0.5 to 1 on little data and 0.1 to 0.5 on much, without a measurement",
             "Su 2021, kexue.fm 8823: log n, clipped at 1, when a trained model is tuned further",
@@ -101,13 +107,9 @@ PRIORS: dict[str, Prior] = {
     ),
     "long_context": Prior(
         about="sequences that are longer in use than in training",
-        numbers={
-            "temperature_init": LogNormal(median=0.5, factor=2.0),
-            "temperature_final": LogNormal(median=0.5, factor=2.0),
-            "length_slope": LogNormal(median=0.1, factor=2.0),
-        },
+        numbers={**_throughout(0.5, 2.0), "length_slope": LogNormal(median=0.1, factor=2.0)},
         choices={"length_scaling": "log_n"},
-        trial={"length_scaling": "log_n", "temperature_init": 0.5, "temperature_final": 0.5},
+        trial={"length_scaling": "log_n", **dict.fromkeys(_ENDS, 0.5)},
         sources=(
             "Chiang & Cholak 2022, arXiv 2202.12172, and Su 2021, kexue.fm 8823: log n (measured)",
             "Peng et al. 2023, arXiv 2309.00071 (YaRN): 0.1 ln s + 1 (measured)",
@@ -116,11 +118,8 @@ PRIORS: dict[str, Prior] = {
     ),
     "distillation": Prior(
         about="the temperature of a distillation loss",
-        numbers={
-            "temperature_init": LogNormal(median=4.0, factor=2.0),
-            "temperature_final": LogNormal(median=4.0, factor=2.0),
-        },
-        trial={"temperature_init": 4.0, "temperature_final": 4.0},
+        numbers=_throughout(4.0, 2.0),
+        trial=dict.fromkeys(_ENDS, 4.0),
         sources=(
             "Hinton et al. 2015, arXiv 1503.02531: 1 to 20; above 8 alike with many units, 2.5 to 4 best "
             "with few (measured)",
@@ -129,11 +128,8 @@ PRIORS: dict[str, Prior] = {
     ),
     "contrast": Prior(
         about="the temperature of a contrastive loss of cosines",
-        numbers={
-            "temperature_init": LogNormal(median=0.12, factor=2.0),
-            "temperature_final": LogNormal(median=0.12, factor=2.0),
-        },
-        trial={"temperature_init": 0.1, "temperature_final": 0.1},
+        numbers=_throughout(0.12, 2.0),
+        trial=dict.fromkeys(_ENDS, 0.1),
         sources=(
             "Chen et al. 2020, arXiv 2002.05709 (SimCLR): 0.1 best of 0.05, 0.1, 0.5 and 1 (measured)",
             "Radford et al. 2021, arXiv 2103.00020 (CLIP): learned from 0.07, not below 0.01",
@@ -178,6 +174,17 @@ class Applied:
     choices: dict[str, str]
     trial: dict[str, Any]
     sources: tuple[str, ...]
+
+    def value(self, name: str, parameters: Mapping[str, Any]) -> Any:
+        """Return what a whole parameter set has of what the prior speaks of; None: it does not read that.
+
+        A temperature counts at the beginning and at the end of training, by whichever schedule it gets there.
+        """
+        at = _ENDS.get(split_name(name)[1])
+        if at is None:
+            return parameters.get(name)
+        own = own_parameters(parameters, self.temperature)
+        return TemperatureParameters.from_mapping(own).plan(1).schedule(at)
 
 
 def applied_prior(spec: StudySpec) -> Applied | None:

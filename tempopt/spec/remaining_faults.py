@@ -145,6 +145,10 @@ def _follows(path: str, found: _Lines) -> bool:
     told = [each for each, _ in found]
     if path.partition(".")[0] == "search" or path.startswith(("study.enqueue", "study.compare")):
         return any(each.partition(".")[0] == "search" for each in told)
+    section, _, name = path.partition(".")
+    if section == "temperatures" and any(each.startswith(f"search.{name}.") for each in told):
+        # what is searched of it is there, and wrong
+        return True
     return any(
         f"{one}.".startswith(f"{other}.") for each in told for one, other in ((path, each), (each, path))
     )

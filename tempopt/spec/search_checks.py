@@ -10,15 +10,15 @@ from tempopt.spec.domains import Choices, Domain
 from tempopt.spec.search_space import idle
 from tempopt.spec.study_section import StudySection, direction_of
 from tempopt.spec.yaml_source import unresolved
-from tempopt.temperature.entropy_control import CONTROL, is_controlled
+from tempopt.temperature.entropy_control import CONTROL, has_target
 from tempopt.temperature.groups import CREDITED
 from tempopt.temperature.parameters import check_parameter
 
 _REMEDY = (
-    "Search what it goes with as well (a schedule and temperature_final, a layer_pattern and layer_ratio, a "
-    "head_pattern and head_ratio, a length_scaling, a normaliser and top_k, a local_share and window, an "
-    "entropy_lambda, its entropy_schedule and entropy_lambda_final, an entropy_control and control_level), "
-    "set that under model.init_args, or take the name out."
+    "Search what it goes with as well (a schedule and temperature_final, num_knots and temperature_knot_2, "
+    "a layer_pattern and layer_ratio, a head_pattern and head_ratio, a length_scaling, a normaliser and "
+    "top_k, a local_share and window, an entropy_lambda, its entropy_schedule and entropy_lambda_final, an "
+    "entropy_control and control_level), set that under model.init_args, or take the name out."
 )
 
 
@@ -65,7 +65,7 @@ def _controlled(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> str:
     """Return where a control of the entropy is asked for; empty: it is not."""
     if CONTROL in search:
         return f"search.{CONTROL}"
-    return f"model.init_args.{CONTROL}" if is_controlled(fixed) else ""
+    return f"model.init_args.{CONTROL}" if has_target(fixed) else ""
 
 
 def notes_on(study: StudySection, search: Mapping[str, Domain]) -> list[str]:

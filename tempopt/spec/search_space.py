@@ -18,9 +18,11 @@ from tempopt.errors import SpecError, unknown
 from tempopt.spec.conditions import counted, excluded_by, parse_when, when_problems
 from tempopt.spec.domains import UNSET, Choices, Domain, Range, held_by, same_value
 from tempopt.spec.parameter_names import name_problem
+from tempopt.spec.temperatures import LEVELS
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.groups import CREDITED
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS
 from tempopt.temperature.named import as_found, join_name, split_name
 from tempopt.temperature.parameters import (
     NEUTRAL,
@@ -44,6 +46,7 @@ _SCALES = (
     "layer_ratio",
     "head_ratio",
     "warmup_start",
+    *INNER_KNOTS,
     "output_temperature",
     "sampling_temperature",
     "control_spread",
@@ -105,6 +108,11 @@ def parse_search(
 def _domain(name: str, given: object) -> Domain:
     if isinstance(given, Range | Choices):
         return given
+    if split_name(name)[1] == KNOTS:
+        raise SpecError(
+            "a list of knots is not searched. Search temperatures of inner knots, as in temperature_knot_1: "
+            "{low: 0.25, high: 4}, or write the list under model.init_args."
+        )
     if isinstance(given, list | tuple):
         given = {"choices": list(given)}
     if not isinstance(given, Mapping):
@@ -367,7 +375,7 @@ def _constant_range(space: Mapping[str, BaseDistribution], temperature: str) -> 
     """Return the span of the searched initial temperature, or a default where that has none."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    for level in ("temperature_init", "temperature_final") if temperature else ("temperature_init",):
+    for level in LEVELS if temperature else LEVELS[:1]:
         searched = space.get(join_name(temperature, level))
         if isinstance(searched, FloatDistribution):
             return searched.low, searched.high

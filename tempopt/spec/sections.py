@@ -19,11 +19,15 @@ from pydantic import (
     model_validator,
 )
 
+from tempopt.spec.budget import NUMBERS, QUESTIONS, Open
 from tempopt.statistics.group_sequential import spent
 from tempopt.statistics.paired_tests import Test, least_pairs
 
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
+
+POPULATION = "population"
+"""Name of the sampler that trains a population of schedules (``tempopt.spec.population``)."""
 
 FEWEST = 3
 """Complete runs of an arm below which that sampler says nothing."""
@@ -33,6 +37,7 @@ SAMPLERS: dict[str, str | None] = {
     "tpe": "TPESampler",
     "random": "RandomSampler",
     "gp": "GPSampler",
+    POPULATION: None,
 }
 """Name of a sampler to its class in ``optuna.samplers``; None: tempopt's own."""
 
@@ -154,15 +159,32 @@ class Limits(Section):
             trials train on no card, their hours of training.
         standard_errors: The search ends as soon as all that is left of it is expected to raise what would be
             named by less than so many standard errors of the confirmation, which could not tell.
+        run_gpu_hours: What a run costs, counted as ``gpu_hours``; at full size, where the search trains a
+            proxy. None: whoever begins the study measures it, if ``gpu_hours`` decides anything.
+        proxy_gpu_hours: The same of a run of the proxy.
+        split: What ``gpu_hours`` decides when the study is begun, names as in ``seeds.choose``. None: what
+            the spec does not say; see :mod:`tempopt.spec.budget`.
     """
 
     hours: _Most = None
     gpu_hours: _Most = None
     standard_errors: _Most = None
+    run_gpu_hours: _Most = None
+    proxy_gpu_hours: _Most = None
+    split: Annotated[
+        list[Open] | None,
+        Field(description=f"a list of some of {', '.join((*NUMBERS, *QUESTIONS))}, or null"),
+    ] = None
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Names of the limits that are set, each of which may end the search."""
+        names = ("hours", "gpu_hours", "standard_errors")
+        return tuple(name for name in names if getattr(self, name) is not None)
 
 
 class Strategy(Section):
-    """A sampler or pruner by its short name, with its options: Optuna's, or tempopt's own, which has none."""
+    """A sampler or pruner by its short name, with its options: Optuna's, or tempopt's own."""
 
     name: str
     options: dict[str, Any] = {}
@@ -179,6 +201,42 @@ class Strategy(Section):
     @model_serializer
     def _as_written(self) -> dict[str, Any]:
         return {"name": self.name, **self.options}
+
+
+class StartFrom(Section):
+    """The key ``study.start_from``: trained weights that each run begins from, in place of random ones.
+
+    Args:
+        path: Path of the file on the machine that begins the study, or its URL in an object store.
+        strict: Whether the weights of the file and of the module, or of its part, have to have the same
+            names. If not, what the file lacks begins as initialised, and what the module lacks is left out.
+            Shapes have to agree either way.
+        prefix: Beginning of the names of the part that is loaded, as in ``model.``; empty: all is loaded. A
+            file of that part alone, whose names lack the prefix, is loaded into that part of the module, and
+            a part of the file into a module whose names lack it.
+        sha256: SHA-256 of the file, by which a study is told from one that starts from other weights; None
+            before the study is begun.
+    """
+
+    path: Annotated[str, Field(min_length=1, max_length=4000, description="the path or URL of a checkpoint")]
+    strict: Annotated[bool, Field(description="true or false")] = True
+    prefix: Annotated[
+        str, Field(max_length=1000, description="the beginning of names of weights, as in model.")
+    ] = ""
+    sha256: Annotated[
+        str | None, Field(pattern=r"^[0-9a-f]{64}$", description="the SHA-256 of the file, or null")
+    ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, given: object) -> object:
+        if isinstance(given, str):
+            return {"path": given}
+        if isinstance(given, Mapping) and "path" in given:
+            return given
+        raise ValueError(
+            f"given {given!r}. Give the path of a checkpoint, or {{path: ..., strict: false, prefix: ...}}."
+        )
 
 
 class AttachSection(Section):

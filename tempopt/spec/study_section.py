@@ -9,10 +9,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tempopt.errors import unknown
+from tempopt.records.rows import DEFAULT_QUEUE
+from tempopt.spec.budget import with_open_names
 from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.lightning_sections import one_metric
+from tempopt.spec.population import Population, population_of
+from tempopt.spec.proxy import ProxySection, one_proxy
 from tempopt.spec.sections import (
     KNOWLEDGE_GRADIENT,
+    POPULATION,
     PRUNERS,
     SAMPLERS,
     Arms,
@@ -20,6 +25,7 @@ from tempopt.spec.sections import (
     Limits,
     Section,
     Seeds,
+    StartFrom,
     Strategy,
 )
 from tempopt.spec.sizes import SIZE, in_bytes
@@ -34,7 +40,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 # Why methods that are often asked for are none of the samplers; more of it is in docs/specs.md.
 _WHY_NOT = {
-    "pbt": "Population-based training changes parameters within a run; search a schedule instead.",
+    "pbt": "Population based training of a temperature schedule is called population.",
     "cmaes": "CMA-ES takes no choices, such as a schedule; gp does.",
     "nsgaii": "A study has one metric; what may not get worse goes under study.guards.",
 }
@@ -57,6 +63,8 @@ _DIRECTIONS: dict[Direction, tuple[str, ...]] = {
     "maximize": ("accuracy", "acc", "f1", "auc", "auroc", "recall", "precision", "bleu", "iou"),
 }
 
+_LABEL = "at most 63 letters, digits, dots, dashes, underscores and equals signs"
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,62}$", description=_LABEL)]
 _AMOUNT = 'a number above 0, percent as in "1%", or null'
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?%")
 
@@ -91,6 +99,14 @@ class StudySection(Section):
         guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
         compare: Searched parameter whose values are compared, in place of a verdict about temperature; see
             :mod:`tempopt.spec.compared_values`. None: the verdict is about temperature.
+        proxy: A smaller training that the search is carried out on; see :mod:`tempopt.spec.proxy`. None:
+            there is none.
+        queue: Queue of the pool that the study is begun in.
+        priority: Priority that it is begun with; the pool serves studies with a higher one first.
+        labels: Labels that an agent of the pool must have, all of them, to serve it.
+        start_from: Trained weights that each run begins from; None: those of the module's ``__init__``.
+        code: SHA-256 of the bundle of code that the study brings, which ``--with-code`` sets; None: agents
+            import what they have installed.
         compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
             may write true for the default mode, and false.
     """
@@ -148,6 +164,7 @@ class StudySection(Section):
     prior: Annotated[
         str | None, Field(min_length=1, description="the name of a prior, as in long_context, or null")
     ] = None
+    proxy: ProxySection | None = None
     limits: Limits = Limits()
     lease: Annotated[
         float, Field(ge=1, allow_inf_nan=False, description="a number of seconds of at least 1")
@@ -169,16 +186,39 @@ class StudySection(Section):
     evaluate_only: Annotated[
         str | None, Field(min_length=1, description="the path of a checkpoint, or null")
     ] = None
+    start_from: Annotated[StartFrom | None, Field(description="the path of a checkpoint, or null")] = None
+    code: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[0-9a-f]{64}$", description="the SHA-256 of a bundle, which --with-code sets, or null"
+        ),
+    ] = None
     compile: str | None = None
+    queue: Annotated[Label, Field(description=_LABEL)] = DEFAULT_QUEUE
+    priority: Annotated[int, Field(ge=-1000, le=1000, description="a whole number from -1000 to 1000")] = 0
+    labels: Annotated[
+        list[Label],
+        Field(default_factory=list, max_length=20, description=f"a list of at most 20: each {_LABEL}"),
+    ]
     init_only: Annotated[bool, Field(description="true or false")] = True
     learned: Annotated[Learns, Field(description="true, false or per_head")] = True
     not_learned: Annotated[str | None, Field(description="a text, or null")] = None
     metric_reads_temperature: Annotated[bool, Field(description="true or false")] = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, given: object) -> object:
+        return with_open_names(given)
+
     @field_validator("metric", "direction", mode="before")
     @classmethod
     def _one(cls, given: object) -> object:
         return one_metric(given)
+
+    @field_validator("proxy", mode="before")
+    @classmethod
+    def _one_proxy(cls, given: object) -> object:
+        return one_proxy(given)
 
     @field_validator("sampler", "pruner")
     @classmethod
@@ -189,6 +229,8 @@ class StudySection(Section):
             raise ValueError(unknown(str(info.field_name), given.name, known, remedy))
         if given.name == KNOWLEDGE_GRADIENT and given.options:
             raise ValueError(f"given {given.options!r}, but {given.name} has no options. Take them out.")
+        if given.name == POPULATION:
+            population_of(given.options)
         if "seed" in given.options:
             raise ValueError(
                 "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
@@ -252,6 +294,16 @@ class StudySection(Section):
         if lines:
             raise FaultsError(lines)
         return self
+
+    @property
+    def population(self) -> Population | None:
+        """What the sampler ``population`` was asked for; None: the sampler is another one."""
+        return population_of(self.sampler.options) if self.sampler.name == POPULATION else None
+
+    @property
+    def whole_runs(self) -> int:
+        """To how many whole runs the search trials come, those of ``population`` being parts of runs."""
+        return self.trials if self.population is None else self.trials // self.population.intervals
 
     @property
     def guarded(self) -> list[GuardSpec]:

@@ -10,12 +10,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
     Field,
     PrivateAttr,
-    ValidationError,
     ValidationInfo,
     field_serializer,
     field_validator,
@@ -23,27 +23,31 @@ from pydantic import (
 )
 
 from tempopt.errors import SpecError
+from tempopt.records.rows import AT_PROXY, Kind
 from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
 from tempopt.spec.amendments import Amendment
+from tempopt.spec.budget import without_open
 from tempopt.spec.compared_sets import (
     NO_SEARCH,
     ComparedSet,
     check_sets,
-    comparison_problems,
-    in_every_set,
     of_comparison,
     with_sets,
 )
-from tempopt.spec.compared_values import ComparedValue, compared_name, compared_values, value_problems
+from tempopt.spec.compared_values import ComparedValue, compared_name, compared_values
+from tempopt.spec.consistency import problems
 from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import UNSET, Domain, as_written
-from tempopt.spec.evaluation_checks import as_normalised, evaluation_problems
+from tempopt.spec.evaluation_checks import as_normalised
 from tempopt.spec.identity import identifying
-from tempopt.spec.lightning_sections import checkpoint_path, length_problems, parse_class, parse_trainer
-from tempopt.spec.priors import prior_notes, prior_problems
+from tempopt.spec.lightning_sections import parse_class, parse_trainer
+from tempopt.spec.population import with_population
+from tempopt.spec.priors import prior_notes
+from tempopt.spec.program import program_of
+from tempopt.spec.proxy import overrides_of_proxy, small_data
 from tempopt.spec.resources import Resources
-from tempopt.spec.search_checks import notes_on, temperature_problems
+from tempopt.spec.search_checks import notes_on
 from tempopt.spec.search_space import (
     Arm,
     arm_parameters,
@@ -55,7 +59,7 @@ from tempopt.spec.search_space import (
 )
 from tempopt.spec.sections import PRUNERS, SAMPLERS, AttachSection, Section, Strategy
 from tempopt.spec.study_section import StudySection
-from tempopt.spec.validation_errors import faults, faulty, listed
+from tempopt.spec.validation_errors import listed, validated
 from tempopt.spec.yaml_source import Document, FaultsError, Override
 from tempopt.statistics.paired_tests import Direction
 from tempopt.temperature.generation import GENERATION
@@ -107,11 +111,13 @@ class StudySpec(Section):
     _local: tuple[Override, ...] = PrivateAttr(default=())
     # What the study was asked before, as its row says; no part of what it is asked now.
     _amendments: tuple[Amendment, ...] = PrivateAttr(default=())
+    # Where the weights of study.start_from lie on this machine, once that is known.
+    _start_at: Path | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
     def _compares(cls, given: object) -> object:
-        return of_comparison(named.with_attention(given))
+        return with_population(of_comparison(named.with_attention(given)))
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -148,23 +154,7 @@ class StudySpec(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        asks = self.about_temperature
-        names = {*self.search, *in_every_set(self.compare)}
-        trains = self.study.evaluate_only is None
-        lines = length_problems(self.trainer, names) if trains else []
-        unread = evaluation_problems(self.study, self.search, self.fixed_temperatures)
-        compiled = self.study.compile is not None
-        fixed = self.fixed_temperatures
-        lines += unread or temperature_problems(self.search, fixed, asks=asks, compiled=compiled)
-        try:
-            self._enqueued(self.study.enqueue, path="study.enqueue")
-        except FaultsError as error:
-            lines += error.lines
-        lines += self.resources.problems(self.study, ranks=self.ranks, on_cards=self._on_cards)
-        lines += comparison_problems(self.study, self.compare)
-        lines += value_problems(self.study, self.search, has_sets=self.compare is not None)
-        lines += named.problems(self, trains=trains)
-        lines += prior_problems(self.study.prior, self.search, list(self.temperatures))
+        lines = problems(self)
         if lines:
             raise FaultsError(lines)
         return self
@@ -217,7 +207,7 @@ class StudySpec(Section):
     @property
     def num_constant(self) -> int:
         """Number of runs of the constant arm: half as many as the search's unless said otherwise."""
-        return self.study.arms.constant or math.ceil(self.study.trials / 2)
+        return self.study.arms.constant or math.ceil(self.study.whole_runs / 2)
 
     @property
     def num_baseline(self) -> int:
@@ -269,7 +259,8 @@ class StudySpec(Section):
         return devices if isinstance(devices, int) and devices > 1 else 1
 
     @property
-    def _on_cards(self) -> bool:
+    def on_cards(self) -> bool:
+        """Whether trainings may take cards."""
         return self.trainer.get("accelerator") != "cpu"
 
     @property
@@ -284,7 +275,7 @@ class StudySpec(Section):
             gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
         """
         here = self._in_force()
-        return here.resources.need(ranks=here.ranks, on_cards=here._on_cards, gpus=gpus)
+        return here.resources.need(ranks=here.ranks, on_cards=here.on_cards, gpus=gpus)
 
     @property
     def notes(self) -> list[str]:
@@ -310,9 +301,30 @@ class StudySpec(Section):
         """Return another spec, which is stored, with the resources and the overrides of this one."""
         return self._with(stored.model_copy(update={"resources": self.resources}), stored.amendments)
 
+    def at(self, kind: Kind) -> StudySpec:
+        """Return the spec that tickets of a kind are trained with: the proxy's, or this one."""
+        return self if self.study.proxy is None or kind not in AT_PROXY else self.at_proxy()
+
+    def at_proxy(self) -> StudySpec:
+        """Return the spec of the small training of ``study.proxy``; SpecError if that is no valid one."""
+        small = self.parse(small_data(self), source="the study spec with study.proxy.set")
+        small._local, small._start_at = overrides_of_proxy(self, self._local), self._start_at
+        return small
+
     def _with(self, spec: StudySpec, amendments: Sequence[Amendment]) -> StudySpec:
         copy = spec.model_copy()
-        copy._local, copy._amendments = self._local, tuple(amendments)
+        copy._local, copy._amendments, copy._start_at = self._local, tuple(amendments), self._start_at
+        return copy
+
+    @property
+    def start_at(self) -> Path | None:
+        """File of this machine that holds the weights of ``study.start_from``; None: not known yet."""
+        return self._start_at
+
+    def starting_at(self, path: Path) -> StudySpec:
+        """Return the spec with the place where the weights of ``study.start_from`` lie on this machine."""
+        copy = self._with(self, self._amendments)
+        copy._start_at = path
         return copy
 
     def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
@@ -334,6 +346,8 @@ class StudySpec(Section):
     def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
         fixed = self.fixed_temperatures
+        if arm == "search" and (population := self.study.population) is not None:
+            sampled = population.as_trained(sampled)
         found = arm_parameters(arm, sampled, searched=self.search, fixed=fixed)
         return found if self.confirms else as_normalised(found, self.search, fixed)
 
@@ -348,11 +362,12 @@ class StudySpec(Section):
             SpecError: A name is not searched, or a value is not in its range or among its choices.
         """
         try:
-            return self._enqueued(given, path="enqueue")
+            return self.enqueued_at(given, path="enqueue")
         except FaultsError as error:
             raise SpecError(listed("These parameter sets have", str(error).splitlines())) from None
 
-    def _enqueued(self, given: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
+    def enqueued_at(self, given: Sequence[Mapping[str, Any]], *, path: str) -> list[dict[str, Any]]:
+        """Return what :meth:`enqueued` does; FaultsError names what is wrong below a path."""
         if len(given) > self.study.trials:
             message = (
                 f"given {len(given)} parameter sets, but study.trials is {self.study.trials}. "
@@ -368,7 +383,7 @@ class StudySpec(Section):
             SpecError: A set is wrong, or the spec has sets of its own.
         """
         spec = self.parse(with_sets(self.to_json(), sets), source="the study spec")
-        spec._local = self._local
+        spec._local, spec._start_at = self._local, self._start_at
         return spec
 
     def with_overrides(self, overrides: Sequence[str]) -> Self:
@@ -382,10 +397,11 @@ class StudySpec(Section):
         """
         parsed = [document.parse_override(text) for text in overrides]
         stored = Document(source="the study spec with --set", data=self.to_json())
-        written = stored.with_settings([each for each in parsed if not each.local])
-        spec = self.parse(written.data, source=written)
+        settings = [each for each in parsed if not each.local]
+        written = stored.with_settings(settings)
+        spec = self.parse(without_open(written.data, (each.path for each in settings)), source=written)
         spec._local = (*self._local, *(each for each in parsed if each.local))
-        spec._amendments = self._amendments
+        spec._amendments, spec._start_at = self._amendments, self._start_at
         spec._in_force()
         return spec
 
@@ -411,33 +427,18 @@ class StudySpec(Section):
         data = self._in_force().to_json()
         for section in ("model", "data", "trainer"):
             data[section] = document.resolve(data[section], path=section)
-        path = "study.evaluate_only"
-        data["study"]["evaluate_only"] = document.resolve(data["study"]["evaluate_only"], path=path)
+        for name in ("evaluate_only", "start_from"):
+            data["study"][name] = document.resolve(data["study"][name], path=f"study.{name}")
         return self.parse(data, source="the study spec with the environment's values")
 
     def program(self, *overrides: str) -> Program:
         """Return what a trainer on this machine needs to know.
 
         Raises:
-            SpecError: As in :meth:`with_overrides` and :meth:`resolved`; or the checkpoint of
-                ``study.evaluate_only`` is not there.
+            SpecError: As in :meth:`with_overrides` and :meth:`resolved`; or a checkpoint is not there.
         """
         here = (self.with_overrides(overrides) if overrides else self).resolved()
-        return Program(
-            model=here.model,
-            data=here.data,
-            trainer=here.trainer,
-            attach=None if here.attach is None else here.attach.model_dump(),
-            metric_reads_temperature=here.study.metric_reads_temperature,
-            values={name: each.model_dump() for name, each in here.temperatures.items()},
-            metric=here.study.metric,
-            validate_at=here.study.validate_at,
-            data_seed=here.study.seed,
-            identity=self.identity(),
-            compared=here.compare is not None,
-            weights=checkpoint_path(here.study.evaluate_only),
-            compile=here.study.compile,
-        )
+        return program_of(here, identity=self.identity(), start_at=self._start_at)
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain data, with ``${NAME}`` as written and without this machine's ``--set``."""
@@ -479,17 +480,7 @@ class StudySpec(Section):
             SpecError: Something is wrong; there is a line for each thing.
         """
         origin = source if isinstance(source, Document) else Document(source=source, data=dict(data))
-        lines = [
-            (path, f"{document.BLANK} stands for a value that only you can give. Fill it in.")
-            for section in data
-            for path in document.blanks(data[section], path=section)
-        ]
-        try:
-            if not lines:
-                return cls.model_validate(dict(data))
-        except ValidationError as error:
-            lines = faults(error, cls)
-        raise faulty(lines, origin)
+        return validated(cls, data, origin)
 
     def identity(self) -> str:
         """Return a hash that is equal for specs that ask the same (:func:`tempopt.spec.identity.diff`)."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tempopt.errors import unknown
+from tempopt.spec.budget import split_as
 from tempopt.spec.sections import Section
 from tempopt.spec.yaml_source import FaultsError
 from tempopt.temperature.groups import CREDITED
+from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.temperature.named import (
     AS_FOUND,
     VALUE_FIELDS,
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 ATTENTION = "attention"
 MOST = 7
 """So many temperatures may have a name, beside attention's."""
-_LEVELS = ("temperature_init", "temperature_final")
+LEVELS = ("temperature_init", "temperature_final", *INNER_KNOTS)
+"""Parameters that say where a temperature goes, the one to begin with first."""
 _WIDTH = 8
 """A range goes as far from the temperature as found, in ratio, if nothing else is known."""
 
@@ -149,7 +152,7 @@ def problems(spec: StudySpec, *, trains: bool) -> list[tuple[str, str]]:
         path = f"temperatures.{name}"
         if problem := _name_problem(name, spec.model["init_args"]):
             lines.append((path, problem))
-        elif spec.compare is None and not any(join_name(name, level) in spec.search for level in _LEVELS):
+        elif spec.compare is None and not any(join_name(name, level) in spec.search for level in LEVELS):
             example = _example(name, 1.0 if each.rows is not None else each.as_found)
             message = f"its level is not searched. Search it, as in {example}, or take"
             lines.append((path, f"{message} {name} out. Usual ranges are in docs/values.md."))
@@ -273,6 +276,7 @@ def with_found(
     not_learned: str | None = None,
     evaluated: Collection[str] | None = None,
     trained: Collection[str] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> StudySpec:
     """Return a spec with what a dry run has found of its module, where it does not say it.
 
@@ -282,6 +286,7 @@ def with_found(
         not_learned: Why they cannot be learned; None: they can, or it was not tried.
         evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
         trained: Names of those that the module's own optimizers train; None: it was not tried.
+        sizes: What was found of a proxy and at full size, by name (:mod:`tempopt.spec.proxy`).
     """
     sections = {}
     for name, each in spec.temperatures.items():
@@ -292,13 +297,19 @@ def with_found(
         }
         lacking = {key: value for key, value in looked_up.items() if getattr(each, key) is None}
         sections[name] = each.model_copy(update=lacking)
-    study = spec.study.model_copy(update={"not_learned": spec.study.not_learned or not_learned})
+    proxy = spec.study.proxy and spec.study.proxy.with_sizes(sizes or {})
+    not_learned = spec.study.not_learned or not_learned
+    study = spec.study.model_copy(update={"not_learned": not_learned, "proxy": proxy})
     return spec.model_copy(update={"temperatures": sections, "study": study})
 
 
 def begun_as(spec: StudySpec, stored: StudySpec) -> StudySpec:
-    """Return a spec with what the dry run had found when the study was begun."""
+    """Return a spec with what the dry run had found, and the budget decided, when the study was begun."""
+    spec = split_as(spec, stored)
     found = {name: each.as_found for name, each in stored.temperatures.items() if each.as_found is not None}
     read = [name for name, each in stored.temperatures.items() if each.evaluated]
     trained = [name for name, each in stored.temperatures.items() if each.trained]
-    return spec.with_found(found, not_learned=stored.study.not_learned, evaluated=read, trained=trained)
+    sizes = stored.study.proxy.sizes if stored.study.proxy else {}
+    return spec.with_found(
+        found, not_learned=stored.study.not_learned, evaluated=read, trained=trained, sizes=sizes
+    )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from tempopt.errors import SpecError
+from tempopt.spec import yaml_source as document
 from tempopt.spec.lightning_sections import unknown_key
 from tempopt.spec.yaml_source import Document, FaultsError
+
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
 class FaultySpecError(SpecError):
@@ -23,6 +26,33 @@ class FaultySpecError(SpecError):
 
     lines: Sequence[tuple[str, str]]
     origin: Document
+
+
+def validated(model: type[Spec], data: Mapping[str, Any], origin: Document) -> Spec:
+    """Return the spec that plain data describes.
+
+    Args:
+        model: The class of the spec.
+        data: The sections by name.
+        origin: What the data was read from.
+
+    Raises:
+        FaultySpecError: Something is wrong; there is a line for each thing.
+    """
+    lines = [
+        (path, f"{document.BLANK} stands for a value that only you can give. Fill it in.")
+        for section in data
+        for path in document.blanks(data[section], path=section)
+    ]
+    try:
+        if not lines:
+            spec = model.model_validate(dict(data))
+            lines = [line for key in data for line in document.unkept(data[key], path=key)]
+            if not lines:
+                return spec
+    except ValidationError as error:
+        lines = faults(error, model)
+    raise faulty(lines, origin)
 
 
 def faulty(lines: Sequence[tuple[str, str]], origin: Document) -> FaultySpecError:

@@ -5,12 +5,13 @@ Knows how a study is written down, not what a study means.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -70,19 +71,25 @@ class Document:
         source: Name of the file, for messages.
         data: The mapping at its top.
         lines: Line (from 1) of each key by its dotted path.
+        columns: Column (from 1) of each of them in its line.
         settings: What ``--set`` wrote over it: each key as it was typed, by its dotted path.
     """
 
     source: str
     data: dict[str, Any]
     lines: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, int] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
 
     def line(self, path: str) -> int:
         """Return the line of the key, or of the nearest key above it that was written; 0 if there is none."""
+        return self.place(path)[0]
+
+    def place(self, path: str) -> tuple[int, int]:
+        """Return line and column of the key, or of the nearest key above it; (0, 0) if there is none."""
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
-        return self.lines.get(path, 0)
+        return self.lines.get(path, 0), self.columns.get(path, 0)
 
     def where(self, path: str) -> str:
         """Return ``file:line`` of the key, the file if no line is known, or the ``--set`` that wrote it."""
@@ -159,24 +166,34 @@ def _text(path: Path, what: str) -> str:
         raise SpecError(str(error)) from error
 
 
-def parse(text: str, *, source: str) -> Document:
-    """Return the document that ``text`` writes down in YAML; ``source`` names it in messages.
+_SPEC = (
+    "a study spec is a mapping with the sections study:, search:, model:, data: and trainer:. "
+    '"tempopt init" writes one to begin with'
+)
+
+
+def parse(text: str, *, source: str, expected: str = _SPEC) -> Document:
+    """Return the document that ``text`` writes down in YAML.
+
+    Args:
+        text: What is read.
+        source: Names it in messages.
+        expected: What it should be, for the message where it is no mapping.
 
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
     """
-    data, lines = _loaded(text, source)
+    data, places = _loaded(text, source)
     if not isinstance(data, dict):
         given = "nothing" if data is None else "a list" if isinstance(data, list) else f"{str(data)[:40]!r}"
-        raise SpecError(
-            f"{source} holds {given}, but a study spec is a mapping with the sections study:, search:, "
-            f'model:, data: and trainer:. "tempopt init" writes one to begin with.'
-        )
-    return Document(source=source, data=data, lines=lines)
+        raise SpecError(f"{source} holds {given}, but {expected}.")
+    lines = {path: line for path, (line, _) in places.items()}
+    columns = {path: column for path, (_, column) in places.items()}
+    return Document(source=source, data=data, lines=lines, columns=columns)
 
 
-def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, int]]:
-    """Return what a text in YAML holds, and the line of each key by its dotted path if keys are checked."""
+def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, tuple[int, int]]]:
+    """Return what a text in YAML holds, and line and column of each key, if they are checked, by its path."""
     try:
         loader = _Loader(text)
     except yaml.YAMLError as error:
@@ -186,10 +203,10 @@ def _loaded(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str
         if node is None:
             return None, {}
         _extent(node, source, {}, 1)
-        lines: dict[str, int] = {}
-        for key, line in _keys(node, source) if keys else ():
-            lines.setdefault(key, line)
-        return loader.construct_document(node), lines
+        places: dict[str, tuple[int, int]] = {}
+        for key, line, column in _keys(node, source) if keys else ():
+            places.setdefault(key, (line, column))
+        return loader.construct_document(node), places
     except yaml.YAMLError as error:
         raise SpecError(_yaml_message(error, source)) from error
     except SpecError:
@@ -244,8 +261,8 @@ def _too_deep(where: str) -> str:
     )
 
 
-def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:
-    """Yield each key's dotted path and line; a key that is there twice, or is no text, is an error."""
+def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each key's dotted path, line and column; one that is there twice, or is no text, is an error."""
     seen: set[int] = set()  # an anchor can be written into itself
     waiting: list[tuple[str, yaml.Node | None]] = [("", root)]
     while waiting:
@@ -263,7 +280,7 @@ def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:
             path = f"{prefix}.{key.value}" if prefix else str(key.value)
             _check_key(key, f"{source}:{line}", path, first)
             first[key.value] = line
-            yield path, line
+            yield path, line, key.start_mark.column + 1
             waiting.append((path, value))
 
 
@@ -306,6 +323,11 @@ class Override:
     path: tuple[str, ...]
     value: Any
 
+    @classmethod
+    def of(cls, written: str, value: Any) -> Self:
+        """Return what writes a value at a path, which is written as in ``--set``."""
+        return cls(written=written, path=_expand(written.split(".")), value=value)
+
     @property
     def local(self) -> bool:
         """Whether it may differ from machine to machine, and so is no part of a study's identity."""
@@ -335,7 +357,7 @@ def parse_override(text: str) -> Override:
     parsed, _ = _loaded(
         value, f'--set "{text if len(text) <= _QUOTED else text[:_QUOTED] + "…"}"', keys=False
     )
-    return Override(written=name.strip(), path=_expand(segments), value=parsed)
+    return Override.of(name.strip(), parsed)
 
 
 def _expand(segments: list[str]) -> tuple[str, ...]:
@@ -420,3 +442,21 @@ def blanks(value: Any, *, path: str) -> list[str]:
     if isinstance(value, list):
         return [p for i, item in enumerate(value) for p in blanks(item, path=f"{path}.{i}")]
     return [path] if value == BLANK else []
+
+
+def unkept(value: Any, *, path: str) -> list[tuple[str, str]]:
+    """Return where plain data has numbers that JSON and databases do not hold, and what there is to do.
+
+    Args:
+        value: The data.
+        path: Its path in the document.
+    """
+    if isinstance(value, Mapping):
+        return [found for key, each in value.items() for found in unkept(each, path=f"{path}.{key}")]
+    if isinstance(value, list):
+        return [found for at, each in enumerate(value) for found in unkept(each, path=f"{path}[{at}]")]
+    if isinstance(value, float) and not math.isfinite(value):
+        return [(path, f"given {value}, which JSON does not hold. Give a finite number, or leave it out.")]
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return [(path, f"given an integer beyond {_LARGEST}. Give a smaller one.")]
+    return []

@@ -7,6 +7,7 @@ is in a checkpoint nor SQL; loads fsspec only when it is asked something.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import uuid
 from collections.abc import Iterable
@@ -21,8 +22,10 @@ from tempopt.records.rows import KINDS, Kind
 
 DEFAULT_FOLDER = "tempopt-runs"
 """Where checkpoints and logs lie unless something else is said: a folder in the current one."""
-# What was left half written, or half fetched, included.
-CHECKPOINT = re.compile(r"(?:step-([0-9]+)|resume)-[0-9]+\.ckpt(?:\.writing)?")
+# What was left half written, half fetched, or half put through a server, included.
+CHECKPOINT = re.compile(
+    r"(?:step-([0-9]+)|resume)-[0-9]+\.ckpt(?:(?:\.[0-9a-f]{8,32}(?:\.[0-9]+)?)?\.writing)?"
+)
 """Names of checkpoints; the first group is the step, None for a copy that was fetched to go on from."""
 RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,}}")
 """Names of runs' folders."""
@@ -32,6 +35,8 @@ _LOCAL = ("file", "local")
 # whoever reads, not by the URL. What else fsspec knows would have the database say whom a reader connects to
 # (http, sftp, hdfs), or what it runs (reference).
 _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+SERVED = "tempopt"
+"""Protocol of checkpoints behind a server; only workers of an agent that works for one know it."""
 # What pip installs for a protocol; for others fsspec says it.
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 # Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
@@ -203,6 +208,10 @@ def opened(url: str) -> tuple[Any, str]:
     if is_local(url):
         # not by fsspec's own reading of URLs, to which "a::b" is a chain of file systems
         return fsspec.filesystem("file"), str(local_path(url).absolute())
+    if url.startswith(f"{SERVED}://") and os.environ.get("TEMPOPT_SERVER"):
+        from tempopt.remote.filesystem import ServerFileSystem
+
+        return ServerFileSystem(), url.partition("://")[2]
     protocol = _refuse_other(url)
     try:
         fs, path = fsspec.core.url_to_fs(url)

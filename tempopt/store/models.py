@@ -28,6 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
     text,
+    true,
 )
 from sqlalchemy.dialects import mysql
 
@@ -75,6 +76,7 @@ class Utc(TypeDecorator[datetime]):
 
 METADATA = MetaData()
 _ZERO = text("0")
+_ONE = text("1")
 
 STUDY = Table(
     "tempopt_study",
@@ -89,6 +91,13 @@ STUDY = Table(
     Column("checkpoints", LongText),
     Column("warm_start", Document),
     Column("amendments", Document),
+    Column("owner", String(MAX_NAME), nullable=False, server_default=""),
+    Column("queue", String(MAX_NAME), nullable=False, server_default="default"),
+    Column("priority", Integer, nullable=False, server_default=_ZERO),
+    Column("labels", Document),
+    Column("parallel", Integer, nullable=False, server_default=_ONE),
+    Column("gpus", Double, nullable=False, server_default=_ZERO),
+    Column("on_cpu", Boolean, nullable=False, server_default=true()),
     UniqueConstraint("name", name="tempopt_study_name"),
     **OPTIONS,
 )
@@ -182,5 +191,115 @@ JOB = Table(
     Column("options", Document, nullable=False),
     Column("created", Utc, nullable=False),
     Index("tempopt_job_study", "study"),
+    **OPTIONS,
+)
+
+TOKEN = Table(
+    "tempopt_token",
+    METADATA,
+    Column("id", String(MAX_NAME), primary_key=True),
+    Column("name", String(MAX_NAME), nullable=False),
+    Column("digest", String(MAX_NAME), nullable=False, comment="SHA-256 of the token"),
+    Column("scopes", Document, nullable=False),
+    Column("studies", String(MAX_NAME), nullable=False),
+    Column("created", Utc, nullable=False),
+    Column("expires", Utc),
+    Column("used", Utc),
+    Column("revoked", Utc),
+    Column("created_by", String(MAX_NAME), nullable=False),
+    Column("user", String(MAX_NAME), nullable=False, server_default=""),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+AUDIT = Table(
+    "tempopt_audit",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("moment", Utc, nullable=False),
+    Column("name", String(MAX_NAME), nullable=False),
+    Column("token", String(MAX_NAME), nullable=False),
+    Column("address", String(MAX_NAME), nullable=False),
+    Column("action", String(MAX_NAME), nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("study", String(MAX_NAME), nullable=False),
+    Column("detail", String(MAX_NAME), nullable=False),
+    **OPTIONS,
+)
+
+SESSION = Table(
+    "tempopt_session",
+    METADATA,
+    Column("digest", String(64), primary_key=True, comment="SHA-256 of what the browser holds"),
+    Column("token", String(MAX_NAME), nullable=False),
+    Column("created", Utc, nullable=False),
+    Column("expires", Utc, nullable=False),
+    Index("tempopt_session_token", "token"),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+POOL_AGENT = Table(
+    "tempopt_agent",
+    METADATA,
+    Column("name", String(MAX_NAME), primary_key=True),
+    Column("machine", String(MAX_NAME), nullable=False),
+    Column("started_by", String(MAX_NAME), nullable=False),
+    Column("launch", String(MAX_NAME), nullable=False, comment="what keeps it started; empty: a person"),
+    Column("queues", Document, nullable=False),
+    Column("labels", Document, nullable=False),
+    Column("studies", String(MAX_NAME), nullable=False),
+    Column("gpus", Integer, nullable=False),
+    # No foreign key: a study may be deleted while an agent serves it.
+    Column("study_id", Integer),
+    Column("since", Double, nullable=False, comment="epoch seconds of the database's clock, as is seen"),
+    Column("leaving", Boolean, nullable=False),
+    Column("unable", Document, nullable=False),
+    Column("idle_at", Document, nullable=False),
+    Column("seen", Double, nullable=False),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+QUOTA = Table(
+    "tempopt_quota",
+    METADATA,
+    Column("queue", String(MAX_NAME), primary_key=True),
+    Column("user", String(MAX_NAME), primary_key=True),
+    Column("weight", Double, nullable=False),
+    Column("gpu_hours", Double),
+    Column("days", Double),
+    Column("agents", Integer),
+    Column("priority", Integer),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+# What studies have used that were deleted since; that of the others is told by their tickets.
+USAGE = Table(
+    "tempopt_usage",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("user", String(MAX_NAME), nullable=False),
+    Column("queue", String(MAX_NAME), nullable=False),
+    Column("hour", Integer, nullable=False, comment="hours since 1970"),
+    Column("seconds", Double, nullable=False),
+    **OPTIONS,
+)
+
+# What receivers of webhooks are told, and what they were told: an event is added once for each endpoint.
+WEBHOOK = Table(
+    "tempopt_webhook",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("id", String(MAX_NAME), nullable=False),
+    Column("endpoint", String(MAX_NAME), nullable=False),
+    Column("event", String(MAX_NAME), nullable=False),
+    Column("key", String(MAX_NAME), nullable=False),
+    Column("body", LongText, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due", Double, nullable=False, comment="epoch seconds of the database's clock, as is created"),
+    Column("created", Double, nullable=False),
+    Column("error", LongText, nullable=False),
+    UniqueConstraint("endpoint", "key", name="tempopt_webhook_key"),
+    Index("tempopt_webhook_id", "id"),
+    Index("tempopt_webhook_due", "endpoint", "state", "due"),
     **OPTIONS,
 )

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, false, or_, select, true
 
 from tempopt.errors import StudyNotFound
+from tempopt.records.changes import MOST_SECONDS, counted_seconds
 from tempopt.records.rows import (
     Checkpoint,
     Kind,
@@ -19,6 +20,7 @@ from tempopt.records.rows import (
     StudyRow,
     StudyState,
     TicketRow,
+    is_finite,
 )
 from tempopt.store.clock import Clock
 from tempopt.store.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
@@ -33,6 +35,7 @@ STAGES: dict[Kind, int] = {
     "rematch": 6,
     "ablation": 7,
     "timing": 8,
+    "transfer": 9,
 }
 """Kind to its number in the database: of tickets that may be begun those of the lowest go first."""
 KIND_OF = {stage: kind for kind, stage in STAGES.items()}
@@ -43,11 +46,13 @@ TICKET_COLUMNS = [
     (TICKET.c.lease - Clock()).label("lease") if f.name == "lease" else TICKET.c[f.name]
     for f in fields(TicketRow)
 ]
+_SECONDS = ("seconds", "checkpoint_seconds", "gpu_seconds")
 
 
 def study_row(row: Row[Any]) -> StudyRow:
     """Return the plain form of a row of STUDY_COLUMNS."""
-    return StudyRow(**{**row._mapping, "age": row.age - row.created.timestamp()})
+    age = row.age - row.created.timestamp()
+    return StudyRow(**{**row._mapping, "labels": tuple(row.labels or ()), "age": age})
 
 
 def standing(connection: Connection, study_id: int) -> tuple[StudyState, int, float]:
@@ -67,7 +72,21 @@ def deleted(study_id: int) -> StudyNotFound:
 
 def ticket_row(row: Row[Any]) -> TicketRow:
     """Return the plain form of a row of TICKET_COLUMNS."""
-    return TicketRow(**{**row._mapping, "checkpoints": checkpoints(row.checkpoints)})
+    counts: dict[str, Any] = {name: counted_seconds(getattr(row, name)) for name in _SECONDS}
+    if row.value is not None and not is_finite(row.value):
+        # an older version has stored it
+        counts |= {"value": None, "outcome": "diverged" if row.outcome == "complete" else row.outcome}
+    return TicketRow(**{**row._mapping, **counts, "checkpoints": checkpoints(row.checkpoints)})
+
+
+def counted(column: ColumnElement[float]) -> ColumnElement[float]:
+    """Return seconds in a column as they count, so that no sum of them overflows (``counted_seconds``)."""
+    return case((column > MOST_SECONDS, MOST_SECONDS), (column > 0.0, column), else_=0.0)
+
+
+def moved(column: ColumnElement[float]) -> ColumnElement[float]:
+    """Return seconds of a ledger, those below 0 taken out of it, bounded as ``counted``."""
+    return counted(column) - counted(-column)
 
 
 def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:

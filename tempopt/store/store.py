@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from tempopt.records.changes import Change, News, Wanted, Written
 from tempopt.records.rows import (
@@ -13,20 +13,39 @@ from tempopt.records.rows import (
     LogRow,
     Measurement,
     NewTicket,
+    Pooled,
     RunRow,
     StudyRow,
     StudyState,
     StudySummary,
+    StudyTotals,
     TicketRow,
     TrialParam,
 )
-from tempopt.store import jobs, optuna_calls, optuna_page, optuna_tables, reading, studies, taking, writing
-from tempopt.store.database import Database
+from tempopt.remote.address import is_server
+from tempopt.store import (
+    jobs,
+    optuna_calls,
+    optuna_page,
+    optuna_tables,
+    reading,
+    studies,
+    taking,
+    totals,
+    transfer,
+    writing,
+)
+from tempopt.store.access_methods import AccessMethods
 from tempopt.store.models import ATTENTION_MAP, LOG, MEASUREMENT, TICKET
+from tempopt.store.pool import Pool
 from tempopt.store.schema import connect
+from tempopt.store.transfer import WholeStudy
+
+if TYPE_CHECKING:
+    from tempopt.store.remote_store import RemoteStore
 
 
-class Store:
+class Store(AccessMethods):
     """The studies in one database. Use :meth:`open`; close it, or use it as a context manager.
 
     Every method is one transaction. What is written about a run carries the attempt that it belongs to,
@@ -36,17 +55,21 @@ class Store:
     its own.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
     @classmethod
     def open(cls, url: str, *, create: bool = True) -> Self:
         """Open the store at a URL; StorageError if it cannot be reached, read or written.
 
         Args:
-            url: ``sqlite:///file.db``, a bare path, ``postgresql://...``, ``mysql://...`` or ``mariadb://...``.
+            url: ``sqlite:///file.db``, a bare path, ``postgresql://...``, ``mysql://...`` or ``mariadb://...``;
+                or that of a server, ``https://...``, whose studies can be read
+                (:class:`tempopt.store.remote_store.RemoteStore`).
             create: Whether tables that are missing are created; False: a store must be there.
         """
+        if is_server(url):
+            # it loads what sends requests, which a database does without
+            from tempopt.store.remote_store import RemoteStore
+
+            return cast(Self, RemoteStore.at(url))
         return cls(connect(url, create=create))
 
     @property
@@ -58,6 +81,11 @@ class Store:
     def url_shown(self) -> str:
         """The URL with its password masked, for people to see."""
         return self._database.address.shown
+
+    @property
+    def pool(self) -> Pool:
+        """The pool of agents that serve any study of this database."""
+        return Pool(self._database, self.url_shown)
 
     def __repr__(self) -> str:
         return f"Store({self.url_shown!r})"
@@ -78,16 +106,23 @@ class Store:
     # ---- studies
 
     def create_study(
-        self, name: str, spec: dict[str, Any], spec_hash: str, *, warm_start: Sequence[Any] = ()
+        self,
+        name: str,
+        spec: dict[str, Any],
+        spec_hash: str,
+        *,
+        warm_start: Sequence[Any] = (),
+        pooled: Pooled | None = None,
     ) -> StudyRow:
         """Write a new study, running, and return it; StorageError if there is one of that name.
 
         Args:
             warm_start: What it keeps of earlier studies, as plain JSON data.
+            pooled: How it stands in the pool; None: as a study of nobody in particular.
         """
-        kept = list(warm_start) or None
+        kept, standing = list(warm_start) or None, pooled or Pooled()
         return self._database.write(
-            lambda c: studies.create(c, name, spec, spec_hash, kept, shown=self.url_shown)
+            lambda c: studies.create(c, name, spec, spec_hash, kept, pooled=standing, shown=self.url_shown)
         )
 
     def warm_start(self, study_id: int) -> list[Any]:
@@ -101,6 +136,10 @@ class Store:
     def list_studies(self) -> list[StudySummary]:
         """Return every study, oldest first, with its numbers of tickets and the agents at work."""
         return self._database.read(studies.summaries)
+
+    def totals(self) -> dict[int, StudyTotals]:
+        """Return what all runs of each study come to, by id of the study."""
+        return self._database.read(totals.read)
 
     def set_state(self, study_id: int, state: StudyState, *, version: int | None = None) -> bool:
         """Set the state of a study, and return whether it was set; StudyNotFound if it has been deleted.
@@ -132,17 +171,13 @@ class Store:
         self._database.write(lambda c: studies.remove(c, name, shown=self.url_shown))
 
     def page(self, name: str, prefixes: Collection[str]) -> dict[str, Any] | None:
-        """Return what Optuna's dashboard keeps of a study under keys that begin so.
-
-        None if Optuna has no study of that name.
-        """
+        """Return what Optuna's dashboard keeps of a study under keys that begin so; None: no such study."""
         return self._database.read(lambda c: optuna_page.read(c, name, prefixes))
 
     def page_attributes(self, key: str) -> dict[str, tuple[int, Any]]:
-        """Return Optuna's id of every study and what its dashboard keeps of it under a key, by name.
+        """Return Optuna's id of every study and what its dashboard keeps of it under a key (None: nothing).
 
-        Empty if Optuna's tables are of a version that is not known; None is what is kept of a study without
-        that key.
+        By name; empty if Optuna's tables are of a version that is not known.
         """
         return self._database.read(lambda c: optuna_page.read_all(c, key))
 
@@ -153,6 +188,14 @@ class Store:
     def alike(self, names: Sequence[str]) -> tuple[str, str] | None:
         """Return two names of parameters that Optuna's tables here take for one, None if there are none."""
         return self._database.read(lambda c: optuna_tables.alike(c, names))
+
+    def write_whole(self, whole: WholeStudy) -> int:
+        """Write a whole study in one transaction, and return its id; Optuna's study of its name is there.
+
+        Raises:
+            StorageError: There is a study of that name.
+        """
+        return self._database.write(lambda c: transfer.write(c, whole, shown=self.url_shown))
 
     # ---- jobs
 
@@ -391,6 +434,11 @@ class Store:
         wanted = reading.of_kinds(kinds)
         return self._database.read(lambda c: reading.tickets(c, TICKET.c.study_id == study_id, wanted))
 
+    def ticket(self, study_id: int, kind: Kind, number: int) -> TicketRow | None:
+        """Return the ticket of that kind and number, None if there is none."""
+        where = (TICKET.c.study_id == study_id, TICKET.c.kind == kind, TICKET.c.number == number)
+        return next(iter(self._database.read(lambda c: reading.tickets(c, *where))), None)
+
     def run(self, ticket_id: int) -> RunRow | None:
         """Return one ticket with its study and its reports, None if there is none of that id."""
         return self._database.read(lambda c: reading.run(c, ticket_id))
@@ -434,3 +482,13 @@ class Store:
         """Return what heads attend to, by ticket, of those of these tickets that were looked at."""
         where = (TICKET.c.study_id == study_id, reading.among(ATTENTION_MAP.c.ticket_id, ticket_ids))
         return self._database.read(lambda c: reading.attention_maps(c, *where))
+
+
+def behind_server(store: Store) -> RemoteStore | None:
+    """Return a store as one behind a server, None if it is that of a database."""
+    if not is_server(store.url):
+        return None
+    from tempopt.store.remote_store import RemoteStore
+
+    assert isinstance(store, RemoteStore)
+    return store

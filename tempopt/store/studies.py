@@ -17,6 +17,7 @@ from tempopt.records.rows import (
     SAMPLED,
     Kind,
     NewTicket,
+    Pooled,
     StudyRow,
     StudyState,
     StudySummary,
@@ -27,6 +28,7 @@ from tempopt.store import optuna_tables, reading
 from tempopt.store.clock import Clock
 from tempopt.store.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.store.optuna_tables import MANY, End, TrialChange
+from tempopt.store.pool import keep_usage
 from tempopt.workers.messages import GUARD
 
 _WITHDRAWN = "withdrawn: the search was stopped"
@@ -40,6 +42,7 @@ def create(
     spec_hash: str,
     warm_start: list[Any] | None = None,
     *,
+    pooled: Pooled,
     shown: str,
 ) -> StudyRow:
     """Write a new study; StorageError if the name cannot be stored or is taken."""
@@ -56,9 +59,12 @@ def create(
         # by the clock that the study's age is told by: two machines' clocks differ
         "created": datetime.fromtimestamp(connection.scalars(select(Clock())).one(), UTC),
         "version": 0,
+        **{f.name: getattr(pooled, f.name) for f in fields(Pooled)},
     }
     try:
-        result = connection.execute(insert(STUDY).values({**values, "warm_start": warm_start}))
+        result = connection.execute(
+            insert(STUDY).values({**values, "labels": list(pooled.labels), "warm_start": warm_start})
+        )
     except IntegrityError:
         raise StorageError(
             f'The store {shown} has a study "{name}" already. Continue it '
@@ -124,6 +130,7 @@ def remove(connection: Connection, name: str, *, shown: str) -> None:
     """Delete a study, its tickets and all that hangs on them, and Optuna's study of that name."""
     study = load(connection, name, shown=shown)
     _lock(connection, study.id)
+    keep_usage(connection, study.id)
     rows = connection.execute(
         select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study.id).order_by(TICKET.c.id)
     ).all()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote, quote_plus
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from tempopt.errors import StorageError, UsageError, not_text, unknown
+from tempopt.errors import StorageError, UsageError, masked, not_text, unknown
 from tempopt.files import absolute
+from tempopt.remote.address import is_server
+from tempopt.remote.credentials import default_server
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
-"""The database in the current folder, where neither a person nor the environment names another."""
+"""The database in the current folder, where neither a person nor the environment names another store."""
 
 # MariaDB is spoken to as MySQL: one dialect name, so that table options are said once.
 _DRIVERS = {
@@ -43,8 +46,23 @@ _USERINFO = re.compile(r"^([^:]+://[^:@/?]*):(.*)@", re.DOTALL)
 
 
 def storage_url(given: str | None) -> str:
-    """Return the URL that was given; None: that of TEMPOPT_STORAGE in the environment, else the default."""
-    return given if given is not None else os.environ.get("TEMPOPT_STORAGE") or DEFAULT_STORAGE
+    """Return the URL that was given; None: that of TEMPOPT_STORAGE in the environment, else the default.
+
+    The default is the server that this user has logged in to (``tempopt login``), else a file here.
+    """
+    if given is not None:
+        return given
+    return os.environ.get("TEMPOPT_STORAGE") or default_server() or DEFAULT_STORAGE
+
+
+def masking(url: str) -> Callable[[str], str]:
+    """Return what hides the password of a store in a text, in each spelling that a driver may repeat."""
+    return masked if is_server(url) else parse(url).mask
+
+
+def shown(url: str) -> str:
+    """Return a URL of a database or a server as people may see it, its password masked."""
+    return masked(url) if is_server(url) else parse(url).shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

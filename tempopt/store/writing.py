@@ -9,7 +9,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, case, delete, select, update
 
-from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Reported, Returned, Wanted, Written
+from tempopt.records.changes import (
+    Began,
+    Change,
+    Ended,
+    Kept,
+    Lost,
+    Reported,
+    Returned,
+    Wanted,
+    Written,
+    counted_seconds,
+)
 from tempopt.records.rows import TicketState, to_go_on_from
 from tempopt.store import optuna_tables, taking
 from tempopt.store.artifacts import curve_id
@@ -164,7 +175,7 @@ class _Ticket:
             "value": outcomes.value,
             "steps": outcomes.steps,
             "diverged_at": outcomes.diverged_at,
-            "checkpoint_seconds": self.row.checkpoint_seconds + outcomes.checkpoint_seconds,
+            "checkpoint_seconds": counted_seconds(self.row.checkpoint_seconds + outcomes.checkpoint_seconds),
             "checkpoints": document(ended.checkpoints),
             "lease": None,
             "finished": now(),
@@ -191,9 +202,9 @@ class _Ticket:
             self.trial.end = End(outcome="failed", error=values["error"])
 
     def _spend(self, seconds: float, gpu_seconds: float, log: str) -> None:
-        self.values["seconds"] = self.row.seconds + seconds
+        self.values["seconds"] = counted_seconds(self.row.seconds + seconds)
         if gpu_seconds:
-            self.values["gpu_seconds"] = self.row.gpu_seconds + gpu_seconds
+            self.values["gpu_seconds"] = counted_seconds(self.row.gpu_seconds + gpu_seconds)
         self.log = log
 
     def _peak(self, memory: int | None) -> None:

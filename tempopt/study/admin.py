@@ -1,5 +1,7 @@
 """The care of studies, from any machine: pause, stop and delete one, free its checkpoints, read its logs.
 
+A server is asked to do what is done here on a database, and does it with the same functions.
+
 Says and asks nothing: what was done comes back as plain data. Imports neither torch nor Lightning.
 """
 
@@ -14,8 +16,8 @@ from pathlib import Path
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
 from tempopt.records.liveness import at_work, machine, shown
 from tempopt.records.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
-from tempopt.store import checkpoints, urls
-from tempopt.store.store import Store
+from tempopt.store import bundles, checkpoints, urls, weights
+from tempopt.store.store import Store, behind_server
 from tempopt.workers.messages import LOG
 
 # Python converts no more than a few thousand; no study has so many runs.
@@ -46,10 +48,24 @@ class Told:
     compares: bool = False
 
 
-def may_be_begun(storage: str, name: str) -> bool:
+Storage = str | Store
+"""Where studies are: a URL, which is opened and closed again, or a store that is open and stays so."""
+
+
+@contextlib.contextmanager
+def opened(storage: Storage, *, create: bool = False) -> Iterator[Store]:
+    """Yield the store; StorageError if a URL leads to none and none is to be created."""
+    if isinstance(storage, Store):
+        yield storage
+        return
+    with Store.open(storage, create=create) as store:
+        yield store
+
+
+def may_be_begun(storage: Storage, name: str) -> bool:
     """Return whether a study is in the store, or may be since the store cannot be asked just now."""
     try:
-        with Store.open(storage, create=False) as store:
+        with opened(storage) as store:
             store.load_study(name)
     except (StoreNotBegun, StudyNotFound):
         return False
@@ -59,29 +75,33 @@ def may_be_begun(storage: str, name: str) -> bool:
     return True
 
 
-def pause(storage: str, name: str) -> Told:
+def pause(storage: Storage, name: str) -> Told:
     """Have every agent of a study checkpoint and leave, until somebody resumes it.
 
     Args:
-        storage: URL of the database, here and below.
+        storage: The store or its URL, here and below.
 
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with Store.open(storage, create=False) as store:
+    with opened(storage) as store:
+        if server := behind_server(store):
+            return Told(**server.ask(name, "pause"))
         study, agents = _standing(store, name)
         if study.state == "running":
             store.set_state(study.id, "paused")
         return Told(before=study.state, agents=agents)
 
 
-def stop(storage: str, name: str) -> Told:
+def stop(storage: Storage, name: str) -> Told:
     """End the searching of a study: runs at work end, and what was found is confirmed.
 
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with Store.open(storage, create=False) as store:
+    with opened(storage) as store:
+        if server := behind_server(store):
+            return Told(**server.ask(name, "stop"))
         study, agents = _standing(store, name)
         withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
         compares = study.spec.get("compare") is not None
@@ -108,7 +128,7 @@ class Deleted:
     left: dict[str, str]
 
 
-def delete(storage: str, name: str, *, force: bool = False) -> Deleted:
+def delete(storage: Storage, name: str, *, force: bool = False) -> Deleted:
     """Delete a study, Optuna's record of it, its checkpoints and what it logged in this machine's folder.
 
     Args:
@@ -118,7 +138,9 @@ def delete(storage: str, name: str, *, force: bool = False) -> Deleted:
         StudyNotFound: There is no study of that name.
         UsageError: Agents are at work on it.
     """
-    with Store.open(storage, create=False) as store:
+    with opened(storage) as store:
+        if server := behind_server(store):
+            return Deleted(**server.ask_to_delete(name, force=force))
         study = store.load_study(name)
         tickets = store.tickets(study.id)
         agents = at_work(tickets)
@@ -167,7 +189,8 @@ def _cleared(folder: str) -> checkpoints.Removed:
         return checkpoints.Removed(freed=0, left={folder: checkpoints.reason(error)})
     own = [url for url in lying if _is_own(*_place(folder, url))]
     removed = checkpoints.remove(own)
-    runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
+    beside = (bundles.FOLDER, weights.FOLDER)
+    runs = [each for each in folders if checkpoints.RUN.fullmatch(each.name) or each.name in beside]
     for path in (*runs, Path(folder)) if checkpoints.is_local(folder) else ():
         # one that holds something else stays
         with contextlib.suppress(OSError):
@@ -190,6 +213,8 @@ def _place(folder: str, url: str) -> tuple[str, str]:
 
 def _is_own(name: str, rest: str) -> bool:
     """Return whether tempopt wrote a file of a study's folder, given its place in it."""
+    if any(name == each.FOLDER and each.FILE.fullmatch(rest) for each in (bundles, weights)):
+        return True
     if not rest:
         return _UNDELIVERED.fullmatch(name) is not None
     is_file = rest == LOG or checkpoints.CHECKPOINT.fullmatch(rest) is not None
@@ -226,7 +251,7 @@ class Collected:
         return sum(self.files.values())
 
 
-def collect(storage: str, name: str | None = None, *, dry_run: bool = False) -> list[Collected]:
+def collect(storage: Storage, name: str | None = None, *, dry_run: bool = False) -> list[Collected]:
     """Remove the checkpoints that no run needs any more.
 
     Args:
@@ -236,12 +261,14 @@ def collect(storage: str, name: str | None = None, *, dry_run: bool = False) -> 
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with Store.open(storage, create=False) as store:
+    with opened(storage) as store:
         names = [name] if name is not None else [each.study.name for each in store.list_studies()]
         return [_collected(store, each, dry_run=dry_run) for each in names]
 
 
 def _collected(store: Store, name: str, *, dry_run: bool) -> Collected:
+    if server := behind_server(store):
+        return Collected(**server.ask(name, "gc", {"dry_run": dry_run}))
     study = store.load_study(name)
     folders, left = _folders(study, store.tickets(study.id))
     lying: dict[str, dict[str, int]] = {}
@@ -302,7 +329,7 @@ class Printed:
     text: str | None
 
 
-def logs(storage: str, name: str, ticket: str | None = None) -> list[Printed]:
+def logs(storage: Storage, name: str, ticket: str | None = None) -> list[Printed]:
     """Return what the attempts at a study's runs printed.
 
     Args:
@@ -313,8 +340,8 @@ def logs(storage: str, name: str, ticket: str | None = None) -> list[Printed]:
         StudyNotFound: There is no study of that name.
         UsageError: There is no such run.
     """
-    mask = urls.parse(storage).mask
-    with Store.open(storage, create=False) as store:
+    with opened(storage) as store:
+        mask = urls.masking(store.url)
         study = store.load_study(name)
         tickets = store.tickets(study.id)
         if ticket is None:

@@ -6,7 +6,8 @@ Runs that there are stay. What of them counts in the space of now is decided by 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tempopt.agent.continuation import amendable, refuse_alike, refused
@@ -20,6 +21,7 @@ from tempopt.spec.amendments import Amendment, wanted_now
 from tempopt.spec.constants import Box, holds, more_constants, new_part
 from tempopt.spec.identity import differences
 from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.sections import POPULATION
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.temperatures import begun_as
 from tempopt.spec.yaml_source import Override, apply, parse_override
@@ -28,6 +30,42 @@ from tempopt.study.ledger import check_can_show
 from tempopt.temperature import TEMPERATURE_PARAMETERS, neutral_values
 from tempopt.workers.placement import Placement
 from tempopt.workers.secrets import refuse_secrets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modules:
+    """How it is learned what a study's own modules say, where they are at hand; a server has none of them.
+
+    Args:
+        schedules: Refuses a spec whose schedules outside tempopt cannot be had; arguments as for
+            :func:`tempopt.spec.own_schedules.import_schedules`.
+        defaults: Returns what searched arguments are where nobody sets them, by name, given the spec in force
+            and that which is to follow.
+    """
+
+    schedules: Callable[[StudySpec], None]
+    defaults: Callable[[StudySpec, StudySpec], Mapping[str, Any]]
+
+
+def argument_defaults(stored: StudySpec, given: StudySpec) -> dict[str, Any]:
+    """Return what searched arguments are where nobody sets them, having checked the new space in a worker.
+
+    Args:
+        stored: The spec in force.
+        given: The spec that is to follow.
+
+    Raises:
+        SpecError: The new space cannot be searched.
+    """
+    with workers_of([Placement()]) as workers:
+        known = defaults(given, workers[0])
+        if any(name not in given.search and name not in TEMPERATURE_PARAMETERS for name in stored.search):
+            known |= defaults(stored, workers[0])
+    return known
+
+
+HERE = Modules(schedules=import_schedules, defaults=argument_defaults)
+"""Modules are imported: schedules by this process, all else by a worker."""
 
 
 def with_changes(stored: StudySpec, texts: Sequence[str]) -> StudySpec:
@@ -70,6 +108,8 @@ def amend(
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     texts: Sequence[str] = (),
+    modules: Modules = HERE,
+    version: int | None = None,
 ) -> StudySpec:
     """Give a study another search space, and return its spec from now on.
 
@@ -81,6 +121,8 @@ def amend(
         enqueue: Parameter sets of the new space to try, with the first of these tickets.
         texts: What made ``given`` of the study's spec, as for :func:`with_changes`; it is made again if
             somebody else amends the study meanwhile. Empty: ``given`` is asked as a whole.
+        modules: How it is learned what the study's modules say.
+        version: Do so only while the tickets are of this version; None: of any.
 
     Raises:
         StudyChanged: The spec asks something else in what is no search space.
@@ -94,6 +136,11 @@ def amend(
     if others := [line for path, line in found.items() if path not in amendable(stored, given, found)]:
         raise refused(stored, others)
     _refuse_other_values(stored, given)
+    if stored.study.population is not None:
+        raise UsageError(
+            f"{study.name} searches by {POPULATION}, whose members go on from those before them. "
+            "Search the other space in a study of its own."
+        )
     if (given.study.trials, given.study.arms) != (stored.study.trials, stored.study.arms):
         raise StudyChanged(
             f"study.trials and study.arms of {study.name} are those that it was begun with, and the spec "
@@ -102,14 +149,17 @@ def amend(
     refuse_secrets(given.trainer.get("logger"))
     refuse_alike(store, given)
     wanted = given.enqueued(enqueue)
-    missing, fixed = _values(stored, given)
+    missing, fixed = _values(stored, given, modules)
     while True:
         row = store.load_study(study.name)
         if row.amendments != study.amendments:
             if texts:
                 given = with_changes(StudySpec.stored(row), texts)
-                import_schedules(given)
-            return amend(store, row, given, more=more, enqueue=enqueue, texts=texts)
+                modules.schedules(given)
+            return amend(
+                store, row, given, more=more, enqueue=enqueue, texts=texts, modules=modules, version=version
+            )
+        refuse_moved(row, version)
         tickets = store.tickets(study.id)
         plan = Plan(tickets, stored, given, more, wanted)
         check_can_show(tickets, plan.round, given)
@@ -126,6 +176,19 @@ def amend(
             version=row.version,
         ):
             return spec
+
+
+def refuse_moved(study: StudyRow, version: int | None) -> None:
+    """Refuse to go on where a study's tickets are of another version than whoever asks has seen.
+
+    Raises:
+        StudyChanged: They are.
+    """
+    if version is not None and study.version != version:
+        raise StudyChanged(
+            f'Tickets of the study "{study.name}" were added or withdrawn since you looked (their version is '
+            f"{study.version}, and {version} was given). Look again, and ask anew if it is still to be done."
+        )
 
 
 def _refuse_other_values(stored: StudySpec, given: StudySpec) -> None:
@@ -224,7 +287,7 @@ def _box(spec: StudySpec) -> Box:
     return {name: (each.low, each.high) for name, each in space.items() if name not in spec.other_names}
 
 
-def _values(stored: StudySpec, given: StudySpec) -> tuple[dict[str, Any], dict[str, Any]]:
+def _values(stored: StudySpec, given: StudySpec, modules: Modules) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the runs before trained with, by added name, and what those after do, by one taken out.
 
     Raises:
@@ -234,10 +297,7 @@ def _values(stored: StudySpec, given: StudySpec) -> tuple[dict[str, Any], dict[s
     added = [name for name in given.search if name not in stored.search]
     gone = [n for n in stored.search if n not in given.search and n not in TEMPERATURE_PARAMETERS]
     # what cannot be searched is better seen before anything is written
-    with workers_of([Placement()]) as workers:
-        known = defaults(given, workers[0])
-        if gone:
-            known |= defaults(stored, workers[0])
+    known = modules.defaults(stored, given)
     missing: dict[str, Any] = {}
     neutral = neutral_values(stored.fixed_temperatures)
     for name in added:

@@ -9,16 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tempopt.agent.beginning import stand
+from tempopt.agent.code import AcceptCode, code_in_force, kept_at, kept_with
 from tempopt.agent.continuation import find, same_question
 from tempopt.agent.dry_run import class_faults, rehearse, stage_text, workers_of
 from tempopt.agent.observer import Observer, Unobserved
 from tempopt.agent.runner import StudyRunner, optimizers
+from tempopt.agent.start_weights import keep_weights, starting
 from tempopt.agent.store_connection import while_busy
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import UsageError
 from tempopt.forecast.runs import Forecast
+from tempopt.forecast.split import divided
 from tempopt.forecast.words import begun_text
+from tempopt.records.liveness import user
+from tempopt.records.rows import StudyRow
 from tempopt.results.prior_text import prior_text
+from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
 from tempopt.spec.comparison_spec import comparison_spec
@@ -28,10 +35,16 @@ from tempopt.spec.remaining_faults import all_faults, check_request, with_classe
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError, faulty
-from tempopt.store.store import Store
+from tempopt.store.bundles import bundle_url, keep
+from tempopt.store.checkpoints import DEFAULT_FOLDER, location
+from tempopt.store.store import Store, behind_server
 from tempopt.store.urls import DEFAULT_STORAGE
+from tempopt.study import remote
+from tempopt.study.admin import Storage, opened
+from tempopt.study.code import bringing
 from tempopt.study.enlarge import grown, ordered
 from tempopt.study.planning import StudyForecast, forecast
+from tempopt.study.watch import look_on
 from tempopt.workers.placement import Placement
 
 _NO_LAYERS = "none. No attention temperature acts: the model is trained as it is"
@@ -40,47 +53,129 @@ _NO_LAYERS = "none. No attention temperature acts: the model is trained as it is
 def search(
     spec: StudySpec | Mapping[str, Any] | str | Path,
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: Storage = DEFAULT_STORAGE,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     trials: int | None = None,
     more: int = 0,
     enqueue: Sequence[Mapping[str, Any]] = (),
     amend: bool = False,
+    pool: bool = False,
     observer: Observer | None = None,
+    with_code: str | Path | None = None,
 ) -> StudyResult:
-    """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`."""
-    spec = _loaded(spec)
+    """Carry a study through to its verdict; arguments and errors are those of :func:`tempopt.search`.
+
+    Args:
+        with_code: Folder of the code that the study brings; None: agents import what they have installed.
+    """
+    spec, seen = _loaded(spec), observer or Unobserved()
     refuse_comparison(spec)
-    import_schedules(spec)
-    with Store.open(storage, create=True) as store:
-        seen = observer or Unobserved()
-        spec, study = ordered(
-            store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend, told=seen.note
-        )
-        runner = StudyRunner(store, spec, study, workers, checkpoints, seen)
-        return runner.carry_out()
+    with bringing(spec, with_code, seen.note) as (spec, archive):
+        import_schedules(spec)
+        with opened(storage, create=True) as store:
+            if server := behind_server(store):
+                refuse_place(checkpoints)
+                remote.submit(
+                    server,
+                    spec,
+                    trials=trials,
+                    more=more,
+                    enqueue=enqueue,
+                    amend=amend,
+                    workers=workers,
+                    observer=seen,
+                    archive=archive,
+                )
+                return remote.carried_out(
+                    server, spec.study.name, workers=workers, observer=seen, accept=_own(archive)
+                )
+            spec, study = ordered(
+                store, spec, trials=trials, more=more, enqueue=enqueue, amend=amend, told=seen.note
+            )
+            if pool:
+                return _left_to_pool(store, spec, study, checkpoints, seen, archive)
+            runner = StudyRunner(store, spec, study, workers, checkpoints, seen, archive=archive)
+            return runner.carry_out()
+
+
+def _own(archive: bytes | None) -> AcceptCode | None:
+    """Return that this machine runs the code which was sent from it."""
+    return None if archive is None else AcceptCode()
+
+
+def _left_to_pool(
+    store: Store,
+    spec: StudySpec,
+    study: StudyRow | None,
+    checkpoints: str | Path | None,
+    observer: Observer,
+    archive: bytes | None,
+) -> StudyResult:
+    """Begin a study, or have it go on, and look on while agents of the pool train."""
+    optimizers(spec)
+    if study is None:
+        spec = remote.rehearsed(spec, observer)
+    elif study.state == "paused":
+        store.set_state(study.id, "running")
+    kept = None if study is None else study.checkpoints
+    place = location(DEFAULT_FOLDER if checkpoints is None else checkpoints)
+    place = kept if kept and checkpoints is None else place
+    if archive is not None and spec.study.code is not None:
+        keep(archive, bundle_url(place, spec.study.name, spec.study.code))
+    keep_weights(spec, place)
+    row = stand(
+        store,
+        spec,
+        study,
+        checkpoints=place,
+        owner=user(),
+        told=observer.note,
+    )
+    look_on(store, row.name, observer)
+    return load(store, row.name, whole=True)
 
 
 def compare(
     spec: StudySpec | Mapping[str, Any] | str | Path,
     sets: Sequence[GivenSet] | Mapping[str, GivenSet] = (),
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: Storage = DEFAULT_STORAGE,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     name: str | None = None,
     pairs: int | None = None,
     max_runs: int | None = None,
     observer: Observer | None = None,
+    with_code: str | Path | None = None,
 ) -> StudyResult:
-    """Compare parameter sets on fresh paired seeds; all is as for :func:`tempopt.compare`."""
-    spec = comparison_spec(spec, sets, name=name, pairs=pairs)
-    import_schedules(spec)
-    check_comparison(spec, max_runs)
-    with Store.open(storage, create=True) as store:
-        spec, study = ordered(store, spec)
-        return StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved()).carry_out()
+    """Compare parameter sets on fresh paired seeds; as :func:`tempopt.compare` and :func:`search`."""
+    spec, seen = comparison_spec(spec, sets, name=name, pairs=pairs), observer or Unobserved()
+    with bringing(spec, with_code, seen.note) as (spec, archive):
+        import_schedules(spec)
+        check_comparison(spec, max_runs)
+        with opened(storage, create=True) as store:
+            if server := behind_server(store):
+                refuse_place(checkpoints)
+                remote.submit(server, spec, workers=workers, observer=seen, archive=archive)
+                return remote.carried_out(
+                    server, spec.study.name, workers=workers, observer=seen, accept=_own(archive)
+                )
+            spec, study = ordered(store, spec)
+            return StudyRunner(store, spec, study, workers, checkpoints, seen, archive=archive).carry_out()
+
+
+def refuse_place(checkpoints: str | Path | None) -> None:
+    """Refuse a place for checkpoints where a server has one.
+
+    Raises:
+        UsageError: One was given.
+    """
+    if checkpoints is not None:
+        raise UsageError(
+            "A server keeps the checkpoints of its studies where tempopt serve --checkpoints says. Take "
+            "--checkpoints out."
+        )
 
 
 def refuse_comparison(spec: StudySpec) -> None:
@@ -99,7 +194,7 @@ def refuse_comparison(spec: StudySpec) -> None:
 def resume(
     name: str,
     *,
-    storage: str = DEFAULT_STORAGE,
+    storage: Storage = DEFAULT_STORAGE,
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     more: int = 0,
@@ -107,17 +202,37 @@ def resume(
     amend: Sequence[str] = (),
     retry_failed: bool = False,
     observer: Observer | None = None,
+    accept: AcceptCode | None = None,
 ) -> StudyResult:
-    """Continue a study from the database alone; all is as for :func:`tempopt.resume`."""
-    with Store.open(storage, create=False) as store:
-        study = store.load_study(name)
+    """Continue a study from the database alone; all is as for :func:`tempopt.resume`.
+
+    Args:
+        accept: Whether code that the study brings is run; None: it is not.
+    """
+    with opened(storage) as store:
         seen = observer or Unobserved()
-        spec = grown(
-            store, study, more=more, pairs=pairs, amend=amend, retry_failed=retry_failed, told=seen.note
-        )
-        if more:
-            seen.note(_added(spec, more))
-        return StudyRunner(store, spec, study, workers, checkpoints, seen).carry_out()
+        if server := behind_server(store):
+            refuse_place(checkpoints)
+            remote.resume(
+                server,
+                name,
+                more=more,
+                pairs=pairs,
+                amend=amend,
+                retry_failed=retry_failed,
+                workers=workers,
+                observer=seen,
+                accept=accept,
+            )
+            return remote.carried_out(server, name, workers=workers, observer=seen, accept=accept)
+        study = store.load_study(name)
+        with code_in_force(StudySpec.stored(study), accept, kept_with(study)) as archive:
+            spec = grown(
+                store, study, more=more, pairs=pairs, amend=amend, retry_failed=retry_failed, told=seen.note
+            )
+            if more:
+                seen.note(_added(spec, more))
+            return StudyRunner(store, spec, study, workers, checkpoints, seen, archive=archive).carry_out()
 
 
 def join(
@@ -127,6 +242,7 @@ def join(
     workers: Workers | None = None,
     checkpoints: str | Path | None = None,
     observer: Observer | None = None,
+    accept: AcceptCode | None = None,
 ) -> StudyResult:
     """Work on a study that is being worked on, until it ends; arguments and errors as for :func:`resume`.
 
@@ -139,12 +255,20 @@ def join(
 
     def work() -> StudyResult:
         with Store.open(storage, create=False) as store:
+            if server := behind_server(store):
+                return remote.joined(
+                    server, name, workers=workers, folder=checkpoints, observer=seen, accept=accept
+                )
             study = store.load_study(name)
             if study.state == "paused":
                 raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
             spec = StudySpec.stored(study)
-            import_schedules(spec)
-            return StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False).carry_out()
+            with code_in_force(spec, accept, kept_with(study)) as archive:
+                import_schedules(spec)
+                runner = StudyRunner(
+                    store, spec, study, workers, checkpoints, seen, wake=False, archive=archive
+                )
+                return runner.carry_out()
 
     return while_busy(work, note=seen.note)
 
@@ -158,6 +282,7 @@ def take_part(
     checkpoints: str | Path | None = None,
     overrides: Sequence[str] = (),
     observer: Observer | None = None,
+    accept: AcceptCode | None = None,
 ) -> StudyResult:
     """Work on a study as one of the agents that somebody has launched; arguments and errors as for `search`.
 
@@ -168,6 +293,7 @@ def take_part(
         spec: The spec; None: the study is in the store.
         name: Name of the study.
         overrides: ``a.b=c`` settings of this machine's own, as for :meth:`StudySpec.with_overrides`.
+        accept: Whether code that the study brings is run; None: it is not.
     """
     with Store.open(storage, create=spec is not None) as store:
         study = store.load_study(name) if spec is None else find(store, name)
@@ -175,18 +301,21 @@ def take_part(
             spec = StudySpec.stored(study) if spec is None else same_question(study, spec)
         assert spec is not None
         spec = spec.with_overrides(overrides)
-        import_schedules(spec)
-        runner = StudyRunner(store, spec, study, workers, checkpoints, observer or Unobserved(), wake=False)
-        return runner.carry_out()
+        kept = study.checkpoints if study is not None and study.checkpoints else str(checkpoints or "")
+        with code_in_force(spec, accept, kept_at(kept or None, name)) as archive:
+            import_schedules(spec)
+            seen = observer or Unobserved()
+            runner = StudyRunner(store, spec, study, workers, checkpoints, seen, wake=False, archive=archive)
+            return runner.carry_out()
 
 
-def load_study(storage: str, name: str) -> StudyResult:
+def load_study(storage: Storage, name: str) -> StudyResult:
     """Return all that a store knows of a study, what its runs measured included.
 
     Raises:
         StudyNotFound: There is no study of that name.
     """
-    with Store.open(storage, create=False) as store:
+    with opened(storage) as store:
         return load(store, name, whole=True)
 
 
@@ -214,7 +343,10 @@ def check(
     if spec.compare is not None:
         check_comparison(spec)
     optimizers(spec)
-    with workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers:
+    with (
+        starting(spec) as spec,
+        workers_of([Placement(ranks=spec.ranks if dry_run else 1)]) as workers,
+    ):
         spec, started = rehearse(
             spec,
             workers[0],
@@ -238,9 +370,10 @@ def check(
             if spec.confirms
             else "Nothing is trained: a run is one evaluation.",
         ]
+    lines += proxy_sizes(spec)
     if (prior := prior_text(spec)) is not None:
         lines.append(f"{prior[0].upper()}{prior[1:]}.")
-    runs = begun_text(Forecast(spec).runs(), spec.called)
+    runs = begun_text(Forecast(divided(spec)).runs(), spec.called)
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines
 
@@ -260,14 +393,16 @@ def plan(
     workers: Workers | None = None,
     trials: int | None = None,
     earlier: str | None = None,
+    with_code: str | Path | None = None,
 ) -> StudyForecast:
     """Return what a study costs and what gain it can show; all is as for :func:`tempopt.plan`."""
     spec = _loaded(spec)
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
-    import_schedules(spec)
-    optimizers(spec)
-    return forecast(spec, storage=storage, workers=workers, earlier=earlier)
+    with bringing(spec, with_code, lambda text: None) as (spec, _):
+        import_schedules(spec)
+        optimizers(spec)
+        return forecast(spec, storage=storage, workers=workers, earlier=earlier)
 
 
 def _added(spec: StudySpec, more: int) -> str:

@@ -10,14 +10,17 @@ from tempopt.agent.continuation import find, go_on_with
 from tempopt.confirmation.retrying import further_pairs, retried
 from tempopt.confirmation.stages import more_tickets
 from tempopt.errors import UsageError
+from tempopt.forecast.split import divided
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.results.rounds import next_share
 from tempopt.spec.identity import differences
-from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.population import refuse_part
+from tempopt.spec.sections import POPULATION
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
+from tempopt.study.amend import HERE, Modules, refuse_moved, with_changes
 from tempopt.study.amend import amend as amend_study
-from tempopt.study.amend import with_changes
 from tempopt.study.ledger import check_can_show
 
 
@@ -30,6 +33,8 @@ def ordered(
     enqueue: Sequence[Mapping[str, Any]] = (),
     amend: bool = False,
     told: Callable[[str], None] = lambda text: None,
+    modules: Modules = HERE,
+    version: int | None = None,
 ) -> tuple[StudySpec, StudyRow | None]:
     """Return the spec that is to be carried out, and the study if it is there, grown as was asked.
 
@@ -39,21 +44,25 @@ def ordered(
         enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
         amend: Whether a study that searches another space searches this one from now on.
         told: Called with a sentence on the share of the error rate that the verdict of what is added has.
+        modules: How it is learned what the study's modules say.
+        version: Let it grow only while its tickets are of this version; None: of any.
 
     Raises:
+        SpecError: The budget of a study that is begun is too small to prove anything.
         UsageError: There is no study that could grow, or be amended.
         StudyChanged: The store has a study of that name that asks something else.
     """
     if trials is not None:
         spec = spec.with_overrides([f"study.trials={trials}"])
     study = find(store, spec.study.name)
-    if study is not None and amend and differences(StudySpec.stored(study), spec):
-        spec = amend_study(store, study, spec, more=more, enqueue=enqueue)
+    stored = None if study is None else StudySpec.stored(study)
+    if study is not None and stored is not None and amend and differences(stored, begun_as(spec, stored)):
+        spec = amend_study(store, study, spec, more=more, enqueue=enqueue, modules=modules, version=version)
         _tell_share(store, study, spec, told)
         return spec, store.load_study(study.name)
     if study is not None:
         spec = go_on_with(store, study, spec)
-        if grow(store, study, spec, more, enqueue):
+        if grow(store, study, spec, more, enqueue, version=version):
             _tell_share(store, study, spec, told)
         return spec, study
     if amend:
@@ -69,7 +78,8 @@ def ordered(
     if enqueue:
         wanted = [*spec.study.enqueue, *enqueue]
         spec = spec.with_overrides([f"study.enqueue={json.dumps(wanted)}"])
-    return spec, None
+    # at a stated price; where none is, whoever trains first measures it
+    return divided(spec), None
 
 
 def grown(
@@ -81,6 +91,8 @@ def grown(
     amend: Sequence[str] = (),
     retry_failed: bool = False,
     told: Callable[[str], None] = lambda text: None,
+    modules: Modules = HERE,
+    version: int | None = None,
 ) -> StudySpec:
     """Return the spec of a study that is there, grown as was asked.
 
@@ -90,6 +102,8 @@ def grown(
         amend: Changes of its search space, as for :func:`tempopt.study.amend.with_changes`.
         retry_failed: Whether runs that failed on every attempt are trained again; nothing else is asked then.
         told: Called with a sentence on what is trained again, or on the share of the verdict that follows.
+        modules: How it is learned what the study's modules say.
+        version: Let it grow only while its tickets are of this version; None: of any.
 
     Raises:
         UsageError: More was asked with ``retry_failed``. Pairs were to be added, and there is no verdict;
@@ -102,8 +116,8 @@ def grown(
                 "--retry-failed completes what was asked, and --trials, --pairs and --amend ask for more. "
                 "Give them in two commands."
             )
-        import_schedules(spec)
-        told(retry(store, study, spec))
+        modules.schedules(spec)
+        told(retry(store, study, spec, version=version))
         return spec
     if amend and pairs:
         raise UsageError(
@@ -116,13 +130,13 @@ def grown(
             "Compare other sets in a study of their own: tempopt compare SPEC SET SET"
         )
     changed = with_changes(spec, amend) if amend else spec
-    import_schedules(changed)
+    modules.schedules(changed)
     if differences(spec, changed):
-        changed = amend_study(store, study, changed, more=more, texts=amend)
+        changed = amend_study(store, study, changed, more=more, texts=amend, modules=modules, version=version)
         _tell_share(store, study, changed, told)
         return changed
-    grow(store, study, spec, more)
-    add_pairs(store, study, spec, pairs)
+    grow(store, study, spec, more, version=version)
+    add_pairs(store, study, spec, pairs, version=version)
     if more or pairs:
         _tell_share(store, study, spec, told)
     return spec
@@ -134,7 +148,13 @@ def _tell_share(store: Store, study: StudyRow, spec: StudySpec, told: Callable[[
 
 
 def grow(
-    store: Store, study: StudyRow, spec: StudySpec, count: int, enqueue: Sequence[Mapping[str, Any]] = ()
+    store: Store,
+    study: StudyRow,
+    spec: StudySpec,
+    count: int,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    *,
+    version: int | None = None,
 ) -> bool:
     """Add search tickets to a study, those that are wanted in particular among them; return whether any were.
 
@@ -152,9 +172,15 @@ def grow(
             f"parameter sets can be added. To add trials: tempopt resume {study.name} --trials "
             f"+{len(spec.compared_values)}"
         )
+    refuse_part(spec, count)
+    if spec.study.population is not None and enqueue:
+        raise UsageError(
+            f"{study.name} searches by {POPULATION}, which says itself what its members try: no parameter "
+            "sets can be added."
+        )
     given = spec.enqueued(enqueue)
     while True:
-        version = store.load_study(study.name).version
+        now = _version(store, study, version if count else None)
         rows = store.tickets(study.id)
         # the same command may be typed twice
         wanted = [each for each in given if not any(_tries(row, each) for row in rows)]
@@ -163,11 +189,20 @@ def grow(
             return False
         check_can_show(rows, tickets[0].round, spec)
         # if somebody else adds tickets at the same moment, or the search ends, ours follow from other ones
-        if store.add_tickets(study.id, tickets, version=version, resume=True):
+        if store.add_tickets(study.id, tickets, version=now, resume=True):
             return True
 
 
-def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> None:
+def _version(store: Store, study: StudyRow, seen: int | None) -> int:
+    """Return the version of a study's tickets; StudyChanged if it is not that which was seen, if any was."""
+    row = store.load_study(study.name)
+    refuse_moved(row, seen)
+    return row.version
+
+
+def add_pairs(
+    store: Store, study: StudyRow, spec: StudySpec, count: int, *, version: int | None = None
+) -> None:
     """Add pairs to the verdict of a study: a round of its own, which rests on the earlier pairs, too.
 
     Raises:
@@ -181,28 +216,28 @@ def add_pairs(store: Store, study: StudyRow, spec: StudySpec, count: int) -> Non
             f"more temperatures: tempopt resume {study.name} --trials +10"
         )
     while count:
-        version = store.load_study(study.name).version
+        now = _version(store, study, version)
         tickets = further_pairs(store.tickets(study.id), spec, count)
         if not tickets:
             raise UsageError(
                 f"{count} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
                 f"over, or there is none. Let it come to a verdict first: tempopt resume {study.name}"
             )
-        if store.add_tickets(study.id, tickets, version=version, resume=True):
+        if store.add_tickets(study.id, tickets, version=now, resume=True):
             return
 
 
-def retry(store: Store, study: StudyRow, spec: StudySpec) -> str:
+def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
     """Ask again for the runs that failed on every attempt; return in words what is trained.
 
     Whatever a run failed for: a machine that was lost, or an error of the module, which may be mended by now.
     A run that diverged has not failed: that is its result.
     """
     while True:
-        version = store.load_study(study.name).version
+        now = _version(store, study, version)
         rows = store.tickets(study.id)
         waiting, fresh = retried(rows, spec)
-        if store.retry(study.id, [each.id for each in waiting], fresh, version=version):
+        if store.retry(study.id, [each.id for each in waiting], fresh, version=now):
             break
     failed = sum(each.state == "failed" for each in rows)
     if not waiting and not fresh:

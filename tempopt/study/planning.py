@@ -12,10 +12,14 @@ from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.runner import workers_asked
 from tempopt.errors import StoreNotBegun, UsageError
 from tempopt.forecast.power import CONFIDENCE, Detectable, Known, detectable, known_of
+from tempopt.forecast.prices import costs_given, price
 from tempopt.forecast.runs import Forecast, Span
-from tempopt.records.rows import Kind
+from tempopt.forecast.split import Splits, divided, is_open, splits
+from tempopt.records.rows import AT_PROXY, Kind
 from tempopt.results.prior_text import prior_text
+from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.wording import baseline_name
+from tempopt.spec.budget import split_as, with_numbers
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -51,6 +55,9 @@ class StudyForecast:
         limited: Limits of the spec that may end the search sooner.
         trains: Whether runs are trainings; else they are evaluations of a trained model.
         prior: What the search begins with by ``study.prior``, in words; None without.
+        proxy: The sizes of the study's proxy and at full size, in words; None: there is none.
+        proxy_times: What the parts of a run of the proxy take, as measured; None: there is none.
+        split: How ``study.limits.gpu_hours`` is split; None: it decides nothing, or there is none.
     """
 
     name: str
@@ -72,6 +79,9 @@ class StudyForecast:
     limited: tuple[str, ...] = ()
     trains: bool = True
     prior: str | None = None
+    proxy: str | None = None
+    proxy_times: Times | None = None
+    split: Splits | None = None
 
     @property
     def called(self) -> str:
@@ -97,6 +107,11 @@ class StudyForecast:
             }
         )
 
+    @property
+    def most_gpu_hours(self) -> float:
+        """The most hours of GPUs; of runs that train on none, of training: what ``study.limits`` count."""
+        return self.train_seconds.most / _HOUR if self.gpu_hours is None else self.gpu_hours.most
+
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain data; the keys are those of ``tempopt plan --json``."""
         return {
@@ -110,24 +125,32 @@ class StudyForecast:
             "train_seconds": dataclasses.asdict(self.train_seconds),
             "gpu_hours": None if self.gpu_hours is None else dataclasses.asdict(self.gpu_hours),
             "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self.run_seconds},
+            "proxy": None if self.proxy_times is None else dataclasses.asdict(self.proxy_times),
             "limits": list(self.limited),
             "prior": self.prior,
             "power": self._power_json(),
+            "split": None if self.split is None else self.split.to_json(),
         }
 
     def _power_json(self) -> dict[str, Any] | None:
-        if self.detectable is None:
-            return None
-        found = {
-            **dataclasses.asdict(self.detectable),
-            "effect_between_seeds": list(self.detectable.in_seeds),
-            "confidence": CONFIDENCE,
-            "gain": None if self.gain is None else list(self.gain),
-            "from": None,
-        }
-        if self.known is not None:
-            found["from"] = {"study": self.known_from, **dataclasses.asdict(self.known)}
-        return found
+        return None if self.detectable is None else power_json(self.detectable, self.known, self.known_from)
+
+
+def power_json(able: Detectable, known: Known | None, known_from: str | None) -> dict[str, Any]:
+    """Return the smallest gain that can be shown as plain data.
+
+    Args:
+        able: What can be shown, in standard deviations.
+        known: What earlier runs tell of these; None: nothing.
+        known_from: The study whose runs those are.
+    """
+    return {
+        **dataclasses.asdict(able),
+        "effect_between_seeds": list(able.in_seeds),
+        "confidence": CONFIDENCE,
+        "gain": None if known is None else list(able.range(known)),
+        "from": None if known is None else {"study": known_from, **dataclasses.asdict(known)},
+    }
 
 
 def forecast(
@@ -143,11 +166,14 @@ def forecast(
             begun it, or one of ``study.warm_start``.
 
     Raises:
-        SpecError: The spec cannot be carried out.
+        SpecError: The spec cannot be carried out, or its budget is too small to prove anything.
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study measures something else, or too few of its runs tell of the noise.
     """
     asked = workers_asked(workers, spec)
+    spec = _as_begun(spec, storage)
+    # what a stated price tells is told before a run is timed
+    divided(spec)
     known, known_from = _known(spec, storage, earlier)
     machine = this_machine()
     need = spec.need(gpus=machine.has_gpus)
@@ -163,31 +189,69 @@ def forecast(
         spec, started = rehearse(spec, ready[0], task="rehearse")
         assert started is not None, "a dry run that was begun nowhere"
         times = timed(spec, ready[0])
-    runs = Forecast(spec)
-    by_kind = runs.by_kind
+        small = None if spec.study.proxy is None else timed(spec.at_proxy(), ready[0])
+    cards = places[0].cards or need.gpus
+    spec, found = _split(spec, times, small, cards)
+    runs, costs = _priced(spec, times, small)
     (count,) = counts
-    costs = {kind: runs.cost_of(kind, times) for kind in by_kind}
     return StudyForecast(
         name=spec.study.name,
         metric=spec.study.metric,
         baseline=baseline_name(spec),
         runs=runs.runs(),
-        by_kind=by_kind,
+        by_kind=runs.by_kind,
         times=times,
-        run_seconds={kind: cost for kind, cost in costs.items() if cost is not None},
+        run_seconds=costs,
         workers=count,
-        gpus=places[0].cards or need.gpus,
-        train_seconds=runs.seconds(times),
-        seconds=runs.elapsed(times, count),
+        gpus=cards,
+        train_seconds=runs.seconds(times, small),
+        seconds=runs.elapsed(times, count, small),
         device=started.device,
         detectable=detectable(spec),
         known=known,
         known_from=known_from,
-        prunes=runs.prunes(times),
+        prunes=runs.prunes(small or times),
         trains=spec.confirms,
         prior=prior_text(spec),
-        limited=tuple(name for name, value in spec.study.limits if value is not None),
+        proxy=" ".join(proxy_sizes(spec)) or None,
+        proxy_times=small,
+        limited=spec.study.limits.ends,
+        split=found,
     )
+
+
+def _split(
+    spec: StudySpec, times: Times, small: Times | None, cards: float
+) -> tuple[StudySpec, Splits | None]:
+    """Return a spec with what its budget decides, and how it is split; None: it decides nothing."""
+    if not is_open(spec):
+        return spec, None
+    costs = costs_given(spec) or price(spec, _priced(spec, times, small)[1], cards)
+    proxy = None if small is None else costs.proxy
+    return divided(with_numbers(spec, {}, run=costs.full, proxy=proxy)), splits(spec, costs)
+
+
+def _priced(spec: StudySpec, times: Times, small: Times | None) -> tuple[Forecast, dict[Kind, float]]:
+    """Return the forecast of a spec, and the mean seconds of a run of each kind."""
+    runs = Forecast(spec)
+    found = {
+        kind: runs.cost_of(kind, small if small is not None and kind in AT_PROXY else times)
+        for kind in runs.by_kind
+    }
+    return runs, {kind: cost for kind, cost in found.items() if cost is not None}
+
+
+def _as_begun(spec: StudySpec, storage: str) -> StudySpec:
+    """Return a spec with what its budget decided when the study was begun; as it is if it was not."""
+    if not is_open(spec):
+        return spec
+    try:
+        store = Store.open(storage, create=False)
+    except StoreNotBegun:
+        return spec
+    with store:
+        study = find(store, spec.study.name)
+        return spec if study is None else split_as(spec, StudySpec.stored(study))
 
 
 def _known(spec: StudySpec, storage: str, earlier: str | None) -> tuple[Known | None, str | None]:

@@ -33,8 +33,8 @@ _CELL_EVERY, _CELL_WIDTH, _CELL_HEIGHT = 1.0, 100, 40
 _CELL = '<pre style="white-space:pre;line-height:normal;overflow-x:auto">{code}</pre>'
 # What other agents do is asked of the store; seldom enough that the store does not feel it.
 _OTHERS_EVERY = 5.0
-# Title, nine stages, best, its parameters, heading and the last line of the table, one to spare.
-_LINES_ABOVE, _FEWEST = 15, 4
+# Title, ten stages, best, its parameters, heading and the last line of the table, one to spare.
+_LINES_ABOVE, _FEWEST = 16, 4
 _BAR, _SHORTEST = 12, 10
 _COLUMNS = ("run", "steps", "value", "bound")
 
@@ -44,6 +44,7 @@ LABELS: Mapping[Kind, str] = {
     "search": "search",
     "choose": "choose",
     "rematch": "rematch of the baseline",
+    "transfer": "transfer to full size",
     "confirm": "confirm",
     "init_only": "init only",
     "ablation": "ablation",

@@ -14,10 +14,13 @@ from tempopt.agent.observer import Observer
 from tempopt.agent.running import in_work
 from tempopt.agent.snapshot import snapshot
 from tempopt.agent.study_cache import SpaceChanged, StudyCache
-from tempopt.errors import StudyFailed, StudyNotFound
+from tempopt.errors import StoreUnreachable, StudyFailed, StudyNotFound
 from tempopt.records.rows import OVER, StudyState, TicketRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
+
+LOOK_SECONDS = 2.0
+"""Seconds between two looks at a study that is waited for."""
 
 
 class Watch:
@@ -98,3 +101,33 @@ class Watch:
 
 def _ended(row: TicketRow) -> float:
     return row.finished.timestamp() if row.finished is not None else 0.0
+
+
+def look_on(store: Store, name: str, observer: Observer) -> None:
+    """Look on until a study is done or paused, for which others train.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        StudyFailed: It was deleted meanwhile.
+    """
+    study = store.load_study(name)
+    if study.state == "done":
+        return
+    if not any(each.agents for each in store.list_studies() if each.study.id == study.id):
+        observer.note(
+            f"No agent works on {name} yet. It goes on once one comes: tempopt agent --pool starts one, "
+            "tempopt queue says why none comes."
+        )
+    watch = Watch(store, name, observer)
+    reachable = True
+    while True:
+        state: StudyState | None = None
+        try:
+            state, reachable = watch.look(), True
+        except StoreUnreachable as error:
+            if reachable:
+                observer.note(f"{error} Looking again until it answers.")
+            reachable = False
+        if state in ("done", "paused"):
+            return
+        time.sleep(LOOK_SECONDS)

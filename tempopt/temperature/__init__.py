@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tempopt.temperature.alike import end_alike, same_training, steps_alike, steps_held, training_key
+from tempopt.temperature.alike import (
+    Beginning,
+    beginning,
+    end_alike,
+    hashable,
+    same_training,
+    steps_alike,
+    steps_held,
+    training_key,
+)
 from tempopt.temperature.entropy import ENTROPY_PARAMETERS, EntropyParameters
 from tempopt.temperature.entropy_control import (
     CONTROL,
@@ -10,6 +19,7 @@ from tempopt.temperature.entropy_control import (
     CONTROLS,
     NO_CONTROL,
     ControlParameters,
+    has_target,
     is_controlled,
 )
 from tempopt.temperature.generation import GENERATION, GenerationParameters
@@ -41,6 +51,7 @@ from tempopt.temperature.heads import (
     LocalHeads,
     UniformHeads,
 )
+from tempopt.temperature.knots import KNOTS
 from tempopt.temperature.layers import (
     LAYER_PATTERNS,
     CosineLayers,
@@ -92,8 +103,15 @@ from tempopt.temperature.parameters import (
     effective,
     neutral_values,
 )
-from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, is_own_number, progress
+from tempopt.temperature.plan import (
+    TemperatureParameters,
+    TemperaturePlan,
+    is_own_number,
+    progress,
+    steps_until,
+)
 from tempopt.temperature.ranges import number
+from tempopt.temperature.scaling import head_dim_shift, length_shift, scales_with_length, shifted
 from tempopt.temperature.schedules import (
     SCHEDULES,
     Constant,
@@ -105,6 +123,7 @@ from tempopt.temperature.schedules import (
     InverseSqrt,
     Linear,
     Logarithmic,
+    Piecewise,
     Polynomial,
     Schedule,
     Sigmoid,
@@ -123,6 +142,7 @@ __all__ = [
     "GENERATION",
     "GROUPS",
     "HEAD_PATTERNS",
+    "KNOTS",
     "LAYER_PATTERNS",
     "LEARNED",
     "LENGTH_SCALINGS",
@@ -136,6 +156,7 @@ __all__ = [
     "SCHEDULES",
     "TEMPERATURE_PARAMETERS",
     "AlternatingHeads",
+    "Beginning",
     "ClippedLogNScaling",
     "Constant",
     "ControlParameters",
@@ -168,6 +189,7 @@ __all__ = [
     "NoLengthScaling",
     "Normaliser",
     "ParameterNames",
+    "Piecewise",
     "Polynomial",
     "Schedule",
     "Sigmoid",
@@ -187,6 +209,7 @@ __all__ = [
     "active_groups",
     "as_found",
     "at_constant",
+    "beginning",
     "check_own_numbers",
     "check_parameter",
     "constant_levels",
@@ -194,12 +217,16 @@ __all__ = [
     "effective",
     "end_alike",
     "groups_of",
+    "has_target",
+    "hashable",
+    "head_dim_shift",
     "is_controlled",
     "is_neutral",
     "is_own",
     "is_own_number",
     "join_name",
     "learning",
+    "length_shift",
     "mean_level",
     "moves",
     "name_problem",
@@ -215,11 +242,14 @@ __all__ = [
     "progress",
     "registered_path",
     "same_training",
+    "scales_with_length",
     "schedule_class",
     "schedule_of",
+    "shifted",
     "split_name",
     "steps_alike",
     "steps_held",
+    "steps_until",
     "temperatures_of",
     "training_key",
     "without",

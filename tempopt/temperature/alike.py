@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -19,13 +19,16 @@ from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.named import as_found, own_parameters, split_name
 from tempopt.temperature.parameters import effective, neutral_values
 from tempopt.temperature.plan import TemperatureParameters, is_own_number, progress
-from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule
+from tempopt.temperature.schedules import SCHEDULES, Constant, Piecewise, Schedule
 
 _SCHEDULED = frozenset(
     {"schedule", "schedule_args", "entropy_lambda", "entropy_lambda_final", "entropy_schedule"}
     | {each.name for schedule in SCHEDULES.values() for each in fields(schedule)}
 )
 """What decides attention by a value at each step alone; everything else has to be the same."""
+
+_WORTH_SHARING = 0.05
+"""Share of a training from which on a common beginning is worth a checkpoint."""
 
 
 def _is_scheduled(name: str) -> bool:
@@ -69,8 +72,17 @@ def training_key(parameters: Mapping[str, Any]) -> str:
     Raises:
         SpecError: A temperature parameter has a value that it cannot have.
     """
+    return _key(_as_cached(parameters))
+
+
+def hashable(value: Any) -> Any:
+    """Return a value of a parameter with lists as tuples, for caches."""
+    return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
+
+
+def _as_cached(parameters: Mapping[str, Any]) -> tuple[tuple[str, str, Any], ...]:
     # as they are written: to a cache 1, 1.0 and true are the same, and so are 0.0 and -0.0
-    return _key(tuple((name, repr(value), value) for name, value in parameters.items()))
+    return tuple((name, repr(value), hashable(value)) for name, value in parameters.items())
 
 
 @lru_cache(maxsize=10_000)
@@ -129,7 +141,7 @@ def end_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def steps_held(parameters: Mapping[str, Any], total_steps: int) -> int:
     """Return for how many optimizer steps a schedule stays at its first temperature and entropy weight.
 
-    Exact for those that never come back to it; 0 where the entropy of attention is controlled.
+    Exact for ``piecewise`` and for those that never come back to it; 0 where the entropy is controlled.
 
     Args:
         parameters: Flat parameters; temperature parameters that are missing are neutral.
@@ -145,8 +157,60 @@ def steps_held(parameters: Mapping[str, Any], total_steps: int) -> int:
         return 0
     course = _course(parameters)
     first = course.at(0.0)
-    steps = range(total_steps)
-    return bisect_left(steps, True, key=lambda step: course.at(progress(step, total_steps)) != first)
+
+    def moved(step: int) -> bool:
+        return course.at(progress(step, total_steps)) != first
+
+    last = total_steps
+    if isinstance(course.schedule, Piecewise):
+        # behind the knot that it goes to first it may come back
+        last = min(math.ceil(course.schedule.leaves * (total_steps - 1)), total_steps)
+    found = bisect_left(range(last), True, key=moved)
+    return (
+        found
+        if found < last
+        else next((step for step in range(last, total_steps) if moved(step)), total_steps)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a training begins, and how it is evaluated at its end.
+
+    Args:
+        start: Equal for parameter sets that train alike as long as both of them stay where they begin.
+        steps: Optimizer steps for which it stays there; 0 where that is less than a twentieth of the
+            training, which is not worth a checkpoint.
+        end: Equal for parameter sets that evaluate alike at progress 1.
+    """
+
+    start: Hashable
+    steps: int
+    end: Hashable
+
+
+def beginning(parameters: Mapping[str, Any], total_steps: int) -> Beginning:
+    """Return how a training begins.
+
+    Args:
+        parameters: Flat parameters; temperature parameters that are missing are neutral.
+        total_steps: Optimizer steps of the whole training, >= 0.
+
+    Raises:
+        SpecError: A temperature parameter has a value that it cannot have.
+    """
+    return _beginning(_as_cached(parameters), total_steps)
+
+
+@lru_cache(maxsize=10_000)
+def _beginning(parameters: tuple[tuple[str, str, Any], ...], total_steps: int) -> Beginning:
+    given = {name: value for name, _, value in parameters}
+    course, held = _course(given), steps_held(given, total_steps)
+    return Beginning(
+        start=(course.rest, course.entropy.has_term, course.at(0.0)),
+        steps=held if held >= _WORTH_SHARING * total_steps else 0,
+        end=(course.rest, course.evaluated, course.schedule(1.0)),
+    )
 
 
 def _whole(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tempopt.errors import SpecError, unknown
+from tempopt.temperature.normalisers import SoftmaxNormaliser
 from tempopt.temperature.ranges import check_number
 
 CONTROL = "entropy_control"
@@ -90,9 +91,15 @@ def check_control_parameter(name: str, value: object) -> None:
         raise SpecError(unknown(name, value, CONTROLS))
 
 
-def is_controlled(parameters: Mapping[str, Any]) -> bool:
-    """Return whether the temperatures of attention follow a target of its entropy."""
+def has_target(parameters: Mapping[str, Any]) -> bool:
+    """Return whether parameters name a target, whether or not it counts beside the normaliser."""
     return bool(parameters.get(CONTROL, NO_CONTROL) != NO_CONTROL)
+
+
+def is_controlled(parameters: Mapping[str, Any]) -> bool:
+    """Return whether the temperatures of attention follow a target of the entropy of its softmax."""
+    softmax = SoftmaxNormaliser.name
+    return has_target(parameters) and parameters.get("normaliser", softmax) == softmax
 
 
 def plainly_controlled(parameters: Mapping[str, Any]) -> dict[str, Any]:

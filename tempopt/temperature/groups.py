@@ -19,6 +19,7 @@ from tempopt.temperature.entropy import ENTROPY_PARAMETERS
 from tempopt.temperature.entropy_control import CONTROL_PARAMETERS, is_controlled
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.heads import HEAD_PATTERNS, LocalHeads
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS
 from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
 from tempopt.temperature.named import AS_FOUND, as_found, groups_of, join_name, own_parameters
@@ -50,7 +51,7 @@ CREDITED = ParameterNames(
 )
 """Parameters whose gain is temperature's."""
 
-_LEVELS = frozenset({"temperature_init", "temperature_final", "warmup_start"})
+_LEVELS = frozenset({"temperature_init", "temperature_final", "warmup_start", *INNER_KNOTS, KNOTS})
 
 GROUPS: dict[str, frozenset[str]] = {
     "schedule": MOVING,
@@ -223,7 +224,7 @@ def is_neutral(parameters: Mapping[str, Any]) -> bool:
 
 
 def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
-    return not temperature and is_controlled(effective(parameters))
+    return not temperature and is_controlled(parameters)
 
 
 def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
@@ -251,8 +252,15 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
     own = own_parameters(parameters, temperature)
     read = {each.name for each in fields(schedule_class(own["schedule"]))} & _LEVELS
     scaled = {
-        join_name(temperature, name): value / level
+        join_name(temperature, name): _divided(value, level)
         for name in read
         if (value := own.get(name, NEUTRAL[name]))
     }
     return effective({**parameters, **scaled})
+
+
+def _divided(value: Any, level: float) -> Any:
+    """Return a temperature, or those of a list of knots, divided by a level."""
+    if isinstance(value, list | tuple):
+        return [[progress, each / level] for progress, each in value]
+    return value / level

@@ -22,6 +22,7 @@ from tempopt.temperature.entropy_control import (
     unread_control,
 )
 from tempopt.temperature.generation import GenerationParameters, unread_generation
+from tempopt.temperature.knots import KNOTS
 from tempopt.temperature.named import (
     AS_FOUND,
     FROM_FOUND,
@@ -145,6 +146,9 @@ def effective(parameters: Mapping[str, Any], *, own_known: bool = True) -> dict[
 
 
 def _effective(parameters: Mapping[str, Any], *, own_known: bool) -> dict[str, Any]:
+    if is_controlled(parameters):
+        # a drawn constant would become the temperature to begin with, which no schedule decides under control
+        parameters = {name: value for name, value in parameters.items() if name != KNOTS}
     result = plainly_controlled(plainly_scheduled(plainly_named(parameters)))
     unread = set[str]()
     if result.get("normaliser", SoftmaxNormaliser.name) != SoftmaxNormaliser.name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -9,6 +10,7 @@ from typing import Any
 
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern, LocalHeads, UniformHeads
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, as_knots, check_knots, unread_of_piecewise
 from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
 from tempopt.temperature.length import (
     LENGTH_SCALINGS,
@@ -22,7 +24,7 @@ from tempopt.temperature.length import (
 from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
 from tempopt.temperature.own_schedules import OTHER, check_own_numbers, is_own, own_numbers, schedule_class
 from tempopt.temperature.ranges import FINITE, check_number
-from tempopt.temperature.schedules import SCHEDULES, Constant, Schedule, WarmupAnneal
+from tempopt.temperature.schedules import SCHEDULES, Constant, Piecewise, Schedule, WarmupAnneal
 
 _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "schedule": SCHEDULES,
@@ -38,6 +40,8 @@ _OWN_READ = frozenset({"temperature_init", "temperature_final", "schedule_args"}
 OWN_NUMBER = "schedule_args."
 """What the names of numbers begin with that a schedule outside tempopt has for itself."""
 
+_OPTIONAL = frozenset({"temperature_final", "hold_fraction", "num_knots", KNOTS, *INNER_KNOTS})
+"""Parameters that may be None."""
 
 MOVING: frozenset[str] = frozenset(
     {"schedule", "schedule_args"} | {each.name for kind in SCHEDULES.values() for each in fields(kind)}
@@ -67,6 +71,16 @@ def progress(step: int, total_steps: int) -> float:
     if total_steps <= 1:
         return 0.0
     return min(max(step / (total_steps - 1), 0.0), 1.0)
+
+
+def steps_until(until: float, total_steps: int) -> int:
+    """Return the number of optimizer steps that are trained at a progress of at most ``until``.
+
+    Args:
+        until: A training progress in [0, 1].
+        total_steps: Optimizer steps of the whole training, >= 0.
+    """
+    return bisect_right(range(total_steps), until, key=lambda step: progress(step, total_steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +149,16 @@ class TemperatureParameters:
         length_power: Exponent of ``log_n_power``, from 0 to 4.
         length_slope: Growth of ``yarn`` and ``llama4`` with ln n, at least 0.
         curvature: How far ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` are from a straight line.
-        hold_fraction: Progress, between 0 and 1, until which ``hold_anneal`` is at ``temperature_init``.
+        hold_fraction: Progress, from 0 and below 1, until which ``hold_anneal`` and ``piecewise`` are at
+            ``temperature_init``; None: 0.5 for ``hold_anneal`` and 0 for ``piecewise``.
+        num_knots: Number of inner knots of ``piecewise``, 1 to 4, evenly spaced between ``hold_fraction`` and
+            1; None: up to the last that has a temperature.
+        temperature_knot_1: Temperature of the first inner knot of ``piecewise``; None: the knot is left out.
+        temperature_knot_2: The same of the second one.
+        temperature_knot_3: The same of the third one.
+        temperature_knot_4: The same of the fourth one.
+        temperature_knots: The whole of ``piecewise`` as 2 to 16 pairs of progress and temperature, progress
+            ascending in [0, 1]; None: the parameters above and the two ends make it.
         normaliser: Name in ``NORMALISERS``; ``linear`` has no temperature.
         top_k: Number of keys, at least 1, that ``top_k`` keeps.
         min_weight: Attention weight, between 0 and 1, below which ``threshold`` makes weights 0.
@@ -145,7 +168,8 @@ class TemperatureParameters:
 
     Raises:
         SpecError: if a name is not known, a number is out of range, ``constant`` is given a
-            ``temperature_final`` that it would never reach, or ``linear`` any temperature but 1.
+            ``temperature_final`` that it would never reach, ``temperature_knots`` go with another schedule or
+            with what they decide themselves, or ``linear`` is given any temperature but 1.
     """
 
     temperature_init: float = 1.0
@@ -165,7 +189,13 @@ class TemperatureParameters:
     length_power: float = 1.0
     length_slope: float = 0.1
     curvature: float = 10.0
-    hold_fraction: float = 0.5
+    hold_fraction: float | None = None
+    num_knots: int | None = None
+    temperature_knot_1: float | None = None
+    temperature_knot_2: float | None = None
+    temperature_knot_3: float | None = None
+    temperature_knot_4: float | None = None
+    temperature_knots: tuple[Knot, ...] | None = None
     normaliser: str = "softmax"
     top_k: int = 8
     min_weight: float = 0.01
@@ -176,6 +206,9 @@ class TemperatureParameters:
     def __post_init__(self) -> None:
         for each in fields(self):
             check_plan_parameter(each.name, getattr(self, each.name))
+        if self.temperature_knots is not None:
+            object.__setattr__(self, KNOTS, as_knots(self.temperature_knots))
+            self._check_drawn()
         self._check_reached()
         self._check_own_numbers()
         self._check_has_temperature()
@@ -187,6 +220,20 @@ class TemperatureParameters:
                 f"temperature_init={self.temperature_init!r}. Leave temperature_final out, or choose a "
                 'schedule that moves, as in schedule="cosine".'
             )
+
+    def _check_drawn(self) -> None:
+        if self.schedule != Piecewise.name:
+            raise SpecError(
+                f'{KNOTS} has no effect: schedule "{self.schedule}" has no knots. Give schedule="piecewise", '
+                f"or leave {KNOTS} out."
+            )
+        # a temperature to begin with is filled in where a named one is found, and says nothing
+        for name in sorted(_OPTIONAL - {KNOTS}):
+            if getattr(self, name) is not None:
+                raise SpecError(
+                    f"{name}={getattr(self, name)!r} has no effect: {KNOTS} is the whole schedule. Leave one "
+                    "of the two out."
+                )
 
     def _check_own_numbers(self) -> None:
         if is_own(self.schedule):
@@ -256,7 +303,8 @@ class TemperatureParameters:
         values = {name: getattr(self, name) for name in _field_names(kind)}
         if "temperature_final" in values and self.temperature_final is None:
             values["temperature_final"] = self.temperature_init
-        return kind(**values)
+        # what is not given is as the strategy has it by itself
+        return kind(**{name: value for name, value in values.items() if value is not None})
 
 
 _DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(TemperatureParameters)}
@@ -282,7 +330,11 @@ def check_plan_parameter(name: str, value: object) -> None:
         registry = _REGISTRIES[name]
         if not (isinstance(value, str) and value in registry):
             raise SpecError(unknown(name, value, registry, OTHER if name == "schedule" else ""))
-    elif not (name == "temperature_final" and value is None):
+    elif name in _OPTIONAL and value is None:
+        return
+    elif name == KNOTS:
+        check_knots(value)
+    else:
         check_number(name, value)
 
 
@@ -300,6 +352,8 @@ def unread_plan(parameters: Mapping[str, Any], *, own_known: bool = True) -> set
         name for choice in _REGISTRIES if choice in parameters for name in _unread(choice, parameters[choice])
     }
     unread |= _unread_own_numbers(parameters, own_known=own_known)
+    if parameters.get("schedule") == Piecewise.name:
+        unread |= unread_of_piecewise(parameters)
     if parameters.get("local_share") == 0.0:
         unread.add("window")
     if parameters.get("normaliser") == LinearNormaliser.name:
@@ -323,7 +377,9 @@ def _unread_own_numbers(parameters: Mapping[str, Any], *, own_known: bool = True
 def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters with each strategy under the plainest name that it has at its values."""
     result = dict(parameters)
-    if _is_flat_schedule(result):
+    if _is_drawn(result):
+        _name_drawn(result)
+    elif _is_flat_schedule(result):
         result["schedule"] = Constant.name
     if result.get("layer_ratio") == 1.0 and "layer_ratio" in _read("layer_pattern", result):
         result["layer_pattern"] = UniformLayers.name
@@ -338,12 +394,30 @@ def plainly_named(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _is_drawn(parameters: Mapping[str, Any]) -> bool:
+    return parameters.get("schedule") == Piecewise.name and parameters.get(KNOTS) is not None
+
+
+def _name_drawn(parameters: dict[str, Any]) -> None:
+    """Write a list of knots as JSON has it, or as the constant that it is."""
+    check_plan_parameter(KNOTS, parameters[KNOTS])
+    knots = as_knots(parameters[KNOTS])
+    if len({level for _, level in knots}) > 1:
+        parameters[KNOTS] = [list(each) for each in knots]
+    else:
+        parameters |= {"schedule": Constant.name, "temperature_init": knots[0][1]}
+
+
 def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
     if not {"schedule", "temperature_init", "temperature_final"} <= parameters.keys():
         return False
     level = parameters["temperature_init"]
     if parameters["schedule"] == WarmupAnneal.name and parameters.get("warmup_start") != level:
         return False
+    if parameters["schedule"] == Piecewise.name:
+        inner = set(INNER_KNOTS) - unread_of_piecewise(parameters)
+        if any(parameters[name] != level for name in inner):
+            return False
     return parameters["temperature_final"] in (None, level)
 
 

@@ -63,7 +63,13 @@ RANGES: dict[str, Range] = {
     ),
     "warmup_start": _SCALE,
     "warmup_fraction": _FRACTION,
-    "hold_fraction": _FRACTION,
+    "hold_fraction": Range(
+        allowed="a share of training from 0, and less than 1", accepts=lambda value: 0 <= value < 1
+    ),
+    "num_knots": Range(
+        allowed="a whole number from 1 to 4", accepts=lambda value: 1 <= value <= 4, whole=True
+    ),
+    **{f"temperature_knot_{number}": _SCALE for number in range(1, 5)},
     "cycles": Range(
         allowed="an odd number of half cycles (0.5, 1.5, 2.5, ...), which end at temperature_final",
         accepts=lambda value: 0 < value < math.inf and (2 * value) % 2 == 1,

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, fields
 from typing import ClassVar, final
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature.ranges import HIGHEST, LOWEST, Checked
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, as_knots, check_knots, last_inner
+from tempopt.temperature.ranges import HIGHEST, LOWEST, Checked, check_number
 
 OWN: dict[str, type[Schedule]] = {}
 """Schedules outside tempopt whose modules were imported, by ``package.module:Class``."""
@@ -308,7 +310,7 @@ class HoldAnneal(Schedule):
 
     temperature_init: float
     temperature_final: float
-    hold_fraction: float
+    hold_fraction: float = 0.5
 
     def _at(self, progress: float) -> float:
         annealed = max(progress - self.hold_fraction, 0.0) / (1.0 - self.hold_fraction)
@@ -334,6 +336,70 @@ class Triangular(Schedule):
         return _mix(self.temperature_init, self.temperature_final, abs(1.0 - phase))
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piecewise(Schedule):
+    """ln tau is linear in t between knots: a at 0, up to four inner knots, b at 1.
+
+    With h = ``hold_fraction`` above 0 it is a until t = h. Inner knot k of K = ``num_knots`` lies at
+    h + (1 - h) k / (K + 1); K is by default the last knot that has a temperature. A knot without one is left
+    out, and the line goes on to the next. ``temperature_knots`` is a whole schedule instead: pairs of
+    progress and temperature, before the first and after the last of which it is constant.
+    """
+
+    name: ClassVar[str] = "piecewise"
+
+    temperature_init: float = 1.0
+    temperature_final: float = 1.0
+    hold_fraction: float = 0.0
+    num_knots: int | None = None
+    temperature_knot_1: float | None = None
+    temperature_knot_2: float | None = None
+    temperature_knot_3: float | None = None
+    temperature_knot_4: float | None = None
+    temperature_knots: tuple[Knot, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None and each.default is None:
+                continue
+            if each.name == KNOTS:
+                check_knots(value)
+                object.__setattr__(self, KNOTS, as_knots(value))
+            else:
+                check_number(each.name, value)
+
+    @property
+    def knots(self) -> tuple[Knot, ...]:
+        """Progress and temperature of each knot, by progress."""
+        if self.temperature_knots is not None:
+            return self.temperature_knots
+        hold, levels = self.hold_fraction, {name: getattr(self, name) for name in INNER_KNOTS}
+        last = last_inner({"num_knots": self.num_knots, **levels})
+        inner = [
+            (hold + (1.0 - hold) * number / (last + 1), levels[name])
+            for number, name in enumerate(INNER_KNOTS[:last], 1)
+            if levels[name] is not None
+        ]
+        held = [(hold, self.temperature_init)] if hold > 0.0 else []
+        return ((0.0, self.temperature_init), *held, *inner, (1.0, self.temperature_final))
+
+    @property
+    def leaves(self) -> float:
+        """Progress of the first knot at another temperature than the first one has; 1 if there is none."""
+        knots = self.knots
+        return next((progress for progress, level in knots if level != knots[0][1]), 1.0)
+
+    def _at(self, progress: float) -> float:
+        knots = self.knots
+        behind = bisect_right(knots, progress, key=lambda knot: knot[0])
+        if behind in (0, len(knots)):
+            return knots[min(behind, len(knots) - 1)][1]
+        (start, before), (end, after) = knots[behind - 1], knots[behind]
+        return _geometric(before, after, (progress - start) / (end - start))
+
+
 SCHEDULES: dict[str, type[Schedule]] = {
     schedule.name: schedule
     for schedule in (
@@ -351,6 +417,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
         Sigmoid,
         HoldAnneal,
         Triangular,
+        Piecewise,
     )
 }
 """Name of a schedule to its class."""

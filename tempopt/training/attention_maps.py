@@ -16,9 +16,7 @@ from torch import Tensor
 from tempopt.attention.analysis.heatmap import heatmap
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
 from tempopt.attention.analysis.statistics import attention_weights, visible_pairs
-
-MOMENTS = ("start", "middle", "end")
-"""When a training is looked at: in its first step, the one in its middle, and its last."""
+from tempopt.workers.messages import MOMENTS
 
 MOST_BYTES = 300 * 1024
 """Size of all maps of a run, as they are kept, at most."""
@@ -27,7 +25,7 @@ _SIDE, _LEAST_SIDE = 32, 8
 _MOST_WEIGHTS = 1 << 24
 _MOST_EXAMPLES = 16
 # base64 takes four bytes for three, and each head some numbers beside its cells
-_BYTES_OF_A_HEAD = 96
+_BYTES_OF_A_HEAD = 144
 
 
 class AttentionMaps:
@@ -71,10 +69,8 @@ class AttentionMaps:
         q_BHQD: Tensor,
         k_BHKD: Tensor,
         *,
-        scale: float | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
         valid_BQ: Tensor | None,
+        **given: Any,
     ) -> None:
         """Look at a layer in a step at which that is wanted; arguments as for an observer of attention."""
         moment = self._found.setdefault(
@@ -86,9 +82,8 @@ class AttentionMaps:
         if not moment["seen"]:
             self._seen = HeadSpecialisation()
         moment["seen"].append(layer)
-        masking = {"attn_mask": attn_mask, "is_causal": is_causal}
-        self._draw(moment, layer, q_BHQD, k_BHKD, scale, masking)
-        self._measure(moment, layer, q_BHQD, k_BHKD, scale, masking, valid_BQ)
+        moment["heads"] += self._drawn(layer, q_BHQD, k_BHKD, **given)
+        self._measure(layer, q_BHQD, k_BHKD, valid_BQ, **given)
 
     def closed(self, step: int) -> None:
         """Say that the first forward pass of a step is over."""
@@ -101,74 +96,71 @@ class AttentionMaps:
         self._seen = None
 
     @torch.no_grad()
-    def _draw(
+    def _drawn(
         self,
-        moment: dict[str, Any],
         layer: int,
         q_BHQD: Tensor,
         k_BHKD: Tensor,
+        *,
         scale: float | None,
-        masking: dict[str, Any],
-    ) -> None:
+        attn_mask: Tensor | None,
+        is_causal: bool,
+    ) -> list[dict[str, Any]]:
+        """Return the maps of a layer for the first input."""
         heads, queries, keys = q_BHQD.shape[1], q_BHQD.shape[-2], k_BHKD.shape[-2]
-        side = _side(self._num_layers * heads)
-        moment["queries"], moment["keys"], moment["rows"] = queries, keys, min(side, queries)
-        moment["columns"] = min(side, keys)
         if queries * keys > _MOST_WEIGHTS:
             self._note(f"{queries} x {keys} weights of a head are too many for a map")
-            return
+            return []
         kept = _evenly(heads, _most_heads(self._num_layers))
         if len(kept) < heads:
             self._note(f"of the {heads} heads of a layer {len(kept)} have a map")
-        first = _first(masking, q_BHQD, k_BHKD)
-        groups = heads // k_BHKD.shape[1]
+        side, groups = _side(self._num_layers * heads), heads // k_BHKD.shape[1]
+        found = []
         for head in kept:
-            own = {**first, "attn_mask": _of_head(first["attn_mask"], head)}
-            q_1 = q_BHQD[:1, head : head + 1]
-            k_1 = k_BHKD[:1, head // groups : head // groups + 1]
-            weights = attention_weights(q_1, k_1, scale=scale, **own)[0, 0]
-            visible = visible_pairs(queries, keys, device=q_1.device, **own).expand(1, 1, queries, keys)
+            masking: dict[str, Any] = {"attn_mask": _of_head(attn_mask, head), "is_causal": is_causal}
+            own, key = q_BHQD[:1, head : head + 1], k_BHKD[:1, head // groups : head // groups + 1]
+            weights = attention_weights(own, key, scale=scale, **masking)[0, 0]
+            visible = visible_pairs(queries, keys, device=own.device, **masking).expand(1, 1, queries, keys)
             picture = heatmap(weights, visible[0, 0], rows=side, columns=side)
             cells = np.array(picture.cells)
             most = float(cells.max())
             shades = np.round(255 * cells / most if most > 0 else cells).astype(np.uint8)
-            moment["heads"].append(
+            found.append(
                 {
                     "layer": layer,
                     "head": head,
+                    "queries": queries,
+                    "keys": keys,
+                    "rows": len(cells),
+                    "columns": len(cells[0]),
                     "most": float(f"{most:.4g}"),
                     "cells": base64.b64encode(shades.tobytes()).decode(),
                 }
             )
+        return found
 
-    @torch.no_grad()
     def _measure(
         self,
-        moment: dict[str, Any],
         layer: int,
         q_BHQD: Tensor,
         k_BHKD: Tensor,
-        scale: float | None,
-        masking: dict[str, Any],
         valid_BQ: Tensor | None,
+        *,
+        attn_mask: Tensor | None,
+        **given: Any,
     ) -> None:
+        """Take in what the heads of a layer do over some inputs."""
         assert self._seen is not None
         size = q_BHQD.shape[1] * q_BHQD.shape[-2] * k_BHKD.shape[-2]
         count = min(len(q_BHQD), _MOST_EXAMPLES, _MOST_WEIGHTS // max(size, 1))
         if count < 2:
             self._note("what heads specialise in takes two inputs of a batch, which are too large or too few")
             return
-        mask = masking["attn_mask"]
-        if mask is not None and mask.ndim == 4 and mask.shape[0] > 1:
-            mask = mask[:count]
+        if attn_mask is not None and attn_mask.ndim == 4 and attn_mask.shape[0] > 1:
+            attn_mask = attn_mask[:count]
+        valid_BQ = None if valid_BQ is None else valid_BQ[:count]
         self._seen.update(
-            layer,
-            q_BHQD[:count],
-            k_BHKD[:count],
-            scale=scale,
-            attn_mask=mask,
-            is_causal=masking["is_causal"],
-            valid_BQ=None if valid_BQ is None else valid_BQ[:count],
+            layer, q_BHQD[:count], k_BHKD[:count], attn_mask=attn_mask, valid_BQ=valid_BQ, **given
         )
 
     def _note(self, text: str) -> None:
@@ -214,16 +206,12 @@ def _evenly(count: int, most: int) -> list[int]:
     return sorted({round(place * (count - 1) / max(most - 1, 1)) for place in range(most)})
 
 
-def _first(masking: dict[str, Any], q_BHQD: Tensor, k_BHKD: Tensor) -> dict[str, Any]:
-    """Return the masking of the first example of a batch, with a mask of four dimensions if it has one."""
-    mask = masking["attn_mask"]
-    if mask is not None:
-        mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))[:1]
-    return {"attn_mask": mask, "is_causal": masking["is_causal"]}
-
-
 def _of_head(mask: Tensor | None, head: int) -> Tensor | None:
-    return mask if mask is None or mask.shape[1] == 1 else mask[:, head : head + 1]
+    """Return the mask of the first input and a head, in four dimensions."""
+    if mask is None:
+        return None
+    mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))[:1]
+    return mask if mask.shape[1] == 1 else mask[:, head : head + 1]
 
 
 def _plain(measure: Any) -> dict[str, Any]:

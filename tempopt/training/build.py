@@ -341,16 +341,22 @@ def build(
         before: Called before the data and before the module are made, to seed the generators for each.
 
     Raises:
-        SpecError: A class, an argument or a parameter is wrong; the message has a line for each.
+        SpecError: A class, an argument or a parameter is wrong, with a line for each; or the weights that the
+            training begins from do not fit the module.
     """
     prepared = prepare(program)
     temperature = prepared.temperature(parameters)
     before("data")
     datamodule = prepared.datamodule(parameters)
     before("model")
+    module = prepared.module(parameters)
+    if program.start is not None:
+        from tempopt.training.start_weights import load_start
+
+        load_start(module, program.start)
     return Built(
         datamodule=datamodule,
-        module=prepared.module(parameters),
+        module=module,
         trainer_kwargs=prepared.trainer(parameters),
         loggers=prepared.loggers,
         temperature={name: each for name, each in temperature.items() if name not in CONTROL_PARAMETERS},

@@ -20,6 +20,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe
 from tempopt.errors import SpecError, unknown
+from tempopt.records.rows import is_finite
 from tempopt.seeds import derive
 from tempopt.temperature import Constant, EntropyParameters, TemperatureParameters, TemperaturePlan, progress
 from tempopt.training import lightning_internals as internals
@@ -377,13 +378,17 @@ class RunCallback(Checkpoint):
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         value = metric_of(logged, self._metric)
         self.metrics = logged
-        if self._wishes.exchange(diverged=not math.isfinite(value)):
+        if self._wishes.exchange(diverged=not is_finite(value)):
             self.diverged_at = step_of(trainer)
             end(trainer)
             return
         self.take(step_of(trainer), value, logged)
         if self._wishes.stop:
             end(trainer)
+
+    def has(self, step: int) -> bool:
+        """Return whether the newest report is of this step."""
+        return bool(self.reports) and self.reports[-1][0] == step
 
     def take(self, step: int, value: float, logged: dict[str, float]) -> None:
         """Take one validation into the history, and report it."""

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import lightning as L
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.attach.projection import Factors, factors_in, factors_of
-from tempopt.attention.attach.values import ValueAttachment
 from tempopt.attention.functional.attention import keys_counted
 from tempopt.errors import AttachError, SpecError, UsageError
 from tempopt.temperature import (
@@ -43,22 +41,20 @@ from tempopt.training.channel import Channel
 from tempopt.training.describe import defaults
 from tempopt.training.gpu_memory import ran_out
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_values import NamedValues, other_temperatures, section_of
+from tempopt.training.named_value_checks import VALIDATE, read_by_metric, require_read, trained_values
+from tempopt.training.named_values import NamedValues, other_temperatures
 from tempopt.training.no_effect import refuse_unread_generation, refuse_without_effect
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
+from tempopt.training.sizes import head_dims, with_sizes
+from tempopt.training.start_weights import load_start, refuse_unfit
 from tempopt.training.steps import step_of
-from tempopt.workers.messages import Evaluation, Finished, Message, RunRequest, Stage, Stop
+from tempopt.workers.messages import Finished, Message, RunRequest, Stage, Stop
 
 # Where the errors of torch's compiler come from.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
-# Below this ratio two metrics in single precision are the same but for rounding.
-_ROUNDED = 1e-5
-
 _SOFTMAX = {"normaliser": "softmax"}
-
-_VALIDATE = Evaluation(name="validate", on="validate")
 
 # Two steps and one validation, whatever the spec's own numbers are.
 _SHORT: dict[str, Any] = {
@@ -134,6 +130,30 @@ def check(request: RunRequest) -> Finished:
     )
 
 
+def _ends(request: RunRequest) -> list[dict[str, Any]]:
+    """Return each searched argument of the module alone, at the first and the last of its values."""
+    return [
+        {name: value}
+        for name, values in request.space.items()
+        if name not in TEMPERATURE_PARAMETERS and name.partition(".")[0] not in ("data", "trainer")
+        for value in dict.fromkeys((values[0], values[-1]))
+    ]
+
+
+def _refuse_unfit(request: RunRequest, stages: _Stages) -> None:
+    """Refuse weights to begin from that do not fit the module at a value that is searched."""
+
+    def made() -> Iterator[tuple[str, Any, L.LightningModule]]:
+        for each in _ends(request):
+            ((name, value),) = each.items()
+            seed_generators(request.seed, "model")
+            yield name, value, prepared.module({**request.parameters, **each})
+
+    prepared = prepare(request.program)
+    refuse_unfit(request.program.start or {}, made())
+    stages.over("fitted the weights that runs start from")
+
+
 def _found(request: RunRequest) -> dict[str, float]:
     """Return the named temperatures that a new module has, whatever else of it is searched or compared.
 
@@ -145,15 +165,12 @@ def _found(request: RunRequest) -> dict[str, float]:
         # of a spec that is wrong only the classes are looked into
         return {}
     prepared, first = prepare(program), dict[str, float]()
-    others = [
-        {name: value}
-        for name, values in request.space.items()
-        if name not in TEMPERATURE_PARAMETERS and name.partition(".")[0] not in ("data", "trainer")
-        for value in dict.fromkeys((values[0], values[-1]))
-    ]
-    for each in ({}, *others):
+    for each in ({}, *_ends(request)):
         seed_generators(request.seed, "model")
         module = prepared.module({**request.parameters, **each})
+        if program.start is not None:
+            # a temperature may be among the weights
+            load_start(module, program.start)
         known = {
             name: {**value, AS_FOUND: first.get(name, value[AS_FOUND])}
             for name, value in program.values.items()
@@ -177,13 +194,15 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     baked, request = request, dataclasses.replace(request, bake=None)
     if request.program.weights is not None:
         return _evaluated(request, channel, ranks, stages)
+    if request.program.start is not None:
+        _refuse_unfit(request, stages)
     # what is looked into is no function that could be compiled
     eager = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = Run(eager, _Unheard(), ranks, **_SHORT)
     stages.over("made model and data")
     attended = _attended(run.module)
     own = factors_in(run.module)
-    with keys_counted() as num_keys:
+    with keys_counted() as num_keys, head_dims(run) as dims:
         run.fit()
     stages.over("trained two steps and validated")
     _refuse_copies(run.module, own)
@@ -197,7 +216,8 @@ def rehearse(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fin
     refuse_without_effect(request, run.tempered.layers, num_keys | evaluated)
     refuse_unread_generation(run.module, request.space)
     finished = run.finished("complete", step_of(run.trainer), {"validate": run.logged})
-    finished = dataclasses.replace(finished, found=found, evaluated=read, trained=_trained(run))
+    finished = dataclasses.replace(finished, found=found, evaluated=read, trained=trained_values(run))
+    finished = with_sizes(finished, run, dims)
     run.detach()
     if baked.bake is not None:
         # that a temperature can be attached is known by now
@@ -230,14 +250,14 @@ def _self_test(run: Run, attended: set[int], stages: _Stages, *, bakes: bool) ->
         _require_attention(run.module, attended, run.request.space)
         if bakes:
             with _bakeable():
-                prove_baked(run.module, evaluate=lambda: run.evaluate(_VALIDATE))
+                prove_baked(run.module, evaluate=lambda: run.evaluate(VALIDATE))
     elif isinstance(run.tempered, Attachment):
         run.tempered.self_test(loss_of_a_batch(run))
         stages.over(f"tested the temperatures of {len(run.tempered.layers)} layers")
     if not run.values.attachments:
         return []
-    _require_read(run)
-    read = _read_by_metric(run)
+    require_read(run)
+    read = read_by_metric(run)
     stages.over(f"tested the temperatures at {', '.join(run.values.places)}")
     return read
 
@@ -413,63 +433,3 @@ def _require_attention(module: TemperedModule, attended: set[int], space: Collec
             "self.attend(..., layer=...), so they have no temperature. Call it for each layer, or correct "
             "num_layers."
         )
-
-
-def _require_read(run: Run) -> None:
-    """Refuse named temperatures that training does not read, with a line for each."""
-    faults: list[str] = []
-    for name, attachment in run.values.attachments.items():
-        try:
-            attachment.self_test(loss_of_a_batch(run))
-        except AttachError as error:
-            elsewhere = next(_metric_moves(run, [name]), None) is not None
-            metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
-            place = section_of(name, run.request.program.values[name])
-            faults.append(f"{place}: {error}{metric if elsewhere else ''}")
-    if faults:
-        raise AttachError("\n".join(faults))
-
-
-def _trained(run: Run) -> list[str]:
-    """Return the named temperatures that the module's own optimizers hold where nothing is written."""
-    groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
-    moved = {id(each) for group in groups for each in group["params"]}
-    return [
-        name
-        for name, each in run.values.attachments.items()
-        if isinstance(each, ValueAttachment) and each.is_learned and id(each.tensor) in moved
-    ]
-
-
-def _read_by_metric(run: Run) -> list[str]:
-    """Return the named temperatures with which the metric moves alone.
-
-    Raises:
-        SpecError: A number is among them, and the study does not say that it may: the metric would compare
-            temperatures, not models. Outputs that are divided are those of the model that is deployed, as
-            attention's weights are, and a model is validated at the last temperature of its schedule.
-    """
-    metric, found = run.request.program.metric, dict[str, None]()
-    for name, plain, moved in _metric_moves(run, list(run.values.attachments)):
-        number = isinstance(run.values.attachments[name], ValueAttachment)
-        if run.request.program.metric_reads_temperature or not number:
-            found[name] = None
-            continue
-        raise SpecError(
-            f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
-            f"{plain:.6g} and {moved:.6g}. It cannot compare trainings at different temperatures. Give a "
-            "metric that does not read the temperature, as the accuracy or the rank of the match, or, if "
-            "the temperature is part of what is deployed, write study: {metric_reads_temperature: true}."
-        )
-    return list(found)
-
-
-def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
-    """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
-    metric = run.request.program.metric
-    plain = run.evaluate(_VALIDATE)[metric] if names else 0.0
-    for name in run.values.perturbed(names):
-        moved = run.evaluate(_VALIDATE)[metric]
-        # a sum in another order, or a product that is undone, rounds otherwise and no more
-        if not math.isclose(moved, plain, rel_tol=_ROUNDED):
-            yield name, plain, moved

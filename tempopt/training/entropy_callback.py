@@ -5,7 +5,8 @@ What is seen changes nothing: no gradient, no random generator, no number of the
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import lightning as L
@@ -65,8 +66,9 @@ class ObserveCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._watching.close()
-        if self._maps is not None:
-            self._maps.closed(self._step)
+        if self._maps is not None and not self.notes:
+            with self._noted("The attention"):
+                self._maps.closed(self._step)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -75,15 +77,21 @@ class ObserveCallback(L.Callback):
 
     def _see(self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, **masking: Any) -> None:
         temperature = self._tempered.temperatures[layer]
+        if self.notes:
+            return
+        with self._noted(f"The attention of layer {layer}"):
+            self._monitor.update(self._step, layer, q_BHQD, k_BHKD, temperature=temperature, **masking)
+            if self._maps is not None and self._maps.wanted(self._step):
+                self._maps.see(self._step, layer, q_BHQD, k_BHKD, **masking)
+
+    @contextmanager
+    def _noted(self, what: str) -> Iterator[None]:
+        """Note an error in place of raising it: it ends the looking, and not the run."""
         try:
-            if not self.notes:
-                self._monitor.update(self._step, layer, q_BHQD, k_BHKD, temperature=temperature, **masking)
-                if self._maps is not None and self._maps.wanted(self._step):
-                    self._maps.see(self._step, layer, q_BHQD, k_BHKD, **masking)
+            yield
         except Exception as error:
             self.notes.append(
-                f"The attention of layer {layer} was not observed any more from step {self._step} on: "
-                f"{type(error).__name__}: {error}"
+                f"{what} was not observed any more from step {self._step} on: {type(error).__name__}: {error}"
             )
 
     @property

@@ -72,6 +72,8 @@ def run_identity(request: RunRequest) -> str:
         checkpoint_every=None,
         resume=[],
         forks=[],
+        keeps_held=False,
+        until=None,
         learns=False,
     )
     if request.program.identity is not None:
@@ -89,8 +91,12 @@ def run_identity(request: RunRequest) -> str:
         trained = dataclasses.replace(trained, program=nothing)
     fields = json.loads(encode(trained))
     # younger than the first checkpoints: where they say nothing, those are still of this run
-    for name in ("memory_share", "observe", "label", "forks", "learns"):
+    for name in ("memory_share", "observe", "label", "forks", "keeps_held", "until", "learns"):
         del fields[name]
-    if fields["program"]["compile"] is None:
-        del fields["program"]["compile"]
+    for name in ("compile", "start"):
+        if fields["program"][name] is None:
+            del fields["program"][name]
+    if (start := fields["program"].get("start")) and start["sha256"] is not None:
+        # the same weights, wherever they lie
+        del start["path"]
     return hashlib.blake2b(json.dumps(fields).encode(), digest_size=16).hexdigest()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.attach.heads import HeadFactors
-from tempopt.attention.attach.learning import HeadTemperatures, require_gradients, taken_gradient
+from tempopt.attention.attach.learning import HeadTemperatures, as_precise, require_gradients, taken_gradient
 from tempopt.attention.attach.observers import Observe, Observers, check_temperatures
 from tempopt.attention.functional.attention import temper_query, tempered_attention
 from tempopt.attention.functional.entropy import regularised_attention
@@ -99,7 +99,14 @@ class TemperedModule(L.LightningModule):
         length_power: Exponent of ``log_n_power``, in [0, 4].
         length_slope: Growth of ``yarn`` and ``llama4`` with ln n, >= 0.
         curvature: How far ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` are from a straight line, > 0.
-        hold_fraction: Share of training that ``hold_anneal`` stays at ``temperature_init``, in (0, 1).
+        hold_fraction: Share of training, in [0, 1), after which ``hold_anneal`` (None: 0.5) and ``piecewise``
+            (None: 0) leave ``temperature_init``.
+        num_knots: Number of inner knots of ``piecewise``, 1 to 4; None: up to the last with a temperature.
+        temperature_knot_1: tau at the first of them, > 0; None: there is no such knot.
+        temperature_knot_2: The same of the second one.
+        temperature_knot_3: The same of the third one.
+        temperature_knot_4: The same of the fourth one.
+        temperature_knots: The whole of ``piecewise`` as 2 to 16 pairs ``[progress, tau]``.
         normaliser: What makes weights of the logits, a name in :data:`tempopt.temperature.NORMALISERS`.
             ``linear`` takes no temperature but 1, and all but ``softmax`` no ``entropy_lambda``.
         top_k: Number of keys that the normaliser ``top_k`` keeps, >= 1.
@@ -163,7 +170,13 @@ class TemperedModule(L.LightningModule):
         length_power: float = 1.0,
         length_slope: float = 0.1,
         curvature: float = 10.0,
-        hold_fraction: float = 0.5,
+        hold_fraction: float | None = None,
+        num_knots: int | None = None,
+        temperature_knot_1: float | None = None,
+        temperature_knot_2: float | None = None,
+        temperature_knot_3: float | None = None,
+        temperature_knot_4: float | None = None,
+        temperature_knots: Sequence[Sequence[float]] | None = None,
         normaliser: str = "softmax",
         top_k: int = 8,
         min_weight: float = 0.01,
@@ -263,7 +276,7 @@ class TemperedModule(L.LightningModule):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tau in before.items():
             own = torch.full((), self._registered[name]) if tau.is_meta else tau
-            self._buffers[registered_path(name)] = _as_precise(self.temperature(name), own)
+            self._buffers[registered_path(name)] = as_precise(self.temperature(name), own)
         for name in _HELD:
             held = self._buffers[name]
             assert held is not None
@@ -332,8 +345,7 @@ class TemperedModule(L.LightningModule):
             remedy = f'Declare it in __init__: self.register_temperature("{name}", 0.5).'
             what = f"temperature of {type(self).__name__}"
             raise SpecError(unknown(what, name, self._registered, remedy))
-        found: Tensor = self._buffers[registered_path(name)]  # type: ignore[assignment]
-        return found
+        return self._buffers[registered_path(name)]  # type: ignore[return-value]
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
@@ -444,10 +456,8 @@ class TemperedModule(L.LightningModule):
                 **whole,
                 **other,
             )
-        given = {**self._normaliser(), **tempering, **masking, **other}
-        if local:
-            return local_attention(q_BHQD, k_BHKD, v_BHKD, **given, **local)
-        return tempered_attention(q_BHQD, k_BHKD, v_BHKD, **given)
+        attends = local_attention if local else tempered_attention
+        return attends(q_BHQD, k_BHKD, v_BHKD, **self._normaliser(), **tempering, **masking, **other, **local)
 
     def _tempering(self, layer: int, q_BHQD: Tensor, inverse_temperature: Tensor | None) -> dict[str, Any]:
         factor = self.inverse_temperature[layer]
@@ -488,9 +498,3 @@ class TemperedModule(L.LightningModule):
         own = checkpoint.get("tempopt_temperatures")
         self._own_temperatures = None if own is None else check_temperatures(own, self.num_layers)
         self.set_progress(checkpoint.get("tempopt_progress", 1.0))
-
-
-def _as_precise(now: Tensor, before: Tensor) -> Tensor:
-    """Return a temperature where it is now, as precise as it was: no type of the weights makes it another."""
-    moved = before.detach().to(now.device, torch.promote_types(now.dtype, torch.float32))
-    return moved.requires_grad_(before.requires_grad)

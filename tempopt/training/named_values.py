@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import lightning as L
 
+from tempopt.attention.attach.attachment import attach
 from tempopt.attention.attach.named import SAME_AS_FOUND
 from tempopt.attention.attach.number_path import Place, find_number, likely_numbers
 from tempopt.attention.attach.rows import RowsAttachment, attach_rows
@@ -16,8 +17,10 @@ from tempopt.attention.attach.values import ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.temperature import AS_FOUND, registered_path, schedule_of
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.training.build import other_way
+from tempopt.training.build import Built, other_way
+from tempopt.training.callbacks import TemperedAttention
 from tempopt.training.module import TemperedModule
+from tempopt.training.untempered import Untempered
 from tempopt.training.value_following import FollowNamed, FollowValue
 from tempopt.workers.messages import Program, RunRequest
 
@@ -151,6 +154,24 @@ def _following(attachment: ValueAttachment | RowsAttachment, validate_at: str) -
     if isinstance(attachment, ValueAttachment):
         return FollowValue(attachment, validate_at=validate_at, as_found=True)
     return FollowNamed(validate_at=validate_at, tempered=attachment)
+
+
+def tempered_of(built: Built, program: Program) -> TemperedAttention:
+    """Return what of a run's module follows attention's temperature: itself, or what is attached to it.
+
+    Raises:
+        AttachError: The temperature cannot be put on this module.
+    """
+    module = built.module
+    if isinstance(module, TemperedModule):
+        module.validate_at = program.validate_at
+        return module
+    if program.attach is None and (program.compared or program.values):
+        return Untempered()
+    try:
+        return attach(module, built.temperature, layers=built.layers, way=built.way, example=None)
+    except AttachError as error:
+        raise AttachError(f"{error}{remedy(str(error), built.way, module, program)}") from error
 
 
 def remedy(refusal: str, way: str, module: L.LightningModule, program: Program) -> str:

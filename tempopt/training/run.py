@@ -17,9 +17,9 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins import DoublePrecision
 
-from tempopt.attention.attach.attachment import Attachment, attach
-from tempopt.errors import AttachError
-from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning
+from tempopt.attention.attach.attachment import Attachment
+from tempopt.records.rows import is_finite
+from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning, progress
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
 from tempopt.training.build import build
@@ -30,7 +30,6 @@ from tempopt.training.callbacks import (
     StartCallback,
     StoppedError,
     TemperatureCallback,
-    TemperedAttention,
     metric_of,
     seed_generators,
 )
@@ -45,14 +44,21 @@ from tempopt.training.learned_callback import learned_of
 from tempopt.training.lightning_internals import leave_process_alone
 from tempopt.training.measured import guarded, measurements
 from tempopt.training.module import TemperedModule
-from tempopt.training.named_values import NamedValues, remedy
+from tempopt.training.named_values import NamedValues, tempered_of
 from tempopt.training.planned_control import PlannedControl, controls_of
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
-from tempopt.training.steps import step_of
+from tempopt.training.steps import step_of, steps_of
 from tempopt.training.trackers import Trackers
 from tempopt.training.trained import UnitsCallback, has_test_data, load_trained
-from tempopt.training.trainer_options import LEAN, callbacks_given, plugins_given, refuse_control
-from tempopt.training.untempered import Untempered, configure_untempered
+from tempopt.training.trainer_options import (
+    LEAN,
+    callbacks_given,
+    compile_faults,
+    compiled,
+    plugins_given,
+    refuse_control,
+)
+from tempopt.training.untempered import configure_untempered
 from tempopt.workers.messages import (
     Evaluation,
     Finished,
@@ -93,12 +99,11 @@ class Run:
         built = build(request.program, given, before=lambda part: seed_generators(seeds[part], part))
         self.module = built.module
         self.datamodule = built.datamodule
-        self._temperature = built.temperature
         self._plan = TemperatureParameters.from_mapping(built.temperature)
         self._target = built.control
         self._control: PlannedControl | None = None
-        self._layers, self._way = built.layers, built.way
-        self.tempered = self._temper()
+        self._layers = built.layers
+        self.tempered = tempered_of(built, request.program)
         self.values = NamedValues.of_run(self.module, request)
         configure_untempered(self.module)
         self._bake()
@@ -114,7 +119,7 @@ class Run:
         )
         self._keeping = KeepCallback(
             self._checkpoints,
-            each_validation=request.checkpoint_every is None,
+            request=request,
             ranks=ranks,
             wishes=self.wishes,
             kept=self._kept,
@@ -130,7 +135,8 @@ class Run:
             rank=ranks.rank,
         )
         self._seed_data()
-        options = {**LEAN, **self._compile(), **built.trainer_kwargs, **overrides}
+        steps = compiled(self.module, request.program.compile)
+        options = {**LEAN, **steps, **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
         gpu_memory.begin(self._device, request.memory_share)
         self._beat(0)
@@ -176,7 +182,7 @@ class Run:
                 return self.finished("diverged", self.diverged_at)
             self.wishes.exchange()
             if not self.wishes.leave:
-                return self._measured()
+                return self._measured() if self.request.until is None else self._reached()
         except StoppedError:
             pass
         return self.finished("stopped", step_of(self.trainer))
@@ -192,6 +198,7 @@ class Run:
         if isinstance(self.trainer.precision_plugin, DoublePrecision):
             # Lightning loads a checkpoint before it does this, which would round the weights to 32 bits
             self.module.double()
+        validated = self.trainer.limit_val_batches
         try:
             with self._trackers.logging(self.trainer):
                 self.trainer.fit(
@@ -202,6 +209,8 @@ class Run:
                 )
             # a module brings others for each evaluation
             self._control = controls_of(self.trainer.callbacks)  # type: ignore[attr-defined]
+            # a training that was ended has none left
+            self.trainer.limit_val_batches = validated
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.close()
@@ -226,32 +235,35 @@ class Run:
 
     def finished(
         self,
-        state: Literal["complete", "stopped", "diverged"],
+        state: Literal["complete", "stopped", "diverged", "reached"],
         step: int,
         measured: dict[str, dict[str, float]] | None = None,
     ) -> Finished:
         """Return the message that ends this run."""
-        measured = measured or {}
+        measured, request, observed = measured or {}, self.request, self._observed
         return Finished(
-            ticket=self.request.ticket,
-            attempt=self.request.attempt,
+            ticket=request.ticket,
+            attempt=request.attempt,
             state=state,
             step=step,
-            measurements=measurements(self.request, measured),
+            measurements=measurements(request, measured),
             metrics=measured,
             seconds=time.monotonic() - self._clock,
             reports=self._callback.reports,
             checkpoint_seconds=self._checkpoints.seconds if self._checkpoints is not None else 0.0,
-            notes=[*self._compiled(), *(self._observed.notes if self._observed is not None else [])],
+            notes=[
+                *compile_faults(request.program.compile),
+                *(observed.notes if observed is not None else []),
+            ],
             peak_memory=self._peak_memory(),
             curves=self._measured_curves() if state == "complete" else {},
-            maps=self._observed.maps if self._observed is not None and state == "complete" else None,
+            maps=observed.maps if observed is not None and state == "complete" else None,
         )
 
     def _measured_curves(self) -> dict[str, list[list[float]]]:
-        curves = self._units.curves if self._observed is None else self._observed.curves
-        curves |= {} if self.learned is None else self.learned.curves
-        return curves | ({} if self._control is None else self._control.kept(whole=self.request.observe))
+        learned = {} if self.learned is None else self.learned.curves
+        control = {} if self._control is None else self._control.kept(whole=self.request.observe)
+        return {**(self._units if self._observed is None else self._observed).curves, **learned, **control}
 
     @property
     def _device(self) -> torch.device:
@@ -261,24 +273,6 @@ class Run:
     def _peak_memory(self) -> int | None:
         peaks = self._ranks.gathered(gpu_memory.peak(self._device))
         return max((peak for peak in peaks if peak is not None), default=None)
-
-    def _compile(self) -> dict[str, Any]:
-        """Have the steps compiled if that is asked, and return what the Trainer should then know."""
-        if self.request.program.compile is None:
-            return {}
-        # what is imported here is nothing to all others
-        from tempopt.training.compiling import compile_steps
-
-        compile_steps(self.module, self.request.program.compile)
-        # as in the validations of a training, whose graph the evaluations at its end then share
-        return {"inference_mode": False}
-
-    def _compiled(self) -> list[str]:
-        if self.request.program.compile is None:
-            return []
-        from tempopt.training.compiling import faults
-
-        return faults()
 
     def _own_checkpoints(self) -> RunCheckpoints | None:
         request = self.request
@@ -327,18 +321,6 @@ class Run:
 
     def _leave_undivided(self) -> None:
         self._notes.append(not_divided(self._ranks.size))
-
-    def _temper(self) -> TemperedAttention:
-        if isinstance(self.module, TemperedModule):
-            self.module.validate_at = self.request.program.validate_at
-            return self.module
-        program = self.request.program
-        if program.attach is None and (program.compared or program.values):
-            return Untempered()
-        try:
-            return attach(self.module, self._temperature, layers=self._layers, way=self._way, example=None)
-        except AttachError as error:
-            raise AttachError(f"{error}{remedy(str(error), self._way, self.module, program)}") from error
 
     def _bake(self) -> None:
         parameters = self.request.bake
@@ -437,7 +419,7 @@ class Run:
             except NoTestDataError:
                 continue
             value = logged[self.request.program.metric]
-            if self.wishes.exchange(diverged=not math.isfinite(value)):
+            if self.wishes.exchange(diverged=not is_finite(value)):
                 return self.finished("diverged", 1)
             if not measured:
                 self._callback.take(1, value, logged)
@@ -453,19 +435,34 @@ class Run:
             for each in (self.tempered, *self.values.attachments.values())
         )
         known: dict[tuple[str, str, str], dict[str, float]] = {}
-        if self._callback.reports and self._callback.reports[-1][0] == step:
+        if self._callback.has(step):
             known["validate", "final" if ended else self.request.program.validate_at, "None"] = self.logged
         measured: dict[str, dict[str, float]] = {}
         for evaluation in self._asked():
             key = (evaluation.on, "final" if ended else evaluation.at, repr(evaluation.temperature))
             if key not in known:
                 known[key] = self.evaluate(evaluation)
-            finite = math.isfinite(known[key][self.request.program.metric])
-            if not self.wishes.exchange(diverged=not finite):
+            if not self.wishes.exchange(diverged=not is_finite(known[key][self.request.program.metric])):
                 measured[evaluation.name] = known[key]
             elif evaluation.temperature is None:
                 return self.finished("diverged", step)
         return self.finished("complete", step, measured)
+
+    def _reached(self) -> Finished:
+        """Report the step at which the run was to end, unless a validation was due there anyway."""
+        step = step_of(self.trainer)
+        if not self._callback.has(step):
+            # one that goes on from this very step has trained no batch that would say where it is
+            reached = progress(max(step - 1, 0), steps_of(self.trainer))
+            for each in (self.tempered, *self.values.attachments.values()):
+                each.set_progress(reached)
+            program = self.request.program
+            logged = self.evaluate(Evaluation(name="validate", on="validate", at=program.validate_at))
+            value = logged[program.metric]
+            if self.wishes.exchange(diverged=not is_finite(value)):
+                return self.finished("diverged", step)
+            self._callback.take(step, value, logged)
+        return self.finished("reached", step)
 
     def _asked(self) -> list[Evaluation]:
         return [Evaluation(name="validate", on="validate"), *self.request.evaluations]

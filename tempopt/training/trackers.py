@@ -256,11 +256,14 @@ def hyperparameters(
         if each is not None and logs_hyperparameters(each):
             found |= {name: value for name, value in each.hparams_initial.items() if name != "_class_path"}
     label = request.label
-    final = plan.temperature_init if plan.temperature_final is None else plan.temperature_final
+    init = plan.temperature_init
+    final = init if plan.temperature_final is None else plan.temperature_final
+    if plan.temperature_knots is not None:
+        init, final = plan.temperature_knots[0][1], plan.temperature_knots[-1][1]
     return {
         **found,
         **request.parameters,
-        "temperature_init": plan.temperature_init,
+        "temperature_init": init,
         "temperature_final": final,
         "schedule": plan.schedule,
         "layer_pattern": plan.layer_pattern,
@@ -275,7 +278,7 @@ def _state(finished: Finished | None, stop: Stop | None) -> State:
     if finished is None:
         return "failed"
     if finished.state != "stopped":
-        return finished.state
+        return "pruned" if finished.state == "reached" else finished.state
     return "pruned" if stop is not None and not stop.keep else "interrupted"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from lightning import LightningModule
 from lightning.fabric.plugins import ClusterEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -22,6 +23,27 @@ LEAN: dict[str, Any] = {
     # the order of the data is ours, and so is the share that each rank gets of them
     "use_distributed_sampler": False,
 }
+
+
+def compiled(module: LightningModule, mode: str | None) -> dict[str, Any]:
+    """Have the steps of a module compiled, unless ``mode`` is None; return what its Trainer should know."""
+    if mode is None:
+        return {}
+    # what is imported here is nothing to all others
+    from tempopt.training.compiling import compile_steps
+
+    compile_steps(module, mode)
+    # as in the validations of a training, whose graph the evaluations at its end then share
+    return {"inference_mode": False}
+
+
+def compile_faults(mode: str | None) -> list[str]:
+    """Return what a person should know of the compilation."""
+    if mode is None:
+        return []
+    from tempopt.training.compiling import faults
+
+    return faults()
 
 
 def _listed(given: Any) -> list[Any]:

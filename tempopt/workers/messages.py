@@ -41,6 +41,8 @@ class Program:
             a random split is the same split in every run.
         identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
         weights: Checkpoint that a frozen model is loaded from (``study.evaluate_only``), else None.
+        start: Weights that training begins from, with the keys ``path`` (a file of this machine),
+            ``strict``, ``prefix`` and ``sha256`` of ``study.start_from``; None: those of ``__init__``.
         compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.
         compared: Whether given parameter sets are compared, so that there need be no temperature.
     """
@@ -54,6 +56,7 @@ class Program:
     data_seed: int
     identity: str | None = None
     weights: str | None = None
+    start: dict[str, Any] | None = None
     compile: str | None = None
     compared: bool = False
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -93,6 +96,9 @@ LEARNED_CURVE = "learned/"
 
 CONTROLLED_CURVE = "controlled/"
 """Before the number of a layer, in the name of the curve that its temperature takes under control."""
+
+MOMENTS = ("start", "middle", "end")
+"""When maps of attention are made: in the first step of a training, the one in its middle, and its last."""
 
 UnitKind = Literal["items", "batches"]
 """What an evaluation of a trained model tells the metric of."""
@@ -186,6 +192,11 @@ class RunRequest:
         checkpoints: fsspec URL of a folder for the checkpoints of this ticket, or None to keep none.
         checkpoint_every: Seconds between checkpoints; None: at every validation, and at the latest
             five minutes after the one before.
+        keeps_held: Whether a checkpoint is due, too, where the schedule leaves its first value, if that is
+            not within the first twentieth of the training: other runs may begin there.
+        until: Training progress at which the run is to end, in (0, 1): after the last step whose progress is
+            at most that. It reports a validation there, and has kept a checkpoint of that step, or of the one
+            before if no run could go on from it; None: it is trained to its end.
         resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
             is used. None of them: the run begins at its beginning.
         forks: Checkpoints of other runs to begin from, best first, if there is none of its own; whichever
@@ -196,6 +207,7 @@ class RunRequest:
             of ``against``, and measure what a step of each takes.
         against: Parameters that a step is timed against; None unless steps are compared.
         learns: Whether a rehearsal tries to learn the temperatures, too, and of what kind.
+        sizes: Whether a rehearsal tells how large the module is, too.
         space: Searched name to values that stand for all it may get; rehearse and check try them.
         memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
         observe: Whether its attention is looked at a few times, for the curves that come with its end.
@@ -213,11 +225,14 @@ class RunRequest:
     folder: str | None = None
     checkpoints: str | None = None
     checkpoint_every: float | None = None
+    keeps_held: bool = False
+    until: float | None = None
     resume: list[Saved] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
     against: dict[str, Any] | None = None
     learns: Learns = False
+    sizes: bool = False
     space: dict[str, list[Any]] = field(default_factory=dict)
     memory_share: float | None = None
     observe: bool = False
@@ -342,7 +357,8 @@ class Finished:
     """The end of a run in good order.
 
     Args:
-        state: ``complete``, ``stopped`` (the agent's stop message) or ``diverged`` (NaN or inf).
+        state: ``complete``, ``stopped`` (the agent's stop message), ``diverged`` (NaN or inf) or ``reached``
+            (what the request says under ``until``).
         step: Optimizer steps done; for a diverged run the step at which it happened.
         measurements: Evaluation name to metric value, and what it guards; empty unless complete.
         seconds: Wall-clock seconds from building to the end, of this attempt.
@@ -360,6 +376,9 @@ class Finished:
             was not tried.
         trained: Of a rehearsal: the named temperatures that the module's own optimizers train; None if that
             was not tried.
+        parameters: Of a rehearsal: number of parameters of the module; None if that was not counted.
+        head_dim: Of a rehearsal: the dimension of a head of tempered attention; None if no attention was
+            seen, or layers differ.
         not_learned: Of a rehearsal: why its temperatures cannot be learned; None if they can.
         log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
             nothing.
@@ -367,7 +386,7 @@ class Finished:
 
     ticket: int
     attempt: int
-    state: Literal["complete", "stopped", "diverged"]
+    state: Literal["complete", "stopped", "diverged", "reached"]
     step: int
     measurements: dict[str, float]
     metrics: dict[str, dict[str, float]]
@@ -379,6 +398,8 @@ class Finished:
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
     maps: dict[str, Any] | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    head_dim: int | None = None
     times: Times | None = None
     found: dict[str, float] = field(default_factory=dict)
     evaluated: list[str] | None = None

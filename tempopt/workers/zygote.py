@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from tempopt.workers.code_folder import code_folder
 from tempopt.workers.interpreter import interpreter
 
 NUMBER = struct.Struct("=i")
@@ -89,7 +90,11 @@ class Zygote:
         Raises:
             ZygoteError: It has ended.
         """
-        request = {"environment": dict(environment), "folder": str(Path.cwd()), "store": store and str(store)}
+        request = {
+            "environment": dict(environment),
+            "folder": str(code_folder()),
+            "store": store and str(store),
+        }
         data = json.dumps(request).encode()
         descriptors = [connection.fileno(), status.fileno()]
         try:

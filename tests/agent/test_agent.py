@@ -54,8 +54,15 @@ def test_a_study_has_the_tickets_that_were_asked_and_optuna_one_trial_for_each_s
     monkeypatch.chdir(undisturbed.folder)
     result = undisturbed.result
     counts = {kind: count.done for kind, count in result.tickets.items()}
-    # the winner is one of the constants, and shares its runs
-    proved = {"choose": 12, "rematch": 0, "confirm": 6, "init_only": 2, "ablation": 0, "timing": 0}
+    proved = {
+        "choose": 12,
+        "rematch": 0,
+        "transfer": 0,
+        "confirm": 8,
+        "init_only": 2,
+        "ablation": 0,
+        "timing": 0,
+    }
     assert counts == {"baseline": 2, "constant": 3, "search": 8, **proved}
     study = optuna.load_study(study_name="toy", storage=URL)
     rows = [t for t in tickets() if t.kind == "search"]
@@ -137,12 +144,12 @@ def test_a_study_that_was_cut_off_goes_on_to_the_end_it_would_have_had(
     process = start(toy_spec(), tmp_path, fake=True)
     wait_until(lambda rows: sum(t.kind == "search" and t.state == "done" for t in rows) >= 2)
     process.send_signal(blow)
-    process.wait(timeout=60)
+    process.wait(timeout=240)
     cut = tickets()
     assert any(t.state == "waiting" for t in cut)
     if blow != signal.SIGKILL:
         assert not any(t.state == "running" for t in cut)
-        assert load_study(URL, "toy").state == "paused"
+        assert load_study(URL, "toy").state == "waiting"
     again = ended(resume("toy", storage=URL, workers=1))
     assert (again.facts, again.reports) == (undisturbed_fake.facts, undisturbed_fake.reports)
     assert again.result.verdict == undisturbed_fake.result.verdict
@@ -199,6 +206,7 @@ def test_an_agent_may_die_between_any_two_writes(
 
 
 @pytest.mark.usefixtures("fake_workers")
+@pytest.mark.long
 def test_a_pruner_that_remembers_rungs_remembers_them_across_a_resume() -> None:
     asha = {"name": "successive_halving", "min_resource": 4, "reduction_factor": 2}
     spec = toy_spec(pruner=asha, trials=10)
@@ -288,6 +296,7 @@ def test_what_cannot_work_is_refused_before_a_ticket_is_written(
         assert store.list_studies() == []
 
 
+@pytest.mark.long
 def test_the_same_name_with_another_spec_is_refused_with_what_changed() -> None:
     search(toy_spec(**SMALL), storage=URL, workers=1)
     with pytest.raises(StudyChanged, match=r"trainer\.max_steps: was 24, now 20"):

@@ -241,6 +241,7 @@ class TestAStudyThatShares:
         for run, step, name, _ in lacking:
             assert name == "report" and step <= (rows[run].forked_at or 0)
 
+    @pytest.mark.long
     def test_shares_nothing_that_its_quota_has_no_room_for(self, alone: Study) -> None:
         assert _study("1kB")[1:] == alone[1:]
         assert not any(t.forked_from for t in tickets())

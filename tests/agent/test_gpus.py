@@ -92,10 +92,10 @@ def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(
     dead: set[str] = set()
     asked: list[RunRequest] = []
 
-    def dying(self: Requests, work: Any) -> RunRequest:
-        if work.alone:
+    def dying(self: Requests, ticket: Any, share: Any) -> RunRequest:
+        if ticket.alone:
             raise Died
-        return request(self, work)
+        return request(self, ticket, share)
 
     with monkeypatch.context() as patch:
         patch.setattr(Requests, "of", dying)
@@ -104,8 +104,8 @@ def test_an_agent_that_dies_before_the_second_attempt_leaves_it_to_another(
             search(hungry(1, {"gpus": 0.5, "workers": 2}), storage=URL)
     monkeypatch.setattr("tempopt.agent.study_cache.is_dead", lambda agent: agent in dead)
 
-    def noted(self: Requests, work: Any) -> RunRequest:
-        asked.append(request(self, work))
+    def noted(self: Requests, ticket: Any, share: Any) -> RunRequest:
+        asked.append(request(self, ticket, share))
         return asked[-1]
 
     monkeypatch.setattr(Requests, "of", noted)

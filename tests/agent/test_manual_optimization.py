@@ -38,7 +38,9 @@ def test_its_length_is_told_in_what_ends_it() -> None:
     assert "A run takes 40 steps." in check(adversarial(trainer=EPOCHS), dry_run=True)
 
 
-@pytest.mark.parametrize("trainer", [{"max_steps": 60}, EPOCHS], ids=["steps", "epochs"])
+@pytest.mark.parametrize(
+    "trainer", [{"max_steps": 60}, pytest.param(EPOCHS, marks=pytest.mark.nightly)], ids=["steps", "epochs"]
+)
 def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]
 ) -> None:
@@ -54,7 +56,9 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_run_changes_nothing(
     assert "pruned" in {ticket.outcome for ticket in tickets()}
 
 
-@pytest.mark.parametrize("trainer", [{"max_steps": 60}, EPOCHS], ids=["steps", "epochs"])
+@pytest.mark.parametrize(
+    "trainer", [{"max_steps": 60}, pytest.param(EPOCHS, marks=pytest.mark.nightly)], ids=["steps", "epochs"]
+)
 def test_a_search_that_is_killed_with_all_its_processes_ends_the_same_when_it_is_resumed(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]
 ) -> None:

@@ -49,7 +49,7 @@ def test_agents_that_join_change_nothing_but_the_time(undisturbed: Ended, tmp_pa
     process = start(toy_spec(), tmp_path)
     wait_until(lambda rows: any(t.state == "running" for t in rows))
     join("toy", storage=URL, workers=1)
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=240) == 0
     assert same(ended(load_study(URL, "toy")), undisturbed)
     assert {t.agent for t in tickets() if t.agent} != {None}
 
@@ -96,6 +96,7 @@ def test_a_search_ends_at_its_limit_and_is_confirmed() -> None:
 
 
 @pytest.mark.usefixtures("fake_workers")
+@pytest.mark.long
 def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path) -> None:
     spec = toy_spec(trials=40, limits={"standard_errors": 1e9}, lease=30)
     watcher = Watcher()
@@ -111,7 +112,7 @@ def test_a_search_ends_where_nothing_left_of_it_could_be_noticed(tmp_path: Path)
     process = start(spec, tmp_path, fake=True)
     wait_until(lambda rows: any(t.state == "running" for t in rows))
     join("toy", storage=URL, workers=2)
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=240) == 0
     assert same(ended(load_study(URL, "toy")), one)
 
 
@@ -132,6 +133,7 @@ def test_more_trials_open_another_round_with_seeds_of_its_own(undisturbed_fake: 
 
 
 @pytest.mark.usefixtures("fake_workers")
+@pytest.mark.long
 def test_a_study_that_grows_while_it_runs_is_the_one_that_was_asked_at_once() -> None:
     def grow() -> None:
         command = (
@@ -198,7 +200,7 @@ def test_an_agent_that_was_frozen_past_its_lease_throws_its_run_away_and_goes_on
     process.send_signal(signal.SIGSTOP)
     resume("toy", storage=URL, workers=1)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=240)
     assert process.returncode == 0, told
     assert "was given to another agent" in told
     assert same(ended(load_study(URL, "toy")), undisturbed_fake)
@@ -224,7 +226,7 @@ def test_whoever_is_told_to_go_leaves_a_checkpoint_and_the_ticket(
     wait_until(lambda rows: any(t.state == "running" and t.total_steps for t in rows))
     time.sleep(0.5)
     process.send_signal(blow)
-    assert process.wait(timeout=30) != 0
+    assert process.wait(timeout=240) != 0
     rows = [t for t in tickets() if t.attempt]
     assert rows and all(
         (t.state, t.failures, t.agent) == ("waiting", 0, None) for t in rows if t.state != "done"
@@ -234,6 +236,7 @@ def test_whoever_is_told_to_go_leaves_a_checkpoint_and_the_ticket(
     assert all(Path(t.checkpoints[0].url.removeprefix("file://")).is_file() for t in kept)
 
 
+@pytest.mark.long
 def test_a_class_that_is_not_here_is_missed_before_a_ticket_is_taken(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

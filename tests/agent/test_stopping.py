@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tempopt.agent.stopping import beyond_notice, ended_by
-from tempopt.confirmation.stages import spent, to_come
+from tempopt.confirmation.costs import MeanCosts, costs_of, spent
+from tempopt.confirmation.stages import to_come, upcoming
 from tempopt.errors import SpecError
+from tempopt.forecast.split import after_gain
 from tempopt.records.rows import TicketRow
+from tempopt.spec.sections import Limits
 
 
 def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
@@ -59,6 +63,71 @@ def test_hours_by_the_clock_leave_room_for_the_confirmation(make_spec: Any, make
     assert ended_by(spec, cache(rows, hours=99.5 - needed / 2), workers=2) is None
 
 
+@pytest.mark.parametrize(("limit", "ends"), [(3.9 + 8, False), (2.9 + 8, True)])
+def test_the_next_run_and_those_at_work_have_to_fit(
+    make_spec: Any, make_ticket: Any, limit: float, ends: bool
+) -> None:
+    numbers = {"trials": 4, "candidates": 1, "seeds": {"choose": 1, "confirm": 2}, "arms": {"constant": 1}}
+    spec = make_spec(limits={"gpu_hours": limit}, learned=False, init_only=True, ablation="none", **numbers)
+    rows = [
+        make_ticket("search", 0, 0.5, seconds=3600.0),
+        # has trained half of what it takes
+        make_ticket("search", 1, state="running", seconds=1800.0),
+        make_ticket("search", 2, state="waiting", seconds=0.0),
+    ]
+    assert to_come(rows, spec) == 8
+    # one and a half hours are used, half an hour is left of the second run, and the third one takes one
+    assert (ended_by(spec, cache(rows), workers=1) is not None) == ends
+    # a run that takes longer than the others has nothing left that could be foreseen
+    rows[1] = make_ticket("search", 1, state="running", seconds=7200.0)
+    assert (ended_by(spec, cache(rows), workers=1) is None) == (limit >= 1 + 2 + 1 + 8)
+
+
+def test_runs_that_cost_unlike_amounts_leave_room_for_dearer_ones(make_spec: Any, make_ticket: Any) -> None:
+    spec = make_spec(limits={"gpu_hours": 100.0})
+    even, uneven = (
+        [
+            *(make_ticket("search", n, 0.5, seconds=3600.0 + (-1) ** n * spread) for n in range(4)),
+            make_ticket("search", 4, state="waiting", seconds=0.0),
+        ]
+        for spread in (0.0, 1800.0)
+    )
+    left = to_come(even, spec)
+    # the standard deviation of four costs, one half above and below the mean of one hour
+    deviation = math.sqrt(4 * 0.25 / 3)
+    margin = 2 * deviation * math.sqrt(left + left**2 / 4)
+    for rows, more in ((even, 0.0), (uneven, margin)):
+        for slack, ends in ((0.01, False), (-0.01, True)):
+            limited = make_spec(limits={"gpu_hours": 4 + 1 + left + more + slack})
+            assert (ended_by(limited, cache(rows), workers=1) is not None) == ends
+
+
+def test_before_a_run_is_complete_a_stated_price_counts(make_spec: Any, make_ticket: Any) -> None:
+    numbers = {"trials": 4, "candidates": 1, "seeds": {"choose": 1, "confirm": 2}}
+    rows = [make_ticket("search", n, state="waiting", seconds=0.0) for n in range(4)]
+    fits = 1.0 + to_come(rows, make_spec(**numbers))
+    for hours, price, ends in ((fits, 1.0, False), (fits, 1.1, True), (fits, None, False)):
+        spec = make_spec(limits={"gpu_hours": hours, "run_gpu_hours": price}, **numbers)
+        assert (ended_by(spec, cache(rows), workers=1) is not None) == ends
+
+
+def test_what_takes_the_winner_apart_is_set_aside_where_the_budget_was_split(
+    make_spec: Any, make_ticket: Any
+) -> None:
+    rows = [make_ticket("search", 0, 0.5, seconds=3600.0), make_ticket("search", 1, state="waiting")]
+    parts = {"search": {"temperature_init": {"low": 0.5, "high": 2.0}, "length_scaling": ["log_n"]}}
+    spec = make_spec(parts, trials=2, candidates=1, seeds={"choose": 2, "confirm": 4}, ablation="full")
+    left, after = to_come(rows, spec), after_gain(spec).all
+    assert after > 0
+    for split, fits in (([], 2 + left), (["ablation"], 2 + left + after)):
+        for hours, ends in ((fits + 0.1, False), (fits - 0.1, True)):
+            limits: dict[str, Any] = {"gpu_hours": hours, "split": split}
+            limited = spec.model_copy(
+                update={"study": spec.study.model_copy(update={"limits": Limits(**limits)})}
+            )
+            assert (ended_by(limited, cache(rows), workers=1) is not None) == ends
+
+
 @pytest.mark.parametrize(
     ("left", "rise", "limit", "ends"),
     [
@@ -90,3 +159,39 @@ def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(ma
         make_spec(limits={"standard_errors": 0.5}, sampler="tpe")
     with pytest.raises(SpecError, match="with evaluate_only, where nothing is confirmed"):
         make_spec(limits={"standard_errors": 0.5}, evaluate_only="m.ckpt")
+
+
+def test_before_a_run_at_full_size_its_cost_is_that_of_the_proxy_times_the_ratio_of_their_prices(
+    make_spec: Any, make_ticket: Any
+) -> None:
+    rows = [make_ticket("search", 0, 0.5, seconds=1200.0)]
+    proxy = {"set": {"trainer.max_steps": 5}, "steps": [10, 30]}
+    limits = {"gpu_hours": 100.0, "run_gpu_hours": 6.0, "proxy_gpu_hours": 0.3, "split": []}
+    # a run of the proxy was a ninth dearer than was priced
+    found = costs_of(rows, make_spec(proxy=proxy, limits=limits), spent)
+    assert found == MeanCosts(proxy=1200.0, full=24000.0, basis="prices")
+    unpriced = costs_of(rows, make_spec(proxy=proxy, limits={"gpu_hours": 100.0, "split": []}), spent)
+    assert unpriced == MeanCosts(proxy=1200.0, full=3600.0, basis="ratio")
+    full = [*rows, make_ticket("confirm", 1, 0.5, pair=0, seconds=20000.0)]
+    known = costs_of(full, make_spec(proxy=proxy, limits=limits), spent)
+    assert known == MeanCosts(proxy=1200.0, full=20000.0, basis="measured")
+
+
+@pytest.mark.parametrize(("limit", "ends"), [(0.9, True), (1.1, False)])
+def test_a_stated_price_of_full_size_counts_until_a_run_there_is_complete(
+    make_spec: Any, make_ticket: Any, limit: float, ends: bool
+) -> None:
+    # by one run that was twice as dear as priced nothing is said of those at full size
+    rows = [
+        make_ticket("search", 0, 0.5, seconds=720.0),
+        make_ticket("search", 1, state="waiting", seconds=0.0),
+    ]
+    limits = {"run_gpu_hours": 6.0, "proxy_gpu_hours": 0.1, "split": []}
+    proxy = {"set": {"trainer.max_steps": 5}}
+    left = upcoming(rows, make_spec(proxy=proxy))
+    needed = 0.2 + 0.2 + 0.2 * left.proxy + 6.0 * left.full
+    spec = make_spec(proxy=proxy, limits={**limits, "gpu_hours": limit * needed})
+    reason = ended_by(spec, cache(rows), workers=1)
+    assert (reason is not None) == ends
+    if reason is not None:
+        assert "a run as study.limits states it" in reason

@@ -91,6 +91,7 @@ def test_an_answer_that_was_lost_is_no_second_ticket(
 
 
 @pytest.mark.usefixtures("fake_workers")
+@pytest.mark.long
 def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for_it(
     undisturbed_fake: Ended, tmp_path: Path
 ) -> None:
@@ -111,7 +112,7 @@ def test_an_agent_without_its_store_ends_in_good_order_and_the_next_delivers_for
         f"search(spec, storage={URL!r}, workers=1)\n"
     )
     Path("spec.json").write_text(json.dumps(toy_spec(store_timeout=1, lease=3)))
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert "StoreLost" in ran.stderr and "study.store_timeout allows 1 s" in ran.stderr
     assert list(Path("tempopt-runs").rglob("undelivered-*"))
     watcher = Watcher()
@@ -211,6 +212,7 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
 
 
 @pytest.mark.usefixtures("fake_workers")
+@pytest.mark.long
 def test_a_study_in_tables_of_optuna_that_are_not_known_is_the_same_and_optuna_sees_it(
     undisturbed_fake: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ def test_a_run_that_ends_the_study_leaves_no_checkpoint_behind(
             ticket = client.keep(ticket, Checkpoint(step=step, url=str(path), digest="d", size=1), age=0.0)
         done = Outcomes(outcome="complete", value=0.5, steps=3, seconds=1.0)
         client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=done))
-        client.discard(ticket)
+        client._kept.discard(ticket)
         client.cache.take_in(dataclasses.replace(ticket, state="done", outcome="complete", value=0.5), {})
         assert len(list(folder.iterdir())) == 3  # the store names two of them yet
         client.speak()
@@ -190,10 +190,10 @@ def _written(client: TicketClient, folder: Path, number: int) -> tuple[TicketRow
 def _ended_with(client: TicketClient, folder: Path, number: int, value: float) -> tuple[TicketRow, Path]:
     """Take a search ticket, and end its run with a checkpoint that others may begin from."""
     ticket, path = _written(client, folder, number)
-    kept = client.shared(ticket, "pruned", value)
+    kept = client._kept.at_end(ticket, "pruned", value)
     outcomes = Outcomes(outcome="pruned", value=value, steps=9, seconds=1.0)
     client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
-    client.discard(ticket, kept=kept)
+    client._kept.discard(ticket, kept=kept)
     row = dataclasses.replace(ticket, state="done", outcome="pruned", value=value, checkpoints=kept)
     client.cache.take_in(row, {})
     return row, path
@@ -242,13 +242,13 @@ def test_who_lost_a_run_deletes_nothing_that_it_would_have_kept_for_others(
     store.write(study.id, [], agent=client._name, renew={ticket.id: 1}, lease=-1.0)
     other = store.take_ticket(study.id, "another", Wanted(limits={"search": 0}, lease=60.0, max_attempts=3))
     assert other is not None and other.id == ticket.id
-    kept = client.shared(ticket, "pruned", 0.9)
+    kept = client._kept.at_end(ticket, "pruned", 0.9)
     outcomes = Outcomes(outcome="pruned", value=0.9, steps=9, seconds=1.0)
     client.tell(Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes, checkpoints=kept))
-    client.discard(ticket, kept=kept)
+    client._kept.discard(ticket, kept=kept)
     row = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=kept)
     client.cache.take_in(row, {})
-    client._evict([row])
+    client._kept.evict([row])
     client.speak()
     assert abandoned == [ticket.id]
     assert path.is_file()
@@ -269,8 +269,8 @@ def test_what_is_at_work_again_keeps_its_checkpoint_whatever_a_stale_agent_gives
     # for this agent the run is over; for the store it is at work, another having continued it
     over = dataclasses.replace(ticket, state="done", outcome="pruned", value=0.9, checkpoints=(kept,))
     client.cache.take_in(over, {})
-    client._evict([over])
-    client._delete_evicted()
+    client._kept.evict([over])
+    client._kept.delete_evicted()
     assert path.is_file()
     assert store.tickets(study.id)[0].checkpoints == (kept,)
 
@@ -287,7 +287,7 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(sharing: Any, tm
     change, row = lost(work, "it died", attempts=1, alone=False)
     assert row.state == "failed"
     client.tell(change)
-    client.discard(ticket, kept=row.checkpoints)
+    client._kept.discard(ticket, kept=row.checkpoints)
     client._deliver()
     assert not path.exists()
 

@@ -22,6 +22,7 @@ from tempopt.agent import worker_pool
 from tempopt.agent.agent import Agent
 from tempopt.agent.observer import Unobserved
 from tempopt.agent.run_requests import Requests
+from tempopt.agent.ticket_client import TicketClient
 from tempopt.errors import StudyFailed
 from tempopt.records.rows import NewTicket, TicketRow
 from tempopt.spec.study_spec import StudySpec
@@ -178,14 +179,22 @@ def begin(store: Store, make_spec: Callable[..., StudySpec], tmp_path_factory: A
         world.numbers = {ticket.id: ticket.number for ticket in store.tickets(row.id)}
 
         def agent(places: Sequence[Placement]) -> Agent:
-            return Agent(
+            kept = f"file://{folder}"
+            client = TicketClient(
                 spec=spec,
-                program=spec.program(),
                 study=row,
                 store=store,
+                folder=folder,
+                workers=len(places),
+                checkpoints=kept,
+                observer=world,
+            )
+            return Agent(
+                spec=spec,
+                client=client,
                 workers=[world.start(slot=n, place=place) for n, place in enumerate(places)],  # type: ignore[misc]
                 folder=folder,
-                checkpoints=f"file://{folder}",
+                checkpoints=kept,
                 observer=world,
             )
 
@@ -218,6 +227,7 @@ TRIALS = st.builds(Trial, st.sampled_from([0.1, 0.2, 0.4, 0.9, 1.5]), st.integer
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(trials=st.lists(TRIALS, min_size=1, max_size=8), cards=st.integers(1, 2), parts=st.integers(1, 4))
+@pytest.mark.long
 def test_whatever_runs_need_each_gets_it_and_no_card_is_overcommitted(
     begin: Any, started: Any, trials: list[Trial], cards: int, parts: int
 ) -> None:
@@ -299,10 +309,10 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
 
         request = Requests.of
 
-        def dying(self: Requests, work: Any) -> RunRequest:
-            if work.alone:
+        def dying(self: Requests, ticket: Any, share: Any) -> RunRequest:
+            if ticket.alone:
                 raise Died
-            return request(self, work)
+            return request(self, ticket, share)
 
         patch.setattr(Requests, "of", dying)
         with pytest.raises(Died):

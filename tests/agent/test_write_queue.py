@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tempopt.agent import write_queue
@@ -336,6 +336,9 @@ def test_only_the_boxes_of_the_dead_are_opened(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=80))
+@example("0")
+@example("[]")
+@example('{"type": []}')
 def test_a_line_that_is_no_change_is_passed_over(text: str) -> None:
     assert write_queue._change(text) is None
 

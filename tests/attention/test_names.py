@@ -21,6 +21,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
         tempopt.attention.entropi  # noqa: B018
 
 
+@pytest.mark.long
 def test_the_package_alone_loads_no_torch_and_all_of_it_no_lightning() -> None:
     code = (
         "import sys, tempopt.attention as a; print('torch' in sys.modules); "

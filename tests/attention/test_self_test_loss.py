@@ -165,7 +165,10 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
     ("family", "sizes"),
     [
         *(pytest.param(*each, id=name) for name, each in SHAPES.items()),
-        *(pytest.param(*each, id=name, marks=pytest.mark.long) for name, each in WHOLE.items()),
+        *(
+            pytest.param(*each, id=name, marks=[pytest.mark.long, pytest.mark.nightly])
+            for name, each in WHOLE.items()
+        ),
     ],
 )
 @pytest.mark.parametrize("way", ["query_rows", "attention_interface"])

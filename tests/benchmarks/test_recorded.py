@@ -31,6 +31,7 @@ def test_validations_divide_a_training(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.long
 def test_a_table_holds_what_its_design_asks_for(task: str) -> None:
     if not table_path(task).exists():
         pytest.skip(f"NOT TESTED: nothing was recorded of {task} yet.")

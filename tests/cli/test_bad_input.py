@@ -164,6 +164,7 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(refused:
 
 
 @pytest.mark.parametrize("kept", [(), ("--checkpoints", "deep/runs")])
+@pytest.mark.long
 def test_a_comparison_that_is_refused_leaves_no_folder(
     refused: Told, folder: Path, kept: tuple[str, ...]
 ) -> None:
@@ -264,6 +265,7 @@ def test_a_hidden_module_and_one_that_does_not_import_are_told_apart(refused: To
         assert said in message
 
 
+@pytest.mark.long
 def test_init_of_a_module_that_there_is_not_writes_nothing(told: Told, folder: Path) -> None:
     message = told("init", "not.a:Class", "-o", "new.yaml")
     assert 'init: There is no module "not". ' in message
@@ -454,7 +456,7 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     shown = url.replace(WRITTEN, "***")
     words = _checkpoint(folder / "toy.ckpt", TOY)
     search = start("search", "toy.yaml", "--storage", url, *words)
-    out, err = search.communicate(timeout=120)
+    out, err = search.communicate(timeout=240)
     assert search.returncode == 0, err
     assert f"tempopt show toy --storage '{shown}'" in out
 
@@ -469,7 +471,7 @@ def test_a_search_prints_and_stores_no_password_whether_it_ends_or_is_ended(
     family = [long.pid, *descendants(long.pid)]
     processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family] if Path("/proc").is_dir() else []
     long.send_signal(signal.SIGINT)
-    more, errors = long.communicate(timeout=120)
+    more, errors = long.communicate(timeout=240)
     assert long.returncode == 130, errors
     assert f"  tempopt resume long --storage-file {file}\n" in more
 

@@ -33,6 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_init_writes_a_spec_for_a_module_in_the_folder(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,12 +58,14 @@ def test_a_module_that_ends_its_process_ends_nothing_else(
     assert 'Importing "deadly.Module" ended the process' in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_init_of_a_module_names_its_classes(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["init", "mine"]) == 2
     said = '"mine" is a module, not a class. Name the class as well: mine.Mine.'
     assert f"tempopt: error: init: {said}\n" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_init_of_a_class_that_is_not_there_tells_what_is(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["init", "mine.Mien"]) == 2
     assert 'Did you mean "Mine"?' in capfd.readouterr().err

@@ -20,16 +20,42 @@ FLAGS = {
     "search": STORE
     | LAUNCH
     | LOOKING
+    | {"--pool", "--queue", "--priority", "--label", "--with-code"}
     | {"SPEC", "--trials", "--enqueue", "--amend", "--workers", "--set", "--name", "--checkpoints"},
     "compare": STORE
     | LAUNCH
     | LOOKING
+    | {"--with-code"}
     | {"SPEC", "SET", "--pairs", "--max-runs", "--workers", "--set", "--name", "--checkpoints", "--json"},
     "resume": STORE
     | LAUNCH
     | LOOKING
+    | {"--accept-code", "--environments"}
     | {"NAME", "--trials", "--pairs", "--amend", "--retry-failed", "--workers", "--checkpoints"},
-    "agent": STORE | {"NAME", "--workers", "--checkpoints"},
+    "agent": STORE
+    | {"NAME", "--server", "--token-file", "--workers", "--checkpoints"}
+    | {"--accept-code", "--environments"}
+    | {"--pool", "--queue", "--label", "--gpus-per-agent", "--idle"}
+    | LAUNCH
+    | {"--agents", "--cpus-per-agent", "--memory-per-agent"},
+    "queue": STORE | {"NAME", "--priority", "--to", "--json"},
+    "quota": STORE
+    | {
+        "ACTION",
+        "--queue",
+        "--user",
+        "--weight",
+        "--gpu-hours",
+        "--days",
+        "--agents",
+        "--priority",
+        "--json",
+    },
+    "serve": STORE
+    | {"--checkpoints", "--host", "--port", "--certificate", "--key", "--trust-proxy", "--proxy-scope"}
+    | {"--webhooks"},
+    "token": STORE | {"ACTION", "ID", "--name", "--scope", "--studies", "--user", "--expires", "--json"},
+    "mcp": STORE | {"--gpu-hours", "--runs", "--user", "--workers"},
     "list": STORE | {"--json"},
     "show": STORE | JOBS | {"NAME", "--json", "--watch", "--heads"},
     "report": STORE | {"NAME", "-o", "--output", "--plotlyjs"},
@@ -46,14 +72,19 @@ FLAGS = {
     },
     "logs": STORE | {"NAME", "TICKET", "--attempt"},
     "export": STORE | {"NAME", "--format", "--winner", "-o", "--output"},
+    "dump": STORE | {"NAME", "-o", "--output"},
+    "load": STORE | {"FILE", "--name"},
     "pause": STORE | JOBS | {"NAME"},
     "stop": STORE | {"NAME"},
     "delete": STORE | JOBS | {"NAME", "--yes", "--force"},
     "gc": STORE | {"NAME", "--dry-run"},
     "storage": STORE | {"upgrade"},
     "check": {"SPEC", "--set", "--dry-run"},
-    "plan": STORE | {"SPEC", "--trials", "--workers", "--set", "--earlier", "--json"},
+    "plan": STORE | {"--with-code", "SPEC", "--trials", "--workers", "--set", "--earlier", "--json"},
     "init": {"IMPORT_PATH", "-o", "--output"},
+    "webhook": STORE | {"ACTION", "NAME", "--webhooks", "--json"},
+    "login": {"URL", "--token-file"},
+    "logout": {"URL"},
     "completion": {"SHELL", "WORD"},
     "help": {"COMMAND"},
 }

@@ -248,6 +248,7 @@ def test_a_comparison_that_is_interrupted_is_resumed_to_the_same_result(
     assert (interrupted, found) == (facts(), whole.comparison)
 
 
+@pytest.mark.long
 def test_a_comparison_outlives_the_agent_that_is_killed(folder: Path) -> None:
     program = (
         f"{FAKED}from tempopt.study.api import compare\n"

@@ -159,6 +159,7 @@ def _address(notes: list[str]) -> str:
     raise AssertionError("no address was told")
 
 
+@pytest.mark.long
 def test_a_dashboard_beside_a_search_begins_with_the_study_and_ends_with_the_search(
     url: str, make_snapshot: Any
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_dashboard_beside_a_search_begins_with_the_study_and_ends_with_the_sea
         urllib.request.urlopen(address)
 
 
+@pytest.mark.long
 def test_a_dashboard_that_cannot_be_is_told_and_harms_nobody(tmp_path: Path) -> None:
     notes: list[str] = []
     other = Beside(f"sqlite:///{tmp_path / 'none.db'}", "pairs", notes.append)

@@ -72,6 +72,7 @@ def _tickets() -> list[TicketRow]:
     return rows
 
 
+@pytest.mark.long
 def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> None:
     command = _tempopt("search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "3")
     out, err = command.communicate(timeout=PATIENCE)
@@ -90,6 +91,7 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
     assert "Launched" not in out and "Export as code:   tempopt export toy" in out
 
 
+@pytest.mark.long
 def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> None:
     words = ["search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "50"]
     command = _tempopt(*words, **{PACE: "1"})
@@ -110,6 +112,7 @@ def _running() -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun() -> None:
     command = _tempopt("search", _spec(metric="val_never"), "--launcher", "local", "--workers", "1")
     _, err = command.communicate(timeout=PATIENCE)

@@ -62,9 +62,9 @@ def test_one_attempt_can_be_asked_for(said: Callable[..., str]) -> None:
     out = said(["search-12", "--attempt", "2"], *attempts, ticket="search-12")
     assert "two" in out and "one" not in out
     none = said(["search-12", "--attempt", "3"], *attempts, ticket="search-12")
-    assert none.startswith("search-12: nothing is logged of attempt 3. Kept is what a run prints")
+    assert none.startswith("search-12: nothing is logged of attempt 3. Only what a run prints is kept")
 
 
 def test_where_nothing_is_kept_it_is_said_why_and_where_results_are(said: Callable[..., str]) -> None:
-    assert said([]).startswith("Study pairs: nothing is logged. Kept is")
-    assert said(["search-12"], ticket="search-12").startswith("search-12: nothing is logged. Kept is")
+    assert said([]).startswith("Study pairs: nothing is logged. Only what")
+    assert said(["search-12"], ticket="search-12").startswith("search-12: nothing is logged. Only what")

@@ -67,3 +67,58 @@ def test_what_cannot_be_planned_is_a_usage_error(
 ) -> None:
     assert cli.main(["plan", spec, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def budget(tmp_path: Path) -> Any:
+    """Return what writes a spec whose budget decides what it does not say."""
+
+    def write(hours: float) -> str:
+        data = toy_spec(space=TAU, limits={"gpu_hours": hours})
+        for name in ("trials", "arms", "candidates", "seeds"):
+            del data["study"][name]
+        path = tmp_path / "toy.yaml"
+        path.write_text(yaml.safe_dump(data), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_it_says_how_a_budget_is_split_and_what_half_and_twice_of_it_are(
+    budget: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", budget(0.5), "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    said = " ".join(out.split())
+    assert re.search(
+        r"Budget: 0\.5 GPU-hours, 0\.0\d+ a run: at most 0\.\d+ to search, [\d.]+ to choose", said
+    )
+    assert "With twice as much the winner's gain is expected to be" in said
+    assert "study.limits.gpu_hours may end the search sooner" not in said
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.split()}
+    (chosen,) = [line.split()[2:] for line in out.splitlines() if line.startswith("as given")]
+    hours, trials = float(chosen[0]), int(chosen[1])
+    assert hours <= 0.5 and rows["search"][-1] == str(trials)
+    assert float(rows["twice"][1]) <= 1.0 and int(rows["twice"][2]) > trials
+    assert set(rows["half"][1:]) == {"–"} and "Half of it proves nothing: that takes 0." in said
+
+
+def test_json_has_the_split(budget: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", budget(2.0), "--json", "--set", "study.limits.run_gpu_hours=0.02"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    split = found["split"]
+    assert (split["gpu_hours"], split["run_gpu_hours"]) == (2.0, 0.02)
+    assert found["by_kind"]["search"]["most"] == split["chosen"]["trials"]
+    assert found["power"]["pairs"] == split["chosen"]["pairs"]
+    assert found["power"]["effect"] == split["chosen"]["effect"]
+    assert split["half"]["trials"] < split["chosen"]["trials"] < split["twice"]["trials"]
+    for factor, name in ((0.5, "half"), (1, "chosen"), (2, "twice")):
+        assert sum(split[name]["gpu_hours"].values()) <= 2.0 * factor + 1e-9
+
+
+def test_too_small_a_budget_says_how_much_is_needed(budget: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", budget(0.05)]) != 0
+    said = " ".join(capsys.readouterr().err.split())
+    needed = re.search(r"takes ([\d.]+) GPU-hours at most", said)
+    assert needed is not None
+    assert cli.main(["plan", budget(float(needed[1]))]) == 0

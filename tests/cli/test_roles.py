@@ -106,7 +106,7 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
     with Dashboard(readers, port=0, access=Access(), first="pairs", note=told.put) as served:
         with urllib.request.urlopen(f"{served.url}/api/studies") as answer:
             assert "pairs" in answer.read().decode()
-        assert re.search("cannot be brought up to date.*may not write", told.get(timeout=60))
+        assert re.search("cannot be brought up to date.*may not write", told.get(timeout=240))
     with Store.open(agents, create=False) as store:
         assert store.load_study("pairs").state == "running"
 

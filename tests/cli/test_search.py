@@ -71,6 +71,8 @@ def test_search_hands_on_what_was_asked_and_ends_with_the_verdict(
         "more": 0,
         "enqueue": [],
         "amend": False,
+        "pool": False,
+        "with_code": None,
     }
     assert capsys.readouterr().out == (
         "a note\n"
@@ -147,7 +149,8 @@ def test_an_empty_folder_for_checkpoints_is_refused(
 def test_resume_needs_the_name_alone(carried_out: Called, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["resume", "pairs"]) == 0
     settings = {"storage": "sqlite:///tempopt.db", "workers": None, "checkpoints": None}
-    assert carried_out == {**settings, "more": 0, "pairs": 0, "amend": [], "retry_failed": False}
+    more = {"more": 0, "pairs": 0, "amend": [], "retry_failed": False}
+    assert carried_out == {**settings, **more, "accept": None}
     assert cli.main(["resume", "pairs", "--retry-failed"]) == 0
     assert carried_out["retry_failed"] is True
     words = ["--amend", "search.lr=null", "--amend", "search.temperature_init.high=8"]
@@ -188,6 +191,7 @@ def test_an_agent_joins_and_ends_with_the_verdict(
         "storage": "sqlite:///tempopt.db",
         "workers": 2,
         "checkpoints": "s3://bucket/runs",
+        "accept": None,
     }
     assert "the verdict" in capsys.readouterr().out
 

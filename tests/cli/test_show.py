@@ -79,7 +79,7 @@ def test_list_has_a_line_for_each_study(capsys: pytest.CaptureFixture[str]) -> N
     assert cli.main(["list"]) == 0
     head, line = capsys.readouterr().out.splitlines()
     assert head.split() == ["study", "state", "agents", "metric", "direction", "done", "begun", "(UTC)"]
-    assert line.split()[:6] == ["pairs", "paused", "0", "val_accuracy", "maximize", "3/5"]
+    assert line.split()[:6] == ["pairs", "waiting", "0", "val_accuracy", "maximize", "3/5"]
 
 
 @pytest.mark.usefixtures("begun")
@@ -87,7 +87,7 @@ def test_a_study_runs_while_an_agent_holds_a_lease(capsys: pytest.CaptureFixture
     _begin("far:1:2:3", lease=-1.0)
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
     out = capsys.readouterr().out
-    assert "pairs: maximize val_accuracy; paused\n" in out
+    assert "pairs: maximize val_accuracy; waiting for an agent\n" in out
     assert "running (" not in out
     _begin("far:1:2:3", "far:2:2:3")
     assert cli.main(["list"]) == cli.main(["show", "pairs"]) == 0
@@ -101,7 +101,7 @@ def test_an_agent_that_died_on_this_machine_is_not_counted(capsys: pytest.Captur
     dead = f"near:{os.getpid()}:{machine()}:no such start"
     _begin(dead)
     assert cli.main(["list"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "paused", "0"]
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "waiting", "0"]
     _begin("far:1:2:3")
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["pairs", "running", "1"]
@@ -124,7 +124,7 @@ def test_list_as_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> Non
         "study": "pairs",
         "metric": "val_accuracy",
         "direction": "maximize",
-        "state": "paused",
+        "state": "waiting",
         "agents": 0,
         "tickets": {"requested": 5, "waiting": 2, "running": 0, "done": 3, "failed": 0, "withdrawn": 0},
     }
@@ -183,13 +183,11 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "cost",
         "alone",
         "forks",
+        "code",
+        "start_from",
         "heads",
-        "prior",
-        "amendments",
-        "ledger",
-        "earlier_verdicts",
-        "jobs",
-        "agents_at_work",
+        *("prior", "proxy", "amendments", "ledger", "earlier_verdicts"),
+        *("jobs", "agents_at_work"),
     ]
     assert list(told) == keys
     assert told["best"] == {"number": None, "value": 0.71239, "params": {"temperature_init": 2.5}}

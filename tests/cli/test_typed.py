@@ -26,6 +26,8 @@ from hypothesis import strategies as st
 
 import tempopt.cli.init
 import tempopt.cli.launch
+import tempopt.cli.login
+import tempopt.remote.connection
 import tempopt.report.dashboard.dashboard  # noqa: F401
 from tempopt import cli
 from tests.cli.test_bad_input import SPEC
@@ -45,7 +47,8 @@ FUZZED = 3000
 # What begins once everything that was typed is found to be right.
 LATER = (
     *("study.api.StudyRunner.carry_out", "study.api.workers_of", "study.api.forecast"),
-    *("cli.init._inspected", "cli.launch.make_launcher", "report.dashboard.dashboard.Dashboard.__enter__"),
+    *("cli.init._inspected", "cli.login._me", "remote.connection.ServerConnection.request"),
+    *("cli.launch.make_launcher", "report.dashboard.dashboard.Dashboard.__enter__"),
 )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.cluster import network, studies
 from tests.cluster.crew import PATIENCE, Agent, Crew
+from tests.cluster.http_servers import HttpServers
 from tests.cluster.network import Machine
 from tests.cluster.studies import Record
 from tests.servers import PrivateServer, start_private, strike, why_not
@@ -32,6 +33,8 @@ BACKENDS = ("sqlite", "postgresql", "mariadb")
 LEASE = 5.0
 # One in so many agents works on a machine whose network is cut now and then.
 _ABROAD = 4
+# Share of the requests to servers that are doubled, and of the replies that are lost.
+_UNRELIABLE = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Size:
 
     Args:
         every: Seconds between two blows, on average.
+        servers: Number of servers that agents work for; 0: they reach the database themselves.
+        mixed: Whether every other agent reaches the database all the same.
     """
 
     tickets: int
@@ -47,6 +52,8 @@ class Size:
     seconds: float
     every: float
     seed: int = 0
+    servers: int = 0
+    mixed: bool = False
 
     def spec(self) -> dict[str, Any]:
         """Return the spec of the study that is attacked."""
@@ -65,6 +72,7 @@ class Attacker:
     _later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     _cut: set[str] = field(default_factory=set)
     _down: bool = False
+    _closed: bool = False
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.size.seed)
@@ -76,6 +84,10 @@ class Attacker:
             "agent and worker paused": lambda: self._pause(True, True),
             "agent terminated": self._terminate,
         }
+        if self.crew.http is not None:
+            self._blows["tempopt server killed"] = lambda: self._http_away(HttpServers.kill)
+            self._blows["tempopt server restarted"] = lambda: self._http_away(HttpServers.stop)
+            self._blows["token replaced"] = self._replace_token
         if self.server is not None:
             self._blows["server killed"] = lambda: self._server_away(PrivateServer.kill)
             self._blows["server restarted"] = lambda: self._server_away(PrivateServer.stop)
@@ -104,13 +116,15 @@ class Attacker:
                     next_blow = time.monotonic() + self.size.every * self._random.uniform(0.5, 1.5)
                 time.sleep(0.5)
         finally:
-            for _, undo in self._later:
-                undo()
-            self._later.clear()
+            # what is undone may have something undone after it
+            while self._later:
+                later, self._later = self._later, []
+                for _, undo in later:
+                    undo()
 
     def is_away(self, machine: Machine | None) -> bool:
         """Return whether the database cannot be reached from a machine just now."""
-        return self._down or (machine is not None and machine.name in self._cut)
+        return self._down or self._closed or (machine is not None and machine.name in self._cut)
 
     def _strike(self, pending: list[str]) -> bool:
         kind = pending[0] if pending else self._random.choice(self.kinds)
@@ -200,6 +214,33 @@ class Attacker:
         self._after(seconds, bring_back)
         return f"for {seconds:.1f} s"
 
+    def _http_away(self, end: Callable[[HttpServers, int], None]) -> str:
+        http = self.crew.http
+        if http is None or self._closed:
+            raise LookupError
+        number = self._random.randrange(len(http.ports))
+        end(http, number)
+        self._closed = True
+
+        def bring_back() -> None:
+            if self._down:
+                # a server begins with a look at its database
+                self._after(1.0, bring_back)
+                return
+            http.start(number)
+            self._closed = False
+
+        seconds = LEASE * self._random.choice((0.0, 0.5, 1.5))
+        self._after(seconds, bring_back)
+        return f"{number} for {seconds:.1f} s"
+
+    def _replace_token(self) -> str:
+        http = self.crew.http
+        if http is None or self._down:
+            raise LookupError
+        http.replace_token()
+        return "in the file of all agents"
+
     def _cut_network(self) -> str:
         machine = self._victim_abroad()
         machine.cut()
@@ -223,7 +264,7 @@ class Attacker:
 def _arena(backend: str, folder: Path, size: Size) -> Iterator[tuple[str, PrivateServer | None, list[Any]]]:
     """Yield a database URL, its server and the agents' machines: none but this one where none can be made."""
     here: list[Machine | None] = [None] * size.agents
-    if backend == "sqlite":
+    if backend == "sqlite" and (not size.servers or network.why_not()):
         yield f"sqlite:///{folder / 'tempopt.db'}", None, here
         return
     with contextlib.ExitStack() as stack:
@@ -233,9 +274,20 @@ def _arena(backend: str, folder: Path, size: Size) -> Iterator[tuple[str, Privat
             host = {"host": net.address}
             # not the first: it begins the study
             here[1::_ABROAD] = [net.machine() for _ in here[1::_ABROAD]]
+        if backend == "sqlite":
+            yield f"sqlite:///{folder / 'tempopt.db'}", None, here
+            return
         server = start_private(backend, **host)
         stack.callback(server.remove)
         yield server.create_database("chaos"), server, here
+
+
+def _http_servers(folder: Path, url: str, size: Size, places: list[Any]) -> HttpServers | None:
+    """Return the servers that agents work for, over a line that is not reliable; None: there are none."""
+    if not size.servers:
+        return None
+    abroad = next((place for place in places if place is not None), None)
+    return HttpServers(folder, url, size.servers, host="127.0.0.1" if abroad is None else abroad.server)
 
 
 def _finish(crew: Crew) -> None:
@@ -270,9 +322,14 @@ def attack(backend: str, folder: Path, size: Size, undisturbed: Record, say: Cal
         say(f"[{time.monotonic() - begun:5.1f} s] {text}")
 
     with _arena(backend, folder, size) as (url, server, places), contextlib.ExitStack() as stack:
-        crew = Crew(folder, url, places)
+        http = _http_servers(folder, url, size, places)
+        crew = Crew(folder, url, places, http, mixed=size.mixed)
+        if http is not None:
+            stack.callback(http.close)
         stack.callback(crew.end)
         crew.begin(size.spec())
+        if http is not None:
+            http.line.dropped = http.line.doubled = _UNRELIABLE
         attacker = Attacker(crew, server, size, log)
         attacker.attack()
         log("peace")
@@ -285,6 +342,10 @@ def attack(backend: str, folder: Path, size: Size, undisturbed: Record, say: Cal
         f"{backend}: {struck}; {crew.started} agents, {crew.turned_away} of them turned away; "
         f"{len(rows)} tickets in {attempts} attempts, {sum(row.failures for row in rows)} of them lost"
     )
+    if http is not None:
+        line = http.line
+        log(f"of {line.requests} requests {line.said_twice} were doubled, the replies to {line.lost} lost")
+        assert line.lost and line.said_twice
     differences = found.differences(undisturbed)
     assert not differences, "\n".join(differences)
     # what was not attacked was not tested
@@ -301,9 +362,10 @@ def main() -> int:
     parser.add_argument("--tickets", type=int, default=200)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two blows")
     parser.add_argument("--seed", type=int, default=0, help="of the violence")
+    parser.add_argument("--servers", type=int, default=0, help="servers that agents work for (default: none)")
     parser.add_argument("--folder", type=Path, help="where to keep all logs (default: nowhere)")
     asked = parser.parse_args()
-    size = Size(asked.tickets, asked.agents, 60 * asked.minutes, asked.every, asked.seed)
+    size = Size(asked.tickets, asked.agents, 60 * asked.minutes, asked.every, asked.seed, asked.servers)
     backends = BACKENDS if asked.backend == "all" else (asked.backend,)
     for reason in filter(None, (why_not(backend) for backend in backends if backend != "sqlite")):
         sys.exit(reason)

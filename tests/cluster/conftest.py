@@ -48,7 +48,7 @@ def machines(machines_can_be_made: str) -> Iterator[network.Network]:
         yield made
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
+@pytest.fixture(params=["postgresql", pytest.param("mariadb", marks=pytest.mark.nightly)])
 def server(request: pytest.FixtureRequest) -> Iterator[PrivateServer]:
     """A server of the test's own, which it may kill."""
     if reason := why_not(request.param):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tempopt.errors import StorageError
 from tempopt.records.rows import TicketRow
+from tests.cluster.http_servers import HttpServers
 from tests.cluster.network import Machine
 from tests.cluster.studies import NAME, environment, seen, state, tempopt, written
 from tests.servers import strike, worker_pids
@@ -69,11 +70,15 @@ class Crew:
         folder: Folder in which they run.
         url: The study's database.
         places: Machine of each agent; None for this machine.
+        http: The servers that agents work for; None: they reach the database themselves.
+        mixed: Whether every other agent reaches the database all the same.
     """
 
     folder: Path
     url: str
     places: Sequence[Machine | None]
+    http: HttpServers | None = None
+    mixed: bool = False
     agents: list[Agent] = field(default_factory=list)
     unexplained: list[str] = field(default_factory=list)
     turned_away: int = 0
@@ -81,6 +86,11 @@ class Crew:
 
     def begin(self, spec: dict[str, object]) -> None:
         """Begin the study with the first agent and have the others join it."""
+        if self.http is not None:
+            self._submit(self.http, spec)
+            for machine in self.places:
+                self._start(machine)
+            return
         self._start(self.places[0], tempopt("search", written(self.folder, spec)))
         first = self.agents[0]
         wait_until(lambda: not first.alive or bool(seen(self.url)), "the study's tickets")
@@ -88,10 +98,29 @@ class Crew:
         for machine in self.places[1:]:
             self._start(machine)
 
+    def _submit(self, http: HttpServers, spec: dict[str, object]) -> None:
+        """Have a person begin the study over HTTP, who then leaves it to the agents."""
+        command = tempopt("search", written(self.folder, spec), "--storage", http.url, "--no-report")
+        person = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=environment(TEMPOPT_TOKEN_FILE=str(http.admin_file)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        wait_until(lambda: person.poll() is not None or bool(seen(self.url)), "the study's tickets")
+        person.send_signal(signal.SIGINT)
+        told = person.communicate()[0].decode()
+        assert person.returncode == INTERRUPTED, told
+
     def _start(self, machine: Machine | None, command: list[str] | None = None) -> None:
         number, self.started = self.started, self.started + 1
         log = self.folder / f"agent-{number:03d}.log"
-        words = [*(command or tempopt("agent", NAME)), "--storage", self.url, "--workers", "1"]
+        where = ["--storage", self.url]
+        if self.http is not None and not (self.mixed and number % 2):
+            where = ["--server", self.http.url, "--token-file", str(self.http.token_file)]
+        words = [*(command or tempopt("agent", NAME)), *where, "--workers", "1"]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*(machine.prefix if machine else ()), *words],
@@ -137,7 +166,8 @@ class Crew:
         code = agent.process.returncode
         if agent.ended or (code == 0 and over):
             return
-        if code == 2 and not agent.worked and "database" in agent.told():
+        away = ("database", "cannot be reached", "token")
+        if code == 2 and not agent.worked and any(each in agent.told() for each in away):
             # it was started while the database was away, and said so
             self.turned_away += 1
             return

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 _RANGE = ipaddress.ip_network("198.18.0.0/15")
 _PER_NETWORK = 16
 _COUNT = itertools.count()
+_REVERSE = "/proc/sys/net/ipv4/conf/{}/rp_filter"
+_OPEN_TABLE = "100"
 
 
 def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -31,6 +33,7 @@ class Machine:
 
     def __init__(self, name: str, address: str, server: str) -> None:
         self.name = name
+        self.server = server
         # the names of network devices end at 15 letters
         self._outside, self._inside = f"{name}o", f"{name}i"
         _ip("netns", "add", name)
@@ -51,6 +54,18 @@ class Machine:
         """As :attr:`prefix`, with process ids and a host name of its own: it dies with all it runs."""
         unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]
         return [*self.prefix, *unshare, "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
+
+    def reach_only(self, *ports: int) -> None:
+        """Have it reach nothing but these TCP ports of this machine's address, as behind a firewall."""
+        inside = ["-n", self.name]
+        # the way back is looked up without a port
+        _ip("netns", "exec", self.name, "sh", "-c", f"echo 0 > {_REVERSE.format('all')}")
+        _ip("netns", "exec", self.name, "sh", "-c", f"echo 0 > {_REVERSE.format(self._inside)}")
+        _ip(*inside, "route", "add", self.server, "dev", self._inside, "table", _OPEN_TABLE)
+        for port in ports:
+            rule = ["to", self.server, "ipproto", "tcp", "dport", str(port)]
+            _ip(*inside, "rule", "add", *rule, "lookup", _OPEN_TABLE)
+        _ip(*inside, "route", "replace", "unreachable", self.server)
 
     def cut(self) -> None:
         """Pull the cable: packets vanish, and nobody is told."""

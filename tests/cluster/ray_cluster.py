@@ -1,4 +1,7 @@
-"""A Ray of the tests' own: two nodes on this machine that declare CPUs and GPUs, of which one can be lost."""
+"""A Ray of the tests' own: two nodes on this machine that declare CPUs and GPUs, of which one can be lost.
+
+It has to come up, and to be reached, on a machine that does much else at the same time.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,47 @@ import contextlib
 import fcntl
 import importlib.util
 import os
+import random
 import shutil
 import signal
+import socket
 import tempfile
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.servers import descendants
+import pytest
+
+from tests.servers import descendants, strike
+
+PATIENTLY = pytest.mark.timeout(1800, func_only=True)
+"""Time limit of a test that needs a cluster, without the time for which it waits for others' to end."""
 
 CPUS, GPUS = 2, 2
 """What each node declares, whatever this machine has."""
 
 _STORE = 80 * 2**20
+
+# gRPC's handlers of fork crash what a process with other threads in gRPC starts: nodes, and the servers of
+# ray:// (ray-project/ray issue 63202). Read when gRPC is first used, so set before any test has begun.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+_PATIENT = {
+    # seconds that one service gives another to answer, and a new worker to report
+    "RAY_gcs_server_request_timeout_seconds": "180",
+    "RAY_worker_register_timeout_seconds": "180",
+    # a node waits so long for its own helpers, and ends without them
+    "RAY_agent_register_timeout_ms": "180000",
+    # else what else runs here leaves Ray's workers hardly any time
+    "RAY_worker_niceness": "0",
+    # else Ray ends agents when other programs have taken the memory
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+_PATIENCE = 180.0
+_LOCK_PATIENCE = 3600.0
+_TRIES = 3
 
 
 def why_not() -> str:
@@ -29,25 +60,50 @@ def why_not() -> str:
 
 
 class RayCluster:
-    """A head node and another; the programs of this process find no other Ray by ``auto``."""
+    """A head node and another; the programs of this process find no other Ray by ``auto``.
 
-    def __init__(self) -> None:
+    Args:
+        with_clients: Whether it is reached by ``ray://``, too.
+    """
+
+    def __init__(self, *, with_clients: bool = False) -> None:
         from ray.cluster_utils import Cluster
 
+        port = _free_port() if with_clients else None
         self.cluster = Cluster()
-        self.head = self.add()
-        self.other = self.add()
+        self.client_address = f"ray://127.0.0.1:{port}"
+        try:
+            self.head = self.add(ray_client_server_port=port)
+            self.other = self.add()
+            if port is not None:
+                _wait_for(port)
+        except BaseException:
+            self.cluster.shutdown()
+            raise
 
     @property
     def address(self) -> str:
         return str(self.cluster.address)
 
-    def add(self) -> Any:
-        """Add a node and return it once it is there."""
-        with _sigterm_kept():
-            return self.cluster.add_node(
-                num_cpus=CPUS, num_gpus=GPUS, object_store_memory=_STORE, include_dashboard=False
+    def add(self, **more: Any) -> Any:
+        """Add a node and return it once it is there; ``more`` is what Ray is told of it, besides."""
+        with _sigterm_kept(), _patiently(), warnings.catch_warnings():
+            # Ray leaves the log of its server for clients open
+            warnings.simplefilter("ignore", ResourceWarning)
+            added = self.cluster.add_node(
+                wait=False,
+                num_cpus=CPUS,
+                num_gpus=GPUS,
+                object_store_memory=_STORE,
+                include_dashboard=False,
+                # what nobody asks here takes as long to start as what is asked
+                include_log_monitor=False,
+                no_monitor=True,
+                **more,
             )
+            # what waits by default gives up after half a minute
+            self.cluster._wait_for_node(added, timeout=_PATIENCE)
+            return added
 
     def remove(self, node: Any) -> list[int]:
         """End a node as a power cut would, and return the processes that its workers had started."""
@@ -83,24 +139,134 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(shared: Path) -> Iterator[RayCluster]:
-    """Run a cluster, the only one at a time of all processes that share a folder."""
+def _asking_for(token_file: Path | None) -> Iterator[None]:
+    """Have nodes that are started ask for the token of a file; None: have them ask for none."""
+    from tempopt.launch.ray_token import Shown
+
+    shown = Shown()
+    try:
+        if token_file is None:
+            shown.show_none()
+        else:
+            shown.show(token_file)
+        yield
+    finally:
+        shown.take_back()
+
+
+def _free_port() -> int:
+    """Return a port that nobody listens on, and that the system gives to nobody who asks for any."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.SystemRandom().sample(range(24_100, low), 100):
+        with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
+            return port
+    raise RuntimeError(f"No port between 24100 and {low} is free.")
+
+
+def _wait_for(port: int) -> None:
+    give_up = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=10.0).close()
+        except OSError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def no_other() -> Iterator[None]:
+    """Wait until no other test on this machine has a cluster, and keep others from starting one.
+
+    All would take the ports from 23000 on, and ``auto`` finds any process of Ray.
+
+    Raises:
+        RuntimeError: Another has one for longer than any test takes.
+    """
+    path = Path(tempfile.gettempdir()) / f"tempopt-tests-ray-{os.getuid()}.lock"
+    give_up = time.monotonic() + _LOCK_PATIENCE
+    with path.open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise RuntimeError(f"{path} is locked: another test has a Ray cluster.") from None
+                time.sleep(0.2)
+        yield
+
+
+@contextlib.contextmanager
+def _patiently() -> Iterator[None]:
+    """Have Ray wait for a node that it starts: by itself it gives up after half a minute."""
+    from ray._private import services
+
+    once = services.get_node
+
+    def get_node(*given: Any) -> Any:
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return once(*given)
+            except RuntimeError:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.1)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(services, "get_node", get_node)
+        yield
+
+
+def _made(*, with_clients: bool) -> RayCluster:
+    """Start a cluster, again if a node does not come up."""
+    before = descendants(os.getpid())
+    for left in reversed(range(_TRIES)):
+        try:
+            return RayCluster(with_clients=with_clients)
+        except Exception:
+            # Ray gives no hold of a node that has started by half
+            for pid in descendants(os.getpid()):
+                if pid not in before:
+                    strike(pid, signal.SIGKILL)
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def running(*, token_file: Path | None = None, with_clients: bool = False) -> Iterator[RayCluster]:
+    """Run a cluster, the only one of this machine's tests at a time.
+
+    Args:
+        token_file: File with the token that every node asks for; None: none does.
+        with_clients: Whether the head node serves ``ray://``.
+    """
     # sockets are in there, whose paths may not be long
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    before = os.environ.get("RAY_TMPDIR")
-    with (shared / "ray.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # where Ray notes which cluster of this machine is the last one, too
-        os.environ["RAY_TMPDIR"] = folder
+    # where Ray notes which cluster of this machine is the last one, too
+    with no_other(), _environment({**_PATIENT, "RAY_TMPDIR": folder}):
         made = None
         try:
-            made = RayCluster()
+            with _asking_for(token_file):
+                made = _made(with_clients=with_clients)
             yield made
         finally:
             if made is not None:
                 made.cluster.shutdown()
-            if before is None:
-                del os.environ["RAY_TMPDIR"]
-            else:
-                os.environ["RAY_TMPDIR"] = before
             shutil.rmtree(folder, ignore_errors=True)

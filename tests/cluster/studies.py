@@ -121,30 +121,30 @@ class Record:
         return found
 
 
-def tickets(url: str) -> list[TicketRow]:
-    """Return the study's tickets as they are now."""
+def tickets(url: str, name: str = NAME) -> list[TicketRow]:
+    """Return a study's tickets as they are now."""
     with Store.open(url, create=False) as store:
-        return store.tickets(store.load_study(NAME).id)
+        return store.tickets(store.load_study(name).id)
 
 
-def seen(url: str) -> list[TicketRow]:
-    """Return the study's tickets, none if it has not begun or the database is away."""
+def seen(url: str, name: str = NAME) -> list[TicketRow]:
+    """Return a study's tickets, none if it has not begun or the database is away."""
     with contextlib.suppress(StorageError):
-        return tickets(url)
+        return tickets(url, name)
     return []
 
 
-def state(url: str) -> StudyState:
-    """Return the study's state as it is now."""
+def state(url: str, name: str = NAME) -> StudyState:
+    """Return a study's state as it is now."""
     with Store.open(url, create=False) as store:
-        return store.load_study(NAME).state
+        return store.load_study(name).state
 
 
-def _trials(url: str) -> list[optuna.trial.FrozenTrial]:
+def _trials(url: str, name: str) -> list[optuna.trial.FrozenTrial]:
     """Return the trials as anybody sees them who knows Optuna and not tempopt."""
     storage = optuna.storages.RDBStorage(url)
     try:
-        return optuna.load_study(study_name=NAME, storage=storage).trials
+        return optuna.load_study(study_name=name, storage=storage).trials
     finally:
         storage.remove_session()
         storage.engine.dispose()
@@ -160,7 +160,7 @@ def _joined(rows: list[TicketRow], trials: list[optuna.trial.FrozenTrial]) -> di
     return owners
 
 
-def read(url: str, count: int) -> Record:
+def read(url: str, count: int, name: str = NAME) -> Record:
     """Return what became of a study that is over.
 
     Args:
@@ -170,14 +170,14 @@ def read(url: str, count: int) -> Record:
         AssertionError: It is not over, or its tickets and Optuna's trials do not fit together.
     """
     with Store.open(url, create=False) as store:
-        study = store.load_study(NAME)
+        study = store.load_study(name)
         rows = store.tickets(study.id)
         measured = store.measurements(study.id)
     assert study.state == "done"
     assert {row.state for row in rows} == {"done"}, [row for row in rows if row.state != "done"]
     assert [row.number for row in rows if row.kind == "search"] == list(range(count))
-    result = load_study(url, NAME)
-    trials = _trials(url)
+    result = load_study(url, name)
+    trials = _trials(url, name)
     owners = _joined(rows, trials)
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}
     key = {row.id: f"{row.kind} {row.number:04d}" for row in rows}
@@ -208,4 +208,4 @@ def undisturbed(folder: Path, study: dict[str, Any], workers: int = 2) -> Record
         command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return read(url, study["study"]["trials"])
+    return read(url, study["study"]["trials"], study["study"]["name"])

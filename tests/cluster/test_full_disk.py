@@ -15,12 +15,17 @@ pytestmark = pytest.mark.long
 
 # What does not concern the store is the same with every store.
 _OF_A_STORE = ("outbox", "the server's tables", "the server's disk", "the server's write-ahead log")
+_FIRST = (("sqlite", "database"), ("postgresql", "the server's disk"))
+
+
+def _again(backend: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
+    return () if (backend, name) in _FIRST else (pytest.mark.nightly,)
 
 
 @pytest.mark.parametrize(
     ("backend", "name"),
     [
-        (backend, name)
+        pytest.param(backend, name, marks=_again(backend, name))
         for name, case in CASES.items()
         for backend in case.backends
         if backend == "sqlite" or name in _OF_A_STORE
@@ -44,7 +49,7 @@ def test_a_search_whose_disk_refuses_for_a_while_ends_as_an_undisturbed_one(
 @pytest.mark.parametrize(
     ("backend", "name"),
     [
-        (backend, name)
+        pytest.param(backend, name, marks=_again(backend, name))
         for name, (_, _, backends) in BEGINNINGS.items()
         for backend in backends
         if backend == "sqlite" or name in _OF_A_STORE

@@ -72,7 +72,7 @@ def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_ch
     assert again and 0 not in again, "the run began again from nothing"
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("blow", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_checkpoint(
     tmp_path: Path,
     place_for: Callable[[str], Place],

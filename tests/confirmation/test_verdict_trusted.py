@@ -119,6 +119,7 @@ def test_the_intervals_cover_a_gain_that_is_there(simulation: Any, noise: str) -
         assert within(200 - covered_constant, 200), (test, covered_constant)
 
 
+@pytest.mark.long
 def test_estimating_on_the_seeds_that_chose_would_be_caught(
     simulation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

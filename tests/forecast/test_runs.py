@@ -175,6 +175,7 @@ def test_no_study_has_more_runs_than_are_said(number: int, make_spec: Any) -> No
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 def test_none_of_very_many_studies_has_more_runs_than_are_said(make_spec: Any) -> None:
     for number in range(150):
         spec = drawn_spec(make_spec, number)

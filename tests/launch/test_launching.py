@@ -129,6 +129,17 @@ def test_when_every_agent_has_left_and_the_study_is_not_done_that_is_told(
         _watched(beside, store, _job(0, "done", code=130), _job(1, "gone"))
 
 
+def test_what_agents_wait_for_is_told_once(beside: Beside, store: Store) -> None:
+    launch = _launch(beside, store, _spec(), 2)
+    launch.start(None, _spec(), checkpoints_at=None)
+    beside.stand = [_job(0, "waiting", "no room"), _job(1, "waiting", "no room")]
+    observer = Noted()
+    with pytest.raises(TimeoutError):
+        # it looks more than once
+        launch.watch(observer, timeout=1.5)
+    assert observer.notes == ["Agent 7_0 waits: no room"]
+
+
 def test_a_study_that_is_paused_ends_the_watching_and_takes_back_what_waits(
     beside: Beside, store: Store
 ) -> None:

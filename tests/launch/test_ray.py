@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from tempopt.launch.ray import RayLauncher
 
 _MISSING = ray_cluster.why_not()
-pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MISSING)]
+pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MISSING), ray_cluster.PATIENTLY]
 
 TICKETS = 8
 _PASSWORD = "geheim4711"
@@ -45,10 +44,9 @@ undisturbed = cluster_fixtures.undisturbed
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+def cluster() -> Iterator[RayCluster]:
     """Two nodes, the same for all tests here; who removes one adds another."""
-    shared = tmp_path_factory.getbasetemp()
-    with ray_cluster.running(shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) as made:
+    with ray_cluster.running() as made:
         first = make_launcher("ray", {"address": made.address})  # others share its connection
         yield made
         first.close()
@@ -136,6 +134,12 @@ def _running(node: Any, program: bytes) -> list[int]:
             if program in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
+
+
+def _shell(home: Path, **more: str) -> dict[str, str]:
+    """Return the environment of somebody's shell, in which this program's connection has set nothing."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    return {**own, "HOME": str(home), **more}
 
 
 def _script(cluster: RayCluster, code: str, *words: str) -> list[str]:
@@ -392,7 +396,7 @@ def test_modules_come_with_the_folder_that_is_sent(cluster: RayCluster, task: Ta
 
 
 _ALONE = """
-import json, sys, time
+import json, os, sys, time
 from tempopt.launch.launcher import Task
 from tempopt.launch.ray import RayLauncher, ray
 from tempopt.workers.placement import Need
@@ -406,6 +410,7 @@ while launcher.jobs(ids)[0].state == "waiting":
     time.sleep(0.1)
 launcher.close()
 assert not ray.is_initialized()
+assert not [name for name in os.environ if name.startswith("RAY_AUTH")]
 """
 
 
@@ -416,85 +421,63 @@ def test_without_an_address_ray_is_this_machine_and_ends_with_the_program(
 
     said = {name: getattr(task, name) for name in Task.__slots__} | {"cpus": 1}
     command = _script(cluster, _ALONE, json.dumps(said))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=_shell(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    # Ray makes one where nobody has said otherwise, for others to read
+    for made in tmp_path.glob(".ray/auth_token"):
+        assert made.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a server that never says anything."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
+_ASKED_FOR_NONE = """
+import json, os, sys, time
+import ray
+from tempopt.launch.launcher import Task
+from tempopt.launch.ray import RayLauncher
+
+if sys.argv[3] == "by default":
+    # what a later Ray does by itself
+    ray._raylet.Config.initialize('{"AUTH_MODE": "token"}')
+    assert ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
+options = {"token_file": sys.argv[3]} if os.path.isfile(sys.argv[3]) else {}
+launcher = RayLauncher({"address": sys.argv[4], **options})
+ids = launcher.start([Task(**json.loads(sys.argv[2]))])
+while (job := launcher.jobs(ids)[0]).state in ("waiting", "running"):
+    time.sleep(0.1)
+launcher.close()
+print(job.state, job.message)
+"""
 
 
-@pytest.fixture
-def nobody(silent: str) -> str:
-    """An address at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.fixture
-def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that is connected to no Ray, whatever this one is."""
-    from tempopt.launch import ray
-
-    monkeypatch.setattr(ray, "_CONNECTION", ray._Connection())
-    monkeypatch.setattr(ray.ray, "is_initialized", lambda: False)
-
-
-@pytest.mark.usefixtures("unconnected")
-@pytest.mark.parametrize("way", ["", "ray://"])
-def test_an_address_that_is_nobodys_is_refused(nobody: str, way: str) -> None:
-    with pytest.raises(UsageError, match=rf"address={way}{nobody}: .*refused.* Give HOST:PORT"):
-        make_launcher("ray", {"address": way + nobody})
-
-
-@pytest.mark.usefixtures("unconnected")
-def test_an_address_of_something_else_is_refused(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tempopt.launch import ray
-
-    monkeypatch.setattr(ray, "_PATIENCE", 3.0)
-    with pytest.raises(UsageError, match=rf"address={silent}: nothing that speaks as Ray does"):
-        make_launcher("ray", {"address": silent})
-
-
-@pytest.mark.usefixtures("unconnected")
-def test_what_is_no_address_is_refused() -> None:
-    with pytest.raises(UsageError, match="address=head: no host and port"):
-        make_launcher("ray", {"address": "head"})
-
-
-@pytest.mark.usefixtures("unconnected")
-def test_a_ray_of_this_machine_that_is_not_there_is_said_to_be_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("source", ["file", "home", "mode", "by default"])
+def test_a_cluster_that_asks_for_no_token_is_shown_none_and_works(
+    cluster: RayCluster, task: Task, tmp_path: Path, source: str
 ) -> None:
-    # where nobody has noted an address
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with pytest.raises(UsageError, match=r"address=auto: .*Give HOST:PORT"):
-        make_launcher("ray", {"address": "auto"})
+    import json
+
+    # plain Ray shows what it finds, and loses its actors
+    kept = tmp_path / "home" / ".ray" / "auth_token"
+    kept.parent.mkdir(parents=True)
+    if source != "by default":
+        kept.touch(mode=0o600)
+        kept.write_text("0123456789")
+    more = {"RAY_AUTH_MODE": "token"} if source == "mode" else {}
+    address = "auto" if source == "home" else cluster.address
+    said = {name: getattr(task, name) for name in Task.__slots__} | {"spec": None, "study": "nowhere"}
+    words = (json.dumps(said), str(kept) if source == "file" else source, address)
+    done = subprocess.run(
+        _script(cluster, _ASKED_FOR_NONE, *words),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=_shell(tmp_path / "home", **more),
+    )
+    assert done.stdout.startswith("failed") and "holds no tempopt studies" in done.stdout, done.stderr
 
 
-@pytest.mark.usefixtures("unconnected")
-def test_a_folder_that_is_not_there_is_not_sent() -> None:
-    with pytest.raises(UsageError, match="working_dir=nowhere: there is no such folder"):
-        make_launcher("ray", {"working_dir": "nowhere"})
-
-
-def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher, nobody: str) -> None:
-    with pytest.raises(UsageError, match=rf"address={nobody}: this program is connected to a Ray already"):
-        make_launcher("ray", {"address": nobody})
+def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher) -> None:
+    with pytest.raises(UsageError, match="address=127.0.0.1:9: this program is connected to a Ray already"):
+        make_launcher("ray", {"address": "127.0.0.1:9"})
     with pytest.raises(UsageError, match="address=local: this program is connected"):
         make_launcher("ray", {})
-
-
-def test_autoscaling_is_yes_or_no() -> None:
-    with pytest.raises(UsageError, match='autoscaling=perhaps: give "yes" or "no"'):
-        make_launcher("ray", {"autoscaling": "perhaps"})
-
-
-def test_a_ray_that_is_not_installed_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "tempopt.launch.ray", raising=False)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'tempopt\[ray\]'"):
-        make_launcher("ray", {})
+    with pytest.raises(UsageError, match="address=auto token_file=mine: this program is connected"):
+        make_launcher("ray", {"address": "auto", "token_file": "mine"})

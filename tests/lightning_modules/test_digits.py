@@ -80,6 +80,7 @@ def test_an_output_temperature_that_is_not_positive_is_refused() -> None:
         DigitsViT(output_temperature=0.0)
 
 
+@pytest.mark.long
 def test_the_modules_that_are_not_tempered_modules_do_not_import_tempopt() -> None:
     code = (
         "import sys, lightning_modules.digits_data, lightning_modules.digits_stock,"

@@ -80,6 +80,7 @@ def test_python_and_the_command_line_keep_a_study_in_the_same_place(monkeypatch:
 # ---- what is shown
 
 
+@pytest.mark.long
 def test_a_search_shows_a_line_for_each_training_on_standard_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, distribution_to_json
@@ -29,9 +30,13 @@ _TABLES = (
 _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "diverged": "PRUNED", "failed": "FAIL"}
 
 
-def write_whole(url: str, world: World) -> Made:
-    """Write a study into a store that has none, with Optuna's study of the same name, and return its rows."""
-    made = make(world)
+def write_whole(url: str, world: World, *, first_id: int = 1) -> Made:
+    """Write a study with Optuna's study of the same name, and return its rows.
+
+    Args:
+        first_id: Id of its first ticket; of a store that has others, one that is free.
+    """
+    made = _from(make(world), first_id)
     write(url, made)
     with Store.open(url) as store:
         spec = StudySpec.from_json(made.row.spec)
@@ -45,6 +50,14 @@ def write_whole(url: str, world: World) -> Made:
                 connection.execute(insert(tables.tables[name]), rows)
     engine.dispose()
     return made
+
+
+def _from(made: Made, first_id: int) -> Made:
+    shift = first_id - 1
+    tickets = [replace(each, id=each.id + shift) for each in made.tickets]
+    measured = [replace(each, ticket_id=each.ticket_id + shift) for each in made.measurements]
+    maps = {id + shift: each for id, each in made.maps.items()}
+    return replace(made, tickets=tickets, measurements=measured, maps=maps)
 
 
 def _rows(

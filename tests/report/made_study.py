@@ -169,16 +169,16 @@ def _whole(world: World, spec: StudySpec, draw: random.Random, rows: list[Ticket
 def _maps(world: World) -> dict[str, Any]:
     """Return maps of heads of which each attends to the token before; the first of them is named."""
     cells = (255 * np.eye(16, k=-1)).astype(np.uint8)
-    picture = {"most": 0.9, "cells": base64.b64encode(cells.tobytes()).decode()}
+    shape = {"queries": 32, "keys": 32, "rows": 16, "columns": 16}
+    picture = {**shape, "most": 0.9, "cells": base64.b64encode(cells.tobytes()).decode()}
     numbers = {"score": 0.9, "low": 0.8, "high": 0.95, "value": 0.91, "chance": 0.06}
     places = [(layer, head) for layer in range(world.layers) for head in range(world.heads)]
-    shape = {"queries": 32, "keys": 32, "rows": 16, "columns": 16}
     heads = [{"layer": layer, "head": head, **picture} for layer, head in places]
     named = [{"layer": 0, "head": 0, "measure": "previous_token", **numbers}]
     moments = {"start": (0, []), "middle": (STEPS // 2, named), "end": (STEPS - 1, named)}
     return {
         "moments": {
-            name: {"step": step, **shape, "heads": heads, "measures": measures}
+            name: {"step": step, "heads": heads, "measures": measures}
             for name, (step, measures) in moments.items()
         },
         "notes": [],
@@ -200,7 +200,6 @@ def write(url: str, made: Made) -> None:
     """Write a study's rows into a store that has no study yet."""
     with Store.open(url) as store:
         study = store.create_study(made.row.name, made.row.spec, made.row.spec_hash)
-        store.set_state(study.id, made.row.state)
         engine = create_engine(store.url)
     columns = {column.name for column in TICKET.columns} & {each.name for each in fields(TicketRow)}
     columns -= {"lease"}
@@ -230,6 +229,9 @@ def write(url: str, made: Made) -> None:
             kept = [{"ticket_id": id, "maps": each} for id, each in made.maps.items()]
             connection.execute(insert(ATTENTION_MAP), kept)
     engine.dispose()
+    # last, as agents do: who watches the store takes a study that is done for complete
+    with Store.open(url) as store:
+        store.set_state(study.id, made.row.state)
 
 
 def _sampled(spec: StudySpec, draw: random.Random, names: Iterable[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pytest
 
 from tempopt.errors import StorageError, StudyNotFound, UsageError
 from tempopt.report.dashboard.access import Access
-from tempopt.report.dashboard.dashboard import Dashboard, _masking
+from tempopt.report.dashboard.dashboard import Dashboard, masking
 from tempopt.report.dashboard.server import Server, listen
 from tempopt.report.dashboard.study_page import publish
 from tempopt.store import urls
@@ -235,7 +235,7 @@ def test_no_logger_below_repeats_the_password_and_none_is_changed_in_the_end(
     caplog.handler.setFormatter(logging.Formatter())
     above.addHandler(caplog.handler)
     try:
-        with _masking(urls.parse("other.db")), _masking(told):
+        with masking(urls.parse("other.db")), masking(told):
             for name in names:
                 log(name)
     finally:

@@ -149,6 +149,7 @@ def test_the_spec_on_the_page_has_no_password_of_an_url_and_else_is_as_it_was(co
     assert "url: http://bob:***@host/x" in block and "hub: a:b/c@v1" in block
 
 
+@pytest.mark.long
 def test_a_large_study_keeps_within_its_weight() -> None:
     result = make(World(trials=1000, reports=20, layers=12, heads=12)).result()
     assert len(render(result, plotlyjs="cdn").encode()) < 2_000_000

@@ -405,6 +405,7 @@ def test_a_run_is_drawn_with_its_temperature(confirmed: StudyResult) -> None:
         plots.trial_curve_data(replace(confirmed, curves={}), run)
 
 
+@pytest.mark.long
 def test_no_plot_of_a_large_study_is_large() -> None:
     result = make(World(trials=3000, layers=24, heads=16, reports=30)).result()
     sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items()}

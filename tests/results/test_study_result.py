@@ -101,8 +101,11 @@ DOCUMENTED: dict[str, Any] = {
     ),
     "alone": None,
     "forks": None,
+    "code": None,
+    "start_from": None,
     "heads": None,
     "prior": None,
+    "proxy": None,
     "amendments": None,
     "ledger": None,
     "earlier_verdicts": None,
@@ -131,7 +134,7 @@ def test_a_study_that_has_done_nothing_knows_nothing(
     spent = {"train_seconds": 6.0, "pruned_saving": 0.0, "checkpoint_seconds": 0.0}
     assert data["cost"] == {**spent, "gpu_seconds": None, "peak_memory": None, "forked_steps": 0}
     assert data["alone"] == data["forks"] == []
-    assert (data["state"], data["agents"]) == ("paused", 0)
+    assert (data["state"], data["agents"]) == ("waiting", 0)
 
 
 def test_trials_are_counted_by_their_end(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
@@ -277,9 +280,9 @@ def test_agents_at_work_are_those_whose_leases_live(make_spec: Any, make_ticket:
 
     gone = [held(0, "a", -1.0), make_ticket("search", 1, 0.5, agent="b")]
     working = [held(2, "c", 10.0), held(3, "c", 20.0), held(4, "d", 0.5)]
-    for stored in ("running", "paused"):
+    for stored, standing in (("running", "waiting"), ("paused", "paused")):
         idle = result_of(make_spec(), gone, state=stored)
-        assert (idle.state, idle.agents) == ("paused", 0)
+        assert (idle.state, idle.agents) == (standing, 0)
         busy = result_of(make_spec(), gone + working, state=stored)
         assert (busy.state, busy.agents) == ("running", 2)
     assert result_of(make_spec(), gone, state="done").state == "done"
@@ -334,7 +337,7 @@ def test_a_study_is_loaded_from_the_store(make_spec: Any, tmp_path: Path) -> Non
         ended = Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
         store.write(row.id, [ended], agent="here", lease=60.0)
         result = load(store, "pairs")
-        assert (result.state, result.agents) == ("paused", 0)
+        assert (result.state, result.agents) == ("waiting", 0)
         assert result.cost.checkpoint_seconds == 0.5
         assert result.baseline is not None and result.baseline.mean == 0.25
         assert result.cost.train_seconds == 1.5

@@ -81,6 +81,22 @@ def test_a_planted_best_is_found_and_named(maximize: bool) -> None:
     assert np.mean([truth(t.params) > -0.03 for t in start(200)]) < 0.15
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_one_of_the_candidates_is_the_best_one_that_was_tried(count: int) -> None:
+    # the value rises with x to a cliff, behind which it is far lower; there the mean is wrong
+    known = []
+    for number, trial in enumerate(start(16)):
+        x, y = describe(trial.params)
+        known.append(_complete(number, trial.params, x + 0.1 * y - 2.0 * (x > 0.7)))
+    one = strategy()
+    model = one.model(known)
+    assert model is not None
+    means = model.posterior(np.array([describe(t.params) for t in known])).mean_M
+    named = one.recommend(known, count=count, seed=0)
+    assert known[int(np.argmax(means))].params in named
+    assert len(named) == count
+
+
 def test_nothing_is_said_while_too_little_is_known() -> None:
     one, known = strategy(), start(2)
     assert ask(one, known) is None

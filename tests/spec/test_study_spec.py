@@ -142,7 +142,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__sampler": "tpee"}, 'study.sampler: Unknown sampler "tpee". Did you mean "tpe"?'),
     ({"study__sampler": "NSGA-II"}, "what may not get worse goes under study.guards"),
     ({"study__sampler": "cmaes"}, "CMA-ES takes no choices, such as a schedule; gp does"),
-    ({"study__sampler": "pbt"}, "changes parameters within a run; search a schedule instead"),
+    ({"study__sampler": "pbt"}, "of a temperature schedule is called population"),
     ({"study__sampler": {"name": "tpe", "seed": 1}}, "study.sampler: given a seed, but draws are seeded"),
     ({"study__pruner": 3}, "study.pruner: given 3. Give a name, or {name: ..., option: ...}."),
     ({"study__evaluate_only": ""}, 'study.evaluate_only: given the text "". Give the path of a checkpoint'),
@@ -324,7 +324,9 @@ def test_a_spec_survives_json() -> None:
     trials=st.integers(1, 10**5),
     low=st.floats(1e-3, 1.0),
     ratio=st.floats(1.1, 100.0),
-    choices=st.lists(st.integers() | st.text(max_size=5) | st.none(), min_size=1, unique=True),
+    choices=st.lists(
+        st.integers(-(2**63) + 1, 2**63 - 1) | st.text(max_size=5) | st.none(), min_size=1, unique=True
+    ),
     seed=st.integers(0, 2**63 - 1),
 )
 def test_any_spec_survives_json(trials: int, low: float, ratio: float, choices: list[Any], seed: int) -> None:

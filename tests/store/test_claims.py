@@ -45,7 +45,7 @@ def claims(
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        answers = [process.communicate(timeout=120)[0] for process in processes]
+        answers = [process.communicate(timeout=240)[0] for process in processes]
     words = [word for answer in answers for word in answer.split()]
     return words, not any(process.returncode for process in processes)
 

@@ -35,7 +35,7 @@ def test_agents_that_begin_at_one_moment_make_one_study(tmp_path: Path) -> None:
         agent.stdin.write("\n")
         agent.stdin.flush()
     for agent in agents:
-        _, told = agent.communicate(timeout=60)
+        _, told = agent.communicate(timeout=240)
         assert agent.returncode == 0, told
     assert optuna.get_all_study_names(url) == ["toy"]
 

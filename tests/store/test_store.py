@@ -17,6 +17,7 @@ from sqlalchemy import event
 
 from tempopt.errors import StaleAttempt, StorageError, StudyNotFound
 from tempopt.records import KINDS, Kind, Measurement, NewTicket, Outcomes, StudyRow, TicketRow
+from tempopt.records.rows import LARGEST_VALUE
 from tempopt.records.tickets import ARMS
 from tempopt.store import Store
 from tempopt.store.reading import KIND_OF, STAGES
@@ -397,7 +398,7 @@ def test_a_measurement_that_is_not_finite_comes_back_as_nan(
 
 
 # SQLite keeps no sign of a zero.
-FINITE = st.floats(allow_nan=False, allow_infinity=False).map(lambda value: value + 0.0)
+FINITE = st.floats(-LARGEST_VALUE, LARGEST_VALUE).map(lambda value: value + 0.0)
 
 
 @QUICK

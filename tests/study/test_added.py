@@ -18,6 +18,7 @@ from tests.toy_study import URL, Watcher, toy_spec, work_in
 
 
 @pytest.mark.usefixtures("fake_workers")
+@pytest.mark.long
 def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follows() -> None:
     api.search(toy_spec(), storage=URL, workers=1)
     watcher = Watcher()
@@ -54,6 +55,7 @@ def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_
     assert message.endswith(f"The study was begun in {begun}. Go there, or run: export PYTHONPATH='{begun}'")
 
 
+@pytest.mark.long
 def test_a_check_says_how_many_trainings_there_will_be(
     toy_folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

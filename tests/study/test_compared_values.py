@@ -90,7 +90,7 @@ def test_two_agents_at_once_decide_alike(undisturbed_values: Ended, tmp_path: Pa
         others.append(subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path))
 
     search(spec_of_values(), storage=URL, workers=1, observer=Watcher(searched(1), another))
-    assert others[0].wait(timeout=120) == 0
+    assert others[0].wait(timeout=240) == 0
     assert same(ended(load_study(URL, "toy")), undisturbed_values)
 
 

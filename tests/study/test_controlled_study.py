@@ -15,7 +15,7 @@ from tempopt.records.tickets import arms_of, usable
 from tempopt.results.export import to_python
 from tempopt.study.api import load_study, search
 from tempopt.temperature import is_controlled
-from tests.toy_study import SMALL, TOYS, URL, tickets, toy_spec, work_in
+from tests.toy_study import SMALL, URL, tickets, toy_spec, work_in
 
 pytestmark = pytest.mark.long
 
@@ -39,15 +39,6 @@ def ended(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
         return folder, search(spec, storage=URL, workers=1)
-
-
-@pytest.fixture
-def there(ended: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Work where the study is, and return its result."""
-    folder, result = ended
-    work_in(folder, monkeypatch)
-    monkeypatch.syspath_prepend(str(TOYS))
-    return result
 
 
 def test_a_search_ends_in_a_verdict_on_control(there: Any) -> None:

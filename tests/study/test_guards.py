@@ -25,6 +25,8 @@ def traded(guards: dict[str, str], **init: Any) -> dict[str, Any]:
         metric="score",
         direction="maximize",
         trials=3,
+        # what three trials find is not asked
+        enqueue=[{"temperature_init": 0.5}],
         arms={"baseline": 2, "constant": 1},
         seeds={"choose": 1, "confirm": 6},
         init_only=False,

@@ -41,7 +41,7 @@ def named_spec(
     """Return the spec of a small study of a contrastive loss."""
     given = {"metric": "val_gap", "direction": "maximize", **SMALL, **study}
     # Lightning's own logger warns where it would log nothing in so few steps
-    spec = toy_spec(space=SPACE if space is None else space, trainer={"log_every_n_steps": 1}, **given)
+    spec = toy_spec(space=dict(SPACE if space is None else space), trainer={"log_every_n_steps": 1}, **given)
     spec["model"] = {"class_path": f"contrast_modules.{module}"}
     spec["temperatures"] = {"contrast": {"value": "criterion.temperature"}}
     return spec
@@ -54,15 +54,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         work_in(folder, patch)
         return folder, search(named_spec(trials=4), storage=URL, workers=1)
-
-
-@pytest.fixture
-def there(ended: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Work where the study is, and return its result."""
-    folder, result = ended
-    work_in(folder, monkeypatch)
-    monkeypatch.syspath_prepend(str(TOYS))
-    return result
 
 
 def test_a_search_ends_in_a_verdict_in_the_names_of_the_temperature(there: Any) -> None:
@@ -129,6 +120,7 @@ def test_what_a_study_will_take_is_known_before(there: Any) -> None:
 
 
 @pytest.mark.usefixtures("toy_folder")
+@pytest.mark.long
 def test_a_temperature_that_the_module_registers_is_searched_by_its_name_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,6 +158,7 @@ def test_a_metric_that_reads_the_temperature_ends_a_study_before_it_begins() -> 
 
 
 @pytest.mark.usefixtures("toy_folder")
+@pytest.mark.long
 def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +230,7 @@ def test_attentions_temperature_is_added_to_the_search_of_a_named_one() -> None:
 
 
 @pytest.mark.usefixtures("toy_folder")
+@pytest.mark.long
 def test_the_range_of_a_named_temperature_is_amended() -> None:
     search(named_spec(), storage=URL, workers=1)
     wider = named_spec(space={**SPACE, "contrast.temperature_init": {"low": 0.01, "high": 2.0}})
@@ -279,6 +273,7 @@ class Knee(Schedule):
 
 
 @pytest.mark.usefixtures("toy_folder")
+@pytest.mark.long
 def test_a_named_temperature_follows_a_schedule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("knees_of_contrast.py").write_text(KNEE)
     monkeypatch.syspath_prepend(str(Path.cwd()))

@@ -164,7 +164,10 @@ def test_the_best_output_temperature_of_a_calibrated_classifier_is_the_factor_th
         assert scaled.value == pytest.approx(calibrated.value, rel=1e-3)
 
 
-@pytest.mark.parametrize("transform", ["identity", "inverse", "log_inverse"])
+@pytest.mark.parametrize(
+    "transform",
+    [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("identity", "inverse")), "log_inverse"],
+)
 def test_the_best_constant_of_a_loss_moves_by_what_its_module_divides_the_temperature_by(
     folder: Path, transform: str
 ) -> None:

@@ -66,15 +66,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return folder, search(rows_spec(trials=4, arms={"constant": 2}), storage=URL, workers=1)
 
 
-@pytest.fixture
-def there(ended: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Work where the study is, and return its result."""
-    folder, result = ended
-    work_in(folder, monkeypatch)
-    monkeypatch.syspath_prepend(str(TOYS))
-    return result
-
-
 def test_a_search_ends_in_a_verdict_on_both_temperatures(there: Any) -> None:
     verdict = there.verdict
     assert there.state == "done" and verdict is not None

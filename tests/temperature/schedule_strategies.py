@@ -6,7 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-LEVELS = ("temperature_init", "temperature_final", "warmup_start")
+INNER = ("temperature_knot_1", "temperature_knot_2", "temperature_knot_3", "temperature_knot_4")
+LEVELS = ("temperature_init", "temperature_final", "warmup_start", *INNER)
 SHAPES: dict[str, st.SearchStrategy[Any]] = {
     "warmup_fraction": st.sampled_from([0.1, 0.3]),
     "hold_fraction": st.sampled_from([0.2, 0.5]),
@@ -14,4 +15,7 @@ SHAPES: dict[str, st.SearchStrategy[Any]] = {
     "cycles": st.sampled_from([0.5, 2.5]),
     "power": st.sampled_from([0.5, 3.0]),
     "num_steps": st.sampled_from([2, 5]),
+    "num_knots": st.sampled_from([None, 1, 3]),
+    # lists have tests of their own
+    "temperature_knots": st.none(),
 }

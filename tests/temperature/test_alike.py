@@ -32,7 +32,7 @@ shares = st.sampled_from([0.1, 0.3, 0.5, 0.7])
 @st.composite
 def drawn(draw: st.DrawFn) -> dict[str, Any]:
     """Some temperature parameters of a run; few values, so that two of them are often alike for a while."""
-    schedule = draw(st.sampled_from(["constant", "hold_anneal", "step", *sorted(SCHEDULES)]))
+    schedule = draw(st.sampled_from(["constant", "hold_anneal", "step", "piecewise", *sorted(SCHEDULES)]))
     given: dict[str, Any] = {"temperature_init": draw(levels), "schedule": schedule}
     if schedule != "constant":
         given["temperature_final"] = draw(levels)
@@ -41,6 +41,9 @@ def drawn(draw: st.DrawFn) -> dict[str, Any]:
         "warmup_fraction": shares,
         "warmup_start": levels,
         "num_steps": st.sampled_from([2, 3, 4]),
+        "num_knots": st.sampled_from([1, 2]),
+        "temperature_knot_1": levels,
+        "temperature_knot_2": levels,
         "cycles": st.sampled_from([0.5, 1.5]),
         "layer_pattern": st.sampled_from(sorted(LAYER_PATTERNS)[:2]),
         "layer_ratio": st.sampled_from([1.0, 2.0]),
@@ -113,7 +116,10 @@ def test_a_schedule_holds_until_it_first_moves(parameters: dict[str, Any], total
     found = steps_held(parameters, total)
     assert 0 <= found <= total
     steps = course(parameters, total)
-    if parameters["schedule"] in ("constant", "hold_anneal", "step", "linear", "cosine", "exponential"):
+    if parameters["schedule"] in (
+        *("constant", "hold_anneal", "step", "linear", "cosine", "exponential"),
+        "piecewise",
+    ):
         assert found == next((step for step in range(total) if steps[step] != steps[0]), total)
 
 

@@ -76,7 +76,7 @@ def test_every_temperature_parameter_is_part_of_a_group_and_what_normalises_of_n
     assert NORMALISATION == {"normaliser", "top_k", "min_weight", "window", "local_share"}
     assert "n0" in GROUPS["length_scaling"]
     shared = GROUPS["schedule"] & GROUPS["level"]
-    assert shared == {"temperature_final", "warmup_start"}
+    assert shared == {*LEVELS, "temperature_knots"} - {"temperature_init"}
     assert sum(map(len, GROUPS.values())) == len(CREDITED) + len(shared)
 
 

@@ -138,7 +138,7 @@ def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -
     assert temperatures_of({"lr": 1}) == ("",)
     assert parts_of({"lr": 1}) == parts_of(given)[:-2]
     assert parts_of(given)[-2:] == ("contrast.schedule", "contrast.level")
-    assert part_names("contrast.level") == {f"contrast.{name}" for name in LEVELS}
+    assert part_names("contrast.level") == {f"contrast.{name}" for name in (*LEVELS, "temperature_knots")}
 
 
 def test_values_that_it_cannot_have_are_refused() -> None:

@@ -32,6 +32,7 @@ from tempopt.temperature import (
     effective,
     progress,
 )
+from tests.temperature.schedule_strategies import INNER
 
 levels = st.sampled_from([0.25, 1.0, 1.7, 4.0])
 
@@ -62,7 +63,9 @@ def flat(draw: st.DrawFn) -> dict[str, Any]:
         "length_power": draw(st.sampled_from([0.0, 0.5, 1.0])),
         "length_slope": draw(st.sampled_from([0.0, 0.1])),
         "curvature": draw(st.sampled_from([1.0, 10.0])),
-        "hold_fraction": draw(st.sampled_from([0.2, 0.5])),
+        "hold_fraction": draw(st.sampled_from([None, 0.2, 0.5])),
+        "num_knots": draw(st.sampled_from([None, 1, 3])),
+        **{name: draw(st.none() | levels) for name in INNER},
         "normaliser": normaliser,
         "top_k": draw(st.sampled_from([4, 8])),
         "local_share": draw(st.sampled_from([0.0, 0.5])),

@@ -26,6 +26,7 @@ from tempopt.temperature.schedules import (
     InverseSqrt,
     Linear,
     Logarithmic,
+    Piecewise,
     Polynomial,
     Schedule,
     Sigmoid,
@@ -33,6 +34,7 @@ from tempopt.temperature.schedules import (
     Triangular,
     WarmupAnneal,
 )
+from tests.temperature.schedule_strategies import INNER, LEVELS
 
 temperatures = st.floats(1e-6, 1e6)
 progresses = st.floats(0.0, 1.0)
@@ -41,7 +43,10 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "temperature_final": temperatures,
     "warmup_start": temperatures,
     "warmup_fraction": st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
-    "hold_fraction": st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+    "hold_fraction": st.floats(0.0, 1.0, exclude_max=True),
+    "num_knots": st.none() | st.integers(1, 4),
+    **dict.fromkeys(INNER, st.none() | temperatures),
+    "temperature_knots": st.none(),
     "curvature": st.floats(1e-6, 1e6),
     "cycles": st.integers(0, 10_000).map(lambda whole: whole + 0.5),
     "power": st.floats(1e-3, 1e3),
@@ -76,8 +81,8 @@ def last(schedule: Any) -> float:
 
 
 def levels(schedule: Schedule) -> list[float]:
-    names = ("temperature_init", "temperature_final", "warmup_start")
-    return [getattr(schedule, name) for name in inspect.signature(type(schedule)).parameters if name in names]
+    names = [name for name in inspect.signature(type(schedule)).parameters if name in LEVELS]
+    return [level for name in names if (level := getattr(schedule, name)) is not None]
 
 
 def test_the_registry_names_each_schedule_once() -> None:
@@ -96,6 +101,7 @@ def test_the_registry_names_each_schedule_once() -> None:
         "sigmoid",
         "hold_anneal",
         "triangular",
+        "piecewise",
     ]
     assert all(kind.name == name for name, kind in SCHEDULES.items())
 
@@ -196,6 +202,10 @@ BY_HAND: list[tuple[Schedule, Callable[[float], float]]] = [
     (
         Triangular(temperature_init=3.0, temperature_final=0.5, cycles=1.5),
         lambda t: float(np.interp(t, [0, 1 / 3, 2 / 3, 1], [3.0, 0.5, 3.0, 0.5])),
+    ),
+    (
+        Piecewise(temperature_init=3.0, temperature_final=0.5, temperature_knot_1=0.25),
+        lambda t: 3.0 * (0.25 / 3.0) ** (2 * t) if t < 0.5 else 0.25 * 2.0 ** (2 * t - 1),
     ),
 ]
 

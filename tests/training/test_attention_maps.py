@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tempopt.attention.analysis.heatmap import heatmap
-from tempopt.training.attention_maps import MOMENTS, MOST_BYTES, AttentionMaps
+from tempopt.training.attention_maps import MOST_BYTES, AttentionMaps
 from tempopt.training.run import Run
-from tempopt.workers.messages import Started
+from tempopt.workers.messages import MOMENTS, Started
 from tempopt.workers.process import WorkerProcess
 from tests.attention.planted import PLANTED, Heads, planted, random_heads
 from tests.training.test_ranks import carry_out, finished, make, pair
@@ -70,9 +70,9 @@ def test_a_map_is_the_picture_of_the_first_input() -> None:
     maps.closed(0)
     assert maps.found is not None
     start = maps.found["moments"]["start"]
-    assert (start["queries"], start["keys"], start["rows"], start["columns"]) == (48, 48, 32, 32)
     visible = torch.ones(48, 48, dtype=torch.bool).tril() & heads.masking["attn_mask"][0, 0]
     for each in start["heads"]:
+        assert (each["queries"], each["keys"], each["rows"], each["columns"]) == (48, 48, 32, 32)
         picture = np.array(heatmap(heads.weights_BHQK[0, each["head"]], visible, rows=32, columns=32).cells)
         cells = np.frombuffer(base64.b64decode(each["cells"]), dtype=np.uint8).reshape(32, 32)
         assert each["most"] == pytest.approx(picture.max(), rel=1e-3)
@@ -80,6 +80,7 @@ def test_a_map_is_the_picture_of_the_first_input() -> None:
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (12, 12), (24, 40), (1, 700)])
+@pytest.mark.long
 def test_all_maps_together_are_small(layers: int, heads: int) -> None:
     maps = AttentionMaps(layers)
     maps.begin(3)
@@ -147,6 +148,21 @@ def test_looking_changes_nothing_and_an_interrupted_run_has_the_same_maps(
     theirs = plain.module.state_dict()
     for each in (whole, resumed):
         assert all(torch.equal(value, theirs[name]) for name, value in each.module.state_dict().items())
+
+
+@pytest.mark.parametrize("method", ["see", "closed"])
+def test_maps_that_cannot_be_made_end_the_looking_and_not_the_run(
+    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no memory left")
+
+    alone = Run(request_for(), listener()).execute()
+    monkeypatch.setattr(AttentionMaps, method, broken)
+    done = Run(request_for(observe=True, maps=True), listener()).execute()
+    assert (done.state, done.reports) == ("complete", alone.reports)
+    (note,) = [note for note in done.notes if "not observed" in note]
+    assert "from step 0 on: RuntimeError: no memory left" in note
 
 
 @pytest.mark.long

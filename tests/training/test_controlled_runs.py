@@ -17,16 +17,15 @@ from tempopt import AttachCallback, load_checkpoint
 from tempopt.errors import SpecError
 from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Finished, Kept, RunRequest, Stage, Started
+from tempopt.workers.messages import Evaluation, Finished, RunRequest, Stage, Started
 from tempopt.workers.process import WorkerProcess
 from tests.training.test_attach_callback import Data, fitted, toys, trainer
-from tests.training.test_learned_runs import without_items
-from tests.training.test_ranks import carry_out, finished, make, pair, recorded, results
+from tests.training.test_ranks import make, pair
+from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
 
 # fixtures are found by their names
 __all__ = ["fitted", "make", "pair", "toys"]
 
-STEPS = 24
 TICKETS = itertools.count(1)
 CONTRAST = {
     "temperature_init": 1.5,
@@ -142,35 +141,10 @@ def test_two_ranks_have_the_temperatures_of_one_device_with_both_their_batches(
     pair: WorkerProcess, controls: Controls, listener: Any, tmp_path: Path, way: str
 ) -> None:
     def asked(ranks: int, **given: Any) -> RunRequest:
-        recorder = {"class_path": "learned_modules.LearnedRecorder", "init_args": {"folder": str(tmp_path)}}
-        return controls(
-            way,
-            trainer={"devices": ranks, "callbacks": [recorder]},
-            data={"batch_size": 6 // ranks, "noise": 0.0},
-            folder=str(tmp_path / "logs"),
-            **given,
-        )
+        return controls(way, **two_ranks_given(ranks, tmp_path), **given)
 
-    heard = carry_out(pair, asked(2, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept"), ticket=1))
-    assert finished(heard).state == "complete"
-    first, second = recorded(tmp_path, 2)
-    assert without_items(first) == without_items(second)
-    assert all(one["items"] != other["items"] for one, other in zip(first, second, strict=True))
-    assert len({tuple(line["logs"]) for line in first}) > STEPS / 2
-
-    middle = next(m.saved for m in heard if isinstance(m, Kept) and 4 < m.saved.step < STEPS - 4)
-    request = asked(2, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept"), ticket=1)
-    again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[middle]))
-    assert [m.step for m in again if isinstance(m, Started)] == [middle.step]
-    assert results(again) == results(heard)
-    for lines in recorded(tmp_path, 2):
-        assert without_items(lines) == without_items(first)[middle.step :]
-
-    Run(asked(1), listener()).execute()
-    (alone,) = recorded(tmp_path, 1)
-    for one, other, both in zip(first, second, alone, strict=True):
-        assert sorted(one["items"] + other["items"]) == both["items"]
-        assert one["logs"] == pytest.approx(both["logs"], rel=1e-3, abs=1e-4)
+    lines = check_two_ranks(pair, asked, listener, tmp_path)
+    assert len({tuple(line["logs"]) for line in lines}) > STEPS / 2
 
 
 # ---- a training of one's own

@@ -137,6 +137,7 @@ def test_it_is_exact_however_a_training_is_divided(pair: Any, listener: Any, tra
 @pytest.mark.parametrize(
     ("module", "init"), [("Scheduled", {"rate": "epoch"}), ("Stock", {})], ids=["rate", "attached"]
 )
+@pytest.mark.long
 def test_it_is_exact_whatever_is_trained(pair: Any, listener: Any, module: str, init: dict[str, Any]) -> None:
     plain = [{k: v for k, v in each.items() if k != "entropy_lambda"} for each in (CONSTANT, COLDER)]
     attach = {"layers": "auto"} if module == "Stock" else None
@@ -176,6 +177,7 @@ def test_a_module_that_looks_at_validations_is_no_beginning_for_one_that_is_vali
     assert max(assert_exact_from_every_fork(*pair(HELD, SHORTER, "Watching"), listener)) > 4
 
 
+@pytest.mark.long
 def test_what_begins_at_a_value_of_the_plan_has_to_begin_alike(pair: Any, listener: Any) -> None:
     given: dict[str, Any] = {"validate_at": "current"}
     assert begun(*pair(HELD, COLDER, **given), listener).step > 0

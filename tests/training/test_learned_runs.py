@@ -17,15 +17,15 @@ from torch._dynamo.utils import counters
 from tempopt.temperature import learning
 from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
-from tempopt.workers.messages import Evaluation, Kept, RunRequest, Started
+from tempopt.workers.messages import Evaluation, RunRequest, Started
 from tempopt.workers.process import WorkerProcess
 from tests.training.test_compile import _compiler, graphs, traced
-from tests.training.test_ranks import carry_out, finished, make, pair, recorded, results
+from tests.training.test_ranks import make, pair
+from tests.training.two_ranks import STEPS, check_two_ranks, two_ranks_given
 
 # fixtures are found by their names
 __all__ = ["_compiler", "make", "pair", "traced"]
 
-STEPS = 24
 RATIO = 10.0
 TICKETS = itertools.count(1)
 NAMED = {"transform": "identity", "rows": None, "as_found": None}
@@ -176,42 +176,13 @@ def test_machine_code_learns_what_the_steps_as_they_are_written_learn(learns: Le
         assert [tau for _, tau in curve] == pytest.approx([tau for _, tau in plain.curves[name]], rel=1e-3)
 
 
-def without_items(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: line[name] for name in line if name != "items"} for line in lines]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_two_ranks_learn_alike_what_one_device_learns_of_both_their_batches(
     pair: WorkerProcess, learns: Learns, listener: Any, tmp_path: Path, way: str
 ) -> None:
     def asked(ranks: int, **given: Any) -> RunRequest:
-        recorder = {"class_path": "learned_modules.LearnedRecorder", "init_args": {"folder": str(tmp_path)}}
-        return learns(
-            way,
-            trainer={"devices": ranks, "callbacks": [recorder]},
-            data={"batch_size": 6 // ranks, "noise": 0.0},
-            folder=str(tmp_path / "logs"),
-            **given,
-        )
+        return learns(way, **two_ranks_given(ranks, tmp_path), **given)
 
-    heard = carry_out(pair, asked(2, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept"), ticket=1))
-    assert finished(heard).state == "complete"
-    first, second = recorded(tmp_path, 2)
-    assert without_items(first) == without_items(second)
-    assert all(one["items"] != other["items"] for one, other in zip(first, second, strict=True))
-    assert len({tuple(line["logs"]) for line in first}) == STEPS
-
-    middle = next(m.saved for m in heard if isinstance(m, Kept) and 4 < m.saved.step < STEPS - 4)
-    request = asked(2, checkpoint_every=0.001, checkpoints=str(tmp_path / "kept"), ticket=1)
-    again = carry_out(pair, dataclasses.replace(request, attempt=2, resume=[middle]))
-    assert [m.step for m in again if isinstance(m, Started)] == [middle.step]
-    assert results(again) == results(heard)
-    for lines in recorded(tmp_path, 2):
-        assert without_items(lines) == without_items(first)[middle.step :]
-
-    Run(asked(1), listener()).execute()
-    (alone,) = recorded(tmp_path, 1)
-    for one, other, both in zip(first, second, alone, strict=True):
-        assert sorted(one["items"] + other["items"]) == both["items"]
-        assert one["logs"] == pytest.approx(both["logs"], rel=1e-3, abs=1e-4)
+    lines = check_two_ranks(pair, asked, listener, tmp_path)
+    assert len({tuple(line["logs"]) for line in lines}) == STEPS

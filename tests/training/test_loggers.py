@@ -266,6 +266,7 @@ def test_what_loggers_leave_in_a_checkpoint_breaks_no_resume(
 
 
 @OLD_SQL
+@pytest.mark.long
 def test_mlflow_has_one_run_for_all_attempts(request_for: Any, listener: Any, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
@@ -296,6 +297,7 @@ def test_mlflow_has_one_run_for_all_attempts(request_for: Any, listener: Any, tm
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb")
+@pytest.mark.long
 def test_wandb_has_a_run_of_its_own_for_each_run_of_a_warm_trainer(
     request_for: Any, listener: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,11 @@ __all__ = ["make", "pair"]
 pytestmark = pytest.mark.long
 
 HERE = Path(__file__).parent
-WAYS = [("temperature", "identity"), ("tau", "identity"), ("logit_scale", "log_inverse")]
+WAYS = [
+    ("temperature", "identity"),
+    pytest.param("tau", "identity", marks=pytest.mark.nightly),
+    ("logit_scale", "log_inverse"),
+]
 LINEAR = {"schedule": "linear", "temperature_final": 0.1}
 STEPS = 24
 ROWS = "rows"
@@ -119,7 +123,10 @@ def by_lightning(folder: Path, reads: str, schedule: dict[str, Any] | None) -> l
     return recorded(folder)
 
 
-@pytest.mark.parametrize("reads", [reads for reads, _ in WAYS])
+@pytest.mark.parametrize(
+    "reads",
+    [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("temperature", "tau")), "logit_scale"],
+)
 def test_a_callback_in_plain_lightning_moves_both_ranks_and_as_found_changes_no_bit(
     tmp_path: Path, reads: str
 ) -> None:

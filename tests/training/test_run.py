@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tempopt.errors import SpecError
+from tempopt.training import callbacks
 from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.run import Run
 from tempopt.workers.messages import Evaluation, Kept, Program, Progress, Report, RunRequest, Saved, Started
@@ -140,6 +141,16 @@ def test_divergence_ends_the_run_with_the_step_and_reports_no_number_of_it(
     assert (finished.state, finished.step) == ("diverged", 10)
     assert all(math.isfinite(report.value) for report in channel.of(Report))
     assert [report.step for report in channel.of(Report)] == [4, 8]
+
+
+def test_a_metric_that_nothing_could_be_computed_with_ends_the_run_as_diverged(
+    request_for: Any, listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "metric_of", lambda logged, metric: 1e120)
+    channel = listener()
+    finished = Run(request_for(), channel).execute()
+    assert (finished.state, finished.step) == ("diverged", 4)
+    assert channel.of(Report) == []
 
 
 def test_a_metric_that_was_never_logged_is_named_with_those_that_were(

@@ -213,6 +213,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.long
 def test_a_signal_to_all_processes_is_left_to_the_agent(
     worker: WorkerProcess, request_for: Any, number: signal.Signals
 ) -> None:
@@ -261,6 +262,7 @@ def test_a_worker_is_forked_from_a_process_that_has_everything_loaded(
     assert start().pid not in {first.pid, second.pid}
 
 
+@pytest.mark.long
 def test_workers_die_with_their_parent_and_new_ones_are_forked_from_a_new_one(
     start: Callable[..., WorkerProcess], request_for: Any
 ) -> None:

@@ -27,7 +27,7 @@ from tempopt.attention.analysis.histories import (
 from tempopt.attention.analysis.outliers import FALSE_ALARMS, Outlier, not_compared, outliers
 from tempopt.errors import UsageError
 from tempopt.temperature import Constant, TemperaturePlan, progress
-from tempopt.temperature.schedules import WarmupAnneal
+from tempopt.temperature.schedules import Piecewise, WarmupAnneal
 
 Kind = Literal[
     "collapse",
@@ -341,6 +341,7 @@ def _slow_start(curves: Curves, plan: TemperaturePlan, entropy: Points) -> Findi
     if sharpness >= COLLAPSED or fallen > max(SLOW * whole, 0.0):
         return None
     begins = "warmup_start" if isinstance(plan.schedule, WarmupAnneal) else "temperature_init"
+    begins = "the first of temperature_knots" if _is_drawn(plan) else begins
     return Finding(
         kind="slow_start",
         evidence=f"In the first {EARLY:.0%} of training the loss fell by {fallen:.3g} of {whole:.3g}, and "
@@ -377,12 +378,9 @@ def _late_dispersion(curves: Curves, plan: TemperaturePlan, entropy: Points) -> 
     late = [value for step, value in entropy if progress(step, curves.total_steps) >= LATE]
     if not late or median(late) <= DISPERSED:
         return None
-    constant = isinstance(plan.schedule, Constant)
-    ends = (
-        "temperature_init, or by a schedule that moves temperature_final,"
-        if constant
-        else "temperature_final"
-    )
+    ends = "the last of temperature_knots" if _is_drawn(plan) else "temperature_final"
+    if isinstance(plan.schedule, Constant):
+        ends = "temperature_init, or by a schedule that moves temperature_final,"
     return Finding(
         kind="late_dispersion",
         evidence=f"In the last {1 - LATE:.0%} of training H / ln n was {median(late):.3f}, above "
@@ -425,6 +423,10 @@ def _ignored_classes(curves: Curves) -> Finding | None:
 def _until(curves: Curves, points: Points) -> list[float]:
     """Return the values of the early part of training."""
     return [value for step, value in points if progress(step, curves.total_steps) <= EARLY]
+
+
+def _is_drawn(plan: TemperaturePlan) -> bool:
+    return isinstance(plan.schedule, Piecewise) and plan.schedule.temperature_knots is not None
 
 
 def _log_rate(plan: TemperaturePlan, before: float, after: float) -> float:

@@ -43,7 +43,7 @@ from tempopt.temperature import (
     EntropyParameters,
     TemperatureParameters,
     TemperaturePlan,
-    is_controlled,
+    has_target,
     is_own,
 )
 from tempopt.workers.class_paths import load_schedule
@@ -468,7 +468,7 @@ def _refuse_unknown(given: Mapping[str, object]) -> None:
 def _refuse_undeliverable(given: Mapping[str, object], way: str, model: nn.Module) -> None:
     """Refuse what this way of attaching cannot do."""
     _refuse_unknown(given)
-    if is_controlled(given):
+    if has_target(given):
         raise AttachError(
             f"{CONTROL}={given[CONTROL]!r} cannot be attached: its temperatures follow what training "
             "measures. Give it to tempopt.AttachCallback."

@@ -146,3 +146,9 @@ class HeadTemperatures:
             leaf = heads.factors.to(q_BHQD.device, wide_type(q_BHQD))
         self._leaves[layer] = leaf.requires_grad_(True)
         return leaf
+
+
+def as_precise(now: Tensor, before: Tensor) -> Tensor:
+    """Return a temperature where it is now, as precise as it was: no type of the weights makes it another."""
+    moved = before.detach().to(now.device, torch.promote_types(now.dtype, torch.float32))
+    return moved.requires_grad_(before.requires_grad)

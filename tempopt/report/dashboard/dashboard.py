@@ -80,8 +80,8 @@ class Dashboard:
             if first is not None:
                 store.load_study(first)
             told = urls.parse(url)
-            opened.enter_context(_masking(told))
-            rows = _rows(told, store.url)
+            opened.enter_context(masking(told))
+            rows = rows_of(told, store.url)
             opened.callback(rows.engine.dispose)
             bound = opened.enter_context(contextlib.closing(listen(host, port)))
             self.url = address(bound, host)
@@ -89,7 +89,7 @@ class Dashboard:
             self.study_url = self._url_of(first)
             # an URL, or the rows themselves, would be read whole at every look
             storage = get_storage(rows)
-            app = overlaid(_settled(wsgi(storage, artifact_store=Curves(store)), storage), store)
+            app = overlaid(settled(wsgi(storage, artifact_store=Curves(store)), storage), store)
             refresher = Refresher(store.url, first=first, note=note)
             opened.callback(refresher.close)
             door = guarded(app, access, Throttle(note))
@@ -119,7 +119,7 @@ class Dashboard:
         return None if found is None else f"{self.url}/dashboard/studies/{found}"
 
 
-def _rows(told: urls.Address, driver_url: str) -> RDBStorage:
+def rows_of(told: urls.Address, driver_url: str) -> RDBStorage:
     """Return Optuna's view of the database."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -133,7 +133,7 @@ def _rows(told: urls.Address, driver_url: str) -> RDBStorage:
 
 
 @contextlib.contextmanager
-def _masking(told: urls.Address) -> Iterator[None]:
+def masking(told: urls.Address) -> Iterator[None]:
     """Return a context in which what is logged of the dashboard keeps the password to itself."""
 
     def mask(record: logging.LogRecord) -> bool:
@@ -167,7 +167,7 @@ def _ids(rows: RDBStorage, store: Store) -> dict[str, int]:
     return found
 
 
-def _settled(app: WSGIApplication, storage: BaseStorage) -> WSGIApplication:
+def settled(app: WSGIApplication, storage: BaseStorage) -> WSGIApplication:
     """Return an application that leaves no transaction open behind it: servers cut those off, or wait."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -132,6 +132,13 @@ def _runs(summary: StudySummary) -> str:
     return f"{over} of {asked} runs" if asked else ""
 
 
+def overlay_file(name: str) -> tuple[bytes, str]:
+    """Return what ``overlay.css`` or ``overlay.js`` holds, and its type."""
+    if name == "overlay.css":
+        return _stylesheet().encode(), "text/css"
+    return _asset(name).encode(), "text/javascript"
+
+
 @functools.cache
 def _stylesheet() -> str:
     """Return the stylesheet, with the plots in the order of the report."""

@@ -9,22 +9,20 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import json
 import re
 import shlex
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs, get_plotlyjs_version
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs_version
 
 from tempopt.files import replace
 from tempopt.report import headline
 from tempopt.report.page import sections
-from tempopt.report.plots.style import DARK, number
+from tempopt.report.page.shared import cell, coded, colours, drawing, library, template
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import GAIN
 
@@ -32,7 +30,6 @@ PlotlyJs = Literal["inline", "cdn"]
 """Where the page has plotly.js from: itself, or the network."""
 
 _CDN = "https://cdn.plot.ly"
-_CODE = re.compile("`([^`]*)`")
 _UNSAFE = re.compile(r"[^\w.-]+")
 
 
@@ -48,8 +45,8 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
     """
     option = "" if storage is None else f" --storage {shlex.quote(storage)}"
     found = sections.sections(result, option)
-    script = _script()
-    library = get_plotlyjs() if plotlyjs == "inline" else None
+    script = drawing() + template("report.js")
+    plotly = library() if plotlyjs == "inline" else None
     first, rest = headline.verdict(result, option)
     text: str = (
         _environment()
@@ -65,12 +62,12 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
             tiles=sections.tiles(result),
             sections=found,
             figures=Markup(sections.figures_json(found)),
-            style=Markup(_template("report.css")),
+            style=Markup(colours() + template("report.css")),
             script=Markup(script),
-            library=None if library is None else Markup(library),
+            library=None if plotly is None else Markup(plotly),
             library_url=f"{_CDN}/plotly-{get_plotlyjs_version()}.min.js",
-            library_hash=f"sha256-{_hash(get_plotlyjs())}",
-            policy=_policy(script, library),
+            library_hash=f"sha256-{_hash(library())}",
+            policy=_policy(script, plotly),
             written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         )
     )
@@ -108,29 +105,9 @@ def _environment() -> Environment:
     loader = PackageLoader("tempopt.report.page")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.lstrip_blocks = True
-    made.filters["cell"] = _cell
-    made.filters["coded"] = _coded
+    made.filters["cell"] = cell
+    made.filters["coded"] = coded
     return made
-
-
-def _cell(value: object) -> str:
-    """Return what stands in a cell of a table."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return number(value)
-    text = str(value)
-    return text if len(text) <= 200 else f"{text[:199]}…"
-
-
-def _coded(text: str) -> Markup:
-    """Return a sentence with what stands between backticks as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
-
-
-def _script() -> str:
-    text = _template("report.js")
-    return text.replace("DARK_COLOURS", json.dumps(dict(DARK)))
 
 
 def _policy(script: str, library: str | None) -> str:
@@ -146,7 +123,3 @@ def _policy(script: str, library: str | None) -> str:
 @functools.cache
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _template(name: str) -> str:
-    return (files("tempopt.report.page") / "templates" / name).read_text(encoding="utf-8")

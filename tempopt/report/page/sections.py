@@ -196,6 +196,11 @@ def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]
     return tuple((*each[:3], tuple(plot for plot in each[3] if plot not in left_out)) for each in kept)
 
 
+def plot_keys(result: StudyResult) -> tuple[str, ...]:
+    """Return the keys in PLOTS of the plots that a report of this kind of study has, in their order."""
+    return tuple(plot for _, _, _, plots in _sections(result) for plot in plots)
+
+
 def _title_of_use(result: StudyResult) -> str:
     if result.spec.compared_values:
         return "How to use the recommended value"
@@ -320,9 +325,10 @@ def _reproduce(result: StudyResult, storage: str) -> Iterator[Code]:
     text = without_passwords(text)
     yield Code(key="spec", title=f"The study spec ({_short(result.name)}.yaml)", text=text)
     name = shlex.quote(result.name)
+    brought = " --with-code DIR" if result.spec.study.code is not None else ""
     lines = [
         "# ask the same question again, in another database",
-        f"tempopt {command} {shlex.quote(f'{result.name}.yaml')} --storage sqlite:///again.db",
+        f"tempopt {command} {shlex.quote(f'{result.name}.yaml')}{brought} --storage sqlite:///again.db",
         "# look at this study",
         f"tempopt show {name}{storage}",
         f"tempopt report {name}{storage}",
@@ -350,6 +356,10 @@ def _environment(result: StudyResult) -> Iterator[tuple[str, str]]:
     more = f" and {len(codes) - 5} more" if len(codes) > 5 else ""
     mixed = "; more than one, so runs differ in code or packages" if len(codes) > 1 else ""
     yield "identity of the code that trained", f"{told}{more}{mixed}" if codes else "not recorded"
+    if result.spec.study.code is not None:
+        yield "SHA-256 of the code that the study brings", result.spec.study.code
+    if (start := result.spec.study.start_from) is not None:
+        yield "weights that runs start from", f"{start.path}, SHA-256 {start.sha256}"
     devices = Counter(run.device for run in result.runs if run.device is not None)
     if devices:
         yield "devices", ", ".join(f"{device} ({count} runs)" for device, count in devices.most_common(8))

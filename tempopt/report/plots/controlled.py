@@ -14,7 +14,7 @@ from tempopt.records.tickets import usable
 from tempopt.report.plots.confirming import confirming
 from tempopt.report.plots.temperatures import Shown
 from tempopt.results.study_result import StudyResult
-from tempopt.temperature import effective, is_controlled, training_key
+from tempopt.temperature import is_controlled, training_key
 from tempopt.workers.messages import CONTROLLED_CURVE
 
 
@@ -95,7 +95,7 @@ def measured_levels(
         shown: Which temperature.
         progress: Training progress, from 0 to 1.
     """
-    if shown.name or not is_controlled(effective(parameters)):
+    if shown.name or not is_controlled(parameters):
         return shown.levels(parameters, tuple(progress))
     found = controlled(result, runs, progress)
     return () if found is None else found.level
@@ -105,5 +105,5 @@ def winners_levels(result: StudyResult, shown: Shown, progress: Sequence[float])
     """Return a temperature of the winner at each progress; empty where there is none, or it is not known."""
     if result.winner is None:
         return ()
-    runs = controlled_runs(result, result.winner)
+    runs = controlled_runs(result, result.winner) if is_controlled(result.winner) else []
     return measured_levels(result, runs, result.winner, shown, progress)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from plotly.subplots import make_subplots
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots.base import Cell, Table
 from tempopt.report.plots.style import FAINT, GROUND, INK, QUIET, SEQUENTIAL, TEMPLATE, evenly, plain, scale
-from tempopt.results.heads_text import head_runs, heads_text, named_heads
+from tempopt.results.heads_text import head_runs, heads_text, named_heads, shades_of
 from tempopt.results.study_result import StudyResult
 from tempopt.results.wording import baseline_label, baseline_name
+from tempopt.workers.messages import MOMENTS
 
 _MOST = 6
 """Layers, and heads of a layer, that are drawn."""
@@ -28,7 +29,6 @@ _GAP = 2
 _PAGE, _WIDEST = 560, 150
 _ROOM = 0.14
 """Room for a name above a tile, as a share of its height."""
-_MOMENTS = ("start", "middle", "end")
 Shades = NDArray[np.uint8]
 
 
@@ -95,16 +95,21 @@ class MapsShown:
 
     def tiles(self, name: str, moment: str) -> dict[tuple[int, int], Shades]:
         """Return the shades of each head by layer and head, 255 at its greatest weight."""
-        seen = self.maps[name]["moments"].get(moment)
-        if seen is None:
-            return {}
-        shape = seen["rows"], seen["columns"]
+        heads = self.maps[name]["moments"].get(moment, {}).get("heads", [])
         return {
-            (each["layer"], each["head"]): np.frombuffer(
-                base64.b64decode(each["cells"]), dtype=np.uint8
-            ).reshape(shape)
-            for each in seen["heads"]
+            (each["layer"], each["head"]): np.frombuffer(shades_of(each), dtype=np.uint8).reshape(
+                each["rows"], each["columns"]
+            )
+            for each in heads
         }
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the largest map."""
+        every = [
+            each for maps in self.maps.values() for seen in maps["moments"].values() for each in seen["heads"]
+        ]
+        return max(each["rows"] for each in every), max(each["columns"] for each in every)
 
 
 def maps_data(result: StudyResult) -> MapsShown:
@@ -131,31 +136,71 @@ def maps_data(result: StudyResult) -> MapsShown:
         names={name: "winner" if name == "winner" else baseline_label(result.spec) for name in maps},
         baseline=baseline_name(result.spec),
         maps=maps,
-        moments={moment: steps[moment] for moment in _MOMENTS if moment in steps},
+        moments={moment: steps[moment] for moment in MOMENTS if moment in steps},
         layers=tuple(layers[place] for place in evenly(len(layers), _MOST)),
         heads=tuple(heads[place] for place in evenly(len(heads), _MOST)),
         out_of=len(places),
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grid:
+    """Where the tiles of a mosaic are, in cells.
+
+    Args:
+        height: Rows of a tile.
+        width: Its columns.
+        factor: So many rows, and columns, of a map are one, where there are many maps.
+    """
+
+    height: int
+    width: int
+    factor: int
+
+    @classmethod
+    def of(cls, data: MapsShown) -> _Grid:
+        rows, columns = data.shape
+        pictures = len(data.maps) * len(data.moments) * len(data.layers) * len(data.heads)
+        factor = max(1, math.ceil(math.sqrt(pictures * rows * columns / _CELLS)))
+        return cls(height=math.ceil(rows / factor), width=math.ceil(columns / factor), factor=factor)
+
+    def top(self, place: int) -> int:
+        """Return the first row of the tiles of a layer, above which there is room for a name."""
+        return place * (self.height + max(_GAP, math.ceil(_ROOM * self.height)))
+
+    def left(self, place: int) -> int:
+        """Return the first column of the tiles of a head."""
+        return place * (self.width + _GAP)
+
+    def pooled(self, tile: Shades) -> Shades:
+        """Return a map at the size of a tile; its greatest is 255 again."""
+        if self.factor == 1:
+            return tile
+        edges = [np.arange(0, length, self.factor) for length in tile.shape]
+        summed = np.add.reduceat(np.add.reduceat(tile.astype(float), edges[0], axis=0), edges[1], axis=1)
+        return np.round(255 * summed / max(float(summed.max()), 1.0)).astype(np.uint8)
+
+
 def plot_maps(data: MapsShown) -> go.Figure:
     """Return a mosaic of heads by layer for each training, with a slider over the moments."""
+    grid, last = _Grid.of(data), list(data.moments)[-1]
     made = make_subplots(
-        rows=len(data.maps), cols=1, subplot_titles=[plain(data.names[name]) for name in data.maps],
+        rows=len(data.maps),
+        cols=1,
+        subplot_titles=[plain(data.names[name]) for name in data.maps],
         vertical_spacing=0.12,
-    )  # fmt: skip
-    titles = [each.to_plotly_json() for each in made.layout.annotations]
-    for title in titles:
-        title["font"] = {"size": 13, "color": QUIET}
-    last = list(data.moments)[-1]
+    )
+    titles = [
+        {**each.to_plotly_json(), "font": {"size": 13, "color": QUIET}} for each in made.layout.annotations
+    ]
     told: dict[str, list[dict[str, Any]]] = {}
     for moment in data.moments:
         told[moment] = list(titles)
         for row, name in enumerate(data.maps, start=1):
-            mosaic, (height, width) = _mosaic(data, name, moment)
+            mosaic = _mosaic(data, grid, data.tiles(name, moment))
             made.add_trace(_trace(mosaic, visible=moment == last), row=row, col=1)
-            told[moment] += _labels(data, name, moment, row, (height, width))
-    _axes(made, data)
+            told[moment] += _labels(data, grid, named_heads(data.maps[name], moment), row)
+    _axes(made, data, grid)
     # about square on a page of usual width
     side = min(_WIDEST, _PAGE // len(data.heads))
     made.update_layout(
@@ -181,105 +226,68 @@ def _trace(mosaic: Shades, *, visible: bool) -> go.Heatmap:
     )
 
 
-def _shape_of(data: MapsShown) -> tuple[int, int]:
-    """Return rows and columns of a tile: the most that any map has."""
-    rows, columns = _whole_shape(data)
-    factor = _factor(data)
-    return math.ceil(rows / factor), math.ceil(columns / factor)
-
-
-def _whole_shape(data: MapsShown) -> tuple[int, int]:
-    seen = [each for maps in data.maps.values() for each in maps["moments"].values()]
-    return max(each["rows"] for each in seen), max(each["columns"] for each in seen)
-
-
-def _pitch(height: int) -> int:
-    """Return the rows from one tile to the one below it, with room for a name between them."""
-    return height + max(_GAP, math.ceil(_ROOM * height))
-
-
-def _factor(data: MapsShown) -> int:
-    """Return how many rows, and columns, of a map are one where there are many."""
-    rows, columns = _whole_shape(data)
-    pictures = len(data.maps) * len(data.moments) * len(data.layers) * len(data.heads)
-    return max(1, math.ceil(math.sqrt(pictures * rows * columns / _CELLS)))
-
-
-def _pooled(tile: Shades, factor: int) -> Shades:
-    """Return a tile with so many rows, and columns, of cells in one; its greatest is 255 again."""
-    if factor == 1:
-        return tile
-    edges = [np.arange(0, length, factor) for length in tile.shape]
-    summed = np.add.reduceat(np.add.reduceat(tile.astype(float), edges[0], axis=0), edges[1], axis=1)
-    return np.round(255 * summed / max(float(summed.max()), 1.0)).astype(np.uint8)
-
-
-def _mosaic(data: MapsShown, name: str, moment: str) -> tuple[Shades, tuple[int, int]]:
-    height, width = _shape_of(data)
-    tiles = {place: _pooled(tile, _factor(data)) for place, tile in data.tiles(name, moment).items()}
-    mosaic = np.zeros((_pitch(height) * len(data.layers), (width + _GAP) * len(data.heads)), dtype=np.uint8)
+def _mosaic(data: MapsShown, grid: _Grid, tiles: Mapping[tuple[int, int], Shades]) -> Shades:
+    mosaic = np.zeros((grid.top(len(data.layers)), grid.left(len(data.heads))), dtype=np.uint8)
     for down, layer in enumerate(data.layers):
         for across, head in enumerate(data.heads):
-            if (tile := tiles.get((layer, head))) is not None:
-                top, left = down * _pitch(height), across * (width + _GAP)
+            if (layer, head) in tiles:
+                tile, top, left = grid.pooled(tiles[layer, head]), grid.top(down), grid.left(across)
                 mosaic[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
-    return mosaic, (height, width)
+    return mosaic
 
 
-def _labels(
-    data: MapsShown, name: str, moment: str, row: int, shape: tuple[int, int]
-) -> list[dict[str, Any]]:
-    """Return the names of heads, each above its tile."""
-    height, width = shape
-    found = []
-    axis = "" if row == 1 else str(row)
-    by_place: dict[tuple[int, int], str] = {}
-    for each in named_heads(data.maps[name], moment):
-        # a tile is narrow on a phone
-        by_place.setdefault((each["layer"], each["head"]), each["measure"].removesuffix("_token"))
-    for (layer, head), said in by_place.items():
-        if layer in data.layers and head in data.heads:
-            down, across = data.layers.index(layer), data.heads.index(head)
-            found.append(
-                {
-                    "text": said,
-                    "x": across * (width + _GAP) + width / 2 - 0.5,
-                    "y": down * _pitch(height) - 0.5,
-                    "xref": f"x{axis}",
-                    "yref": f"y{axis}",
-                    "showarrow": False,
-                    "yanchor": "bottom",
-                    "font": {"size": 10, "color": INK},
-                }
-            )
-    return found
+def _labels(data: MapsShown, grid: _Grid, named: Sequence[dict[str, Any]], row: int) -> list[dict[str, Any]]:
+    """Return the names of heads, each above its tile: the clearest where a head has several."""
+    # a tile is narrow on a phone
+    by_place = {
+        (each["layer"], each["head"]): each["measure"].removesuffix("_token") for each in reversed(named)
+    }
+    return [
+        {
+            "text": said,
+            "x": grid.left(data.heads.index(head)) + grid.width / 2 - 0.5,
+            "y": grid.top(data.layers.index(layer)) - 0.5,
+            **_refs(row),
+            "showarrow": False,
+            "yanchor": "bottom",
+            "font": {"size": 10, "color": INK},
+        }
+        for (layer, head), said in by_place.items()
+        if layer in data.layers and head in data.heads
+    ]
 
 
-def _axes(made: go.Figure, data: MapsShown) -> None:
-    height, width = _shape_of(data)
-    across = [place * (width + _GAP) + width / 2 - 0.5 for place in range(len(data.heads))]
-    down = [place * _pitch(height) + height / 2 - 0.5 for place in range(len(data.layers))]
+def _refs(row: int) -> dict[str, str]:
+    """Return the axes of a panel, as annotations and shapes refer to them."""
+    number = "" if row == 1 else str(row)
+    return {"xref": f"x{number}", "yref": f"y{number}"}
+
+
+def _axes(made: go.Figure, data: MapsShown, grid: _Grid) -> None:
+    tops = [grid.top(place) - 0.5 for place in range(len(data.layers))]
+    lefts = [grid.left(place) - 0.5 for place in range(len(data.heads))]
+    plainly = {"showgrid": False, "zeroline": False}
     made.update_xaxes(
-        tickvals=across, ticktext=[f"head {head}" for head in data.heads], showgrid=False, zeroline=False
+        tickvals=[left + grid.width / 2 for left in lefts],
+        ticktext=[f"head {head}" for head in data.heads],
+        **plainly,
     )
     made.update_yaxes(
-        tickvals=down, ticktext=[f"layer {layer}" for layer in data.layers], showgrid=False, zeroline=False,
-        range=[_pitch(height) * len(data.layers) - 0.5, -0.5 - _ROOM * height],
-    )  # fmt: skip
-    for row in range(1, len(data.maps) + 1):
-        axis = "" if row == 1 else str(row)
-        for top in range(len(data.layers)):
-            for left in range(len(data.heads)):
-                made.add_shape(
-                    type="rect",
-                    xref=f"x{axis}",
-                    yref=f"y{axis}",
-                    x0=left * (width + _GAP) - 0.5,
-                    x1=left * (width + _GAP) + width - 0.5,
-                    y0=top * _pitch(height) - 0.5,
-                    y1=top * _pitch(height) + height - 0.5,
-                    line={"width": 1, "color": FAINT},
-                )
+        tickvals=[top + grid.height / 2 for top in tops],
+        ticktext=[f"layer {layer}" for layer in data.layers],
+        range=[grid.top(len(data.layers)) - 0.5, -0.5 - _ROOM * grid.height],
+        **plainly,
+    )
+    for row, top, left in itertools.product(range(1, len(data.maps) + 1), tops, lefts):
+        made.add_shape(
+            type="rect",
+            **_refs(row),
+            x0=left,
+            x1=left + grid.width,
+            y0=top,
+            y1=top + grid.height,
+            line={"width": 1, "color": FAINT},
+        )
 
 
 def _slider(data: MapsShown, told: Mapping[str, list[dict[str, Any]]], last: str) -> dict[str, Any]:

@@ -243,7 +243,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
     progress = tuple(place / (_FINE - 1) for place in range(_FINE))
     layers = None if shown.name else num_layers(result)
     measured = None
-    if not shown.name and is_controlled(effective(parameters)):
+    if not shown.name and is_controlled(parameters):
         measured = controlled(result, controlled_runs(result, parameters), progress)
         if measured is None:
             raise NothingToPlot("The temperatures follow a target of the entropy, and were not measured.")
@@ -325,7 +325,7 @@ def schedules_data(result: StudyResult) -> Schedules:
             out_of=len(ranked),
             shown=temperature,
             others=others,
-            straight=not temperature.name and any(is_controlled(effective(each)) for *_, each in shown),
+            straight=not temperature.name and any(is_controlled(each) for *_, each in shown),
         )
 
     return of(first, tuple(map(of, others)))

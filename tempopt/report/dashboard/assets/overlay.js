@@ -3,6 +3,7 @@
 // as it is: elements of our own are added beside it, and added again when React has drawn anew.
 (() => {
   const PAUSE = 20000;
+  const STUDIES = new URL("../tempopt/studies", document.currentScript.src);
   const STUDY = /^\/dashboard\/studies\/(\d+)\/?$/;
   let studies = new Map();
 
@@ -26,7 +27,14 @@
       todo.append(made("b", "", "What to do: "), study.todo.replaceAll("`", ""));
       lead.append(todo);
     }
-    lead.append(made("p", "tempopt-quiet", `Study ${standing(study)}. The tab Note has the whole verdict.`));
+    const more = made("p", "tempopt-quiet", `Study ${standing(study)}. The tab Note has the whole verdict.`);
+    if (study.page) {
+      // only where a server has pages of its own beside this one
+      const link = made("a", "", "Its page in tempopt");
+      link.href = study.page;
+      more.append(" ", link);
+    }
+    lead.append(more);
     return lead;
   };
 
@@ -79,7 +87,7 @@
 
   const ask = async () => {
     try {
-      const answer = await fetch("/tempopt/studies");
+      const answer = await fetch(STUDIES);
       if (answer.ok) studies = new Map((await answer.json()).map((each) => [each.id, each]));
     } catch {
       // the server is away for a moment: what was known stays

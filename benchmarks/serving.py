@@ -1,0 +1,234 @@
+"""What agents cost that work for a server, beside agents on the database: requests, bytes, CPU, throughput.
+
+Agents are tempopt's own, each in a process of its own (agents.py); a training is sleep, and takes no CPU.
+Every case is a study of its own; void unless it ends with exactly the trials asked, each begun once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaling import Case, Found, begin, carried_out
+from spent import process_of
+from store import SERVERS, database
+
+AGENTS = (1, 4, 16, 64)
+SECONDS = 2.0
+_LONG = 16
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """A server that runs.
+
+    Args:
+        url: Of the server.
+        token: That agents show.
+        process: Its process.
+    """
+
+    url: str
+    token: str
+    process: subprocess.Popen[str]
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of the server so far."""
+        found = process_of(self.process.pid)
+        assert found is not None, "void: the server has ended"
+        return found.seconds
+
+
+@contextmanager
+def serving(storage: str) -> Iterator[Serving]:
+    """Yield a server on a database, in a process of its own."""
+    from tempopt.server.tokens import made
+    from tempopt.store.store import Store
+
+    with Store.open(storage) as store:
+        token, _ = made(store, name="benchmark", scopes=["agent"])
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["serve", "--storage", storage, "--checkpoints", folder, "--port", "0"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tempopt", *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert "serves" in line, f"void: {line}"
+            yield Serving(url=line.split()[-1], token=token, process=process)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a case has come to, in one of the two ways.
+
+    Args:
+        found: What the agents have seen.
+        server: CPU seconds of the tempopt server; None without one.
+    """
+
+    found: Found
+    server: float | None
+
+
+def cost(backend: str, case: Case, *, behind: bool) -> Cost:
+    """Carry a case out, behind a server or on the database."""
+    with database(backend) as url:
+        if not behind:
+            return Cost(found=carried_out(url, case), server=None)
+        with serving(url) as server:
+            before = server.seconds
+            found = carried_out(url, case, server=server.url, token=server.token)
+            return Cost(found=found, server=server.seconds - before)
+
+
+def row(*cells: object) -> None:
+    """Print a line of a table."""
+    print("| " + " | ".join(str(each) for each in cells) + " |", flush=True)
+
+
+def long_trials(backend: str, seconds: float, trials: int) -> None:
+    """Print what a trial of a minute says to a server."""
+    print(f"\nTrials of {seconds:g} s with 20 reports, {trials} on each of {_LONG} agents:\n")
+    row(
+        "way",
+        "requests a trial",
+        "KB sent",
+        "KB received",
+        "transactions a trial",
+        "agents' CPU ms",
+        "server's",
+    )
+    row(*["---"] * 7)
+    for behind in (False, True):
+        case = Case(agents=_LONG, trials=_LONG * trials, parallel=2 * _LONG, sleep=seconds, reports=20)
+        made = cost(backend, case, behind=behind)
+        seen, count = made.found.seen, case.trials
+        row(
+            "server" if behind else "database",
+            f"{sum(each.requests for each in seen) / count:.1f}",
+            f"{sum(each.sent for each in seen) / count / 1e3:.1f}",
+            f"{sum(each.received for each in seen) / count / 1e3:.1f}",
+            f"{sum(each.transactions for each in seen) / count:.1f}",
+            f"{1e3 * sum(each.cpu for each in seen) / count:.0f}",
+            "" if made.server is None else f"{1e3 * made.server / count:.0f}",
+        )
+
+
+def many_agents(backend: str, most: int, trials: int) -> None:
+    """Print the throughput of many agents with short trials."""
+    print(f"\nTrials of {SECONDS:g} s with 4 reports, {trials} an agent, parallel twice the agents:\n")
+    row(
+        "agents",
+        "way",
+        "trials a second",
+        "of ideal",
+        "idle ms",
+        "requests a trial",
+        "agents' CPU ms",
+        "server's",
+    )
+    row(*["---"] * 8)
+    for agents in (count for count in AGENTS if count <= most):
+        for behind in (False, True):
+            case = Case(agents=agents, trials=trials * agents, parallel=2 * agents)
+            made = cost(backend, case, behind=behind)
+            seen, count = made.found.seen, case.trials
+            rate = count / made.found.seconds
+            idle = [each for one in seen for each in one.idle]
+            row(
+                agents,
+                "server" if behind else "database",
+                f"{rate:.2f}",
+                f"{100 * rate * SECONDS / agents:.1f} %",
+                f"{1e3 * statistics.median(idle):.0f}" if idle else "",
+                f"{sum(each.requests for each in seen) / count:.1f}",
+                f"{1e3 * sum(each.cpu for each in seen) / count:.0f}",
+                "" if made.server is None else f"{1e3 * made.server / count:.0f}",
+            )
+
+
+def large_study(backend: str, there: int, trials: int) -> None:
+    """Print for how long a worker is idle between two trials of a study that has many."""
+    print(f"\nA study with {there} trials; {trials} more by one agent, trials of 0.5 s:\n")
+    row("way", "idle ms between trials, median", "longest", "agent's CPU ms a trial", "server's")
+    row(*["---"] * 5)
+    for behind in (False, True):
+        case = Case(agents=1, trials=there + trials, parallel=2, sleep=0.5)
+        with database(backend) as url:
+            if behind:
+                with serving(url) as server:
+                    filled(url, case, there)
+                    before = server.seconds
+                    found = carried_out(url, case, server=server.url, token=server.token, before=there)
+                    spent: float | None = server.seconds - before
+            else:
+                filled(url, case, there)
+                found, spent = carried_out(url, case, before=there), None
+        (seen,) = found.seen
+        row(
+            "server" if behind else "database",
+            f"{1e3 * statistics.median(seen.idle):.0f}",
+            f"{1e3 * max(seen.idle):.0f}",
+            f"{1e3 * seen.cpu / trials:.0f}",
+            "" if spent is None else f"{1e3 * spent / trials:.0f}",
+        )
+
+
+def filled(url: str, case: Case, count: int) -> None:
+    """Write a case's study, so many of whose trials are over."""
+    from scaling import spec_of
+    from store import fill, fill_tickets
+
+    begin(url, case)
+    spec = spec_of(case)
+    fill_tickets(url, fill(url, count, spec.space()), spec)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--storage", help="a PostgreSQL, with a user who may make databases")
+    parser.add_argument("--backend", choices=["sqlite", *SERVERS], default="postgresql")
+    parser.add_argument("--table", choices=["long", "many", "large"], action="append")
+    parser.add_argument("--most", type=int, default=AGENTS[-1], help="no more agents than that")
+    parser.add_argument("--trials", type=int, default=8, help="trials an agent")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of a long trial")
+    parser.add_argument("--there", type=int, default=10_000, help="trials of a large study")
+    arguments = parser.parse_args()
+    if arguments.storage is not None:
+        SERVERS["postgresql"] = arguments.storage
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, ", end="")
+    print("load {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()), flush=True)
+    wanted = arguments.table or ["long", "many", "large"]
+    if "long" in wanted:
+        long_trials(arguments.backend, arguments.seconds, 1)
+    if "many" in wanted:
+        many_agents(arguments.backend, arguments.most, arguments.trials)
+    if "large" in wanted:
+        large_study(arguments.backend, arguments.there, 20)
+    print("\nload {:.2f} {:.2f} {:.2f}".format(*os.getloadavg()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""How a study is begun in the store: Optuna's record of it, what it keeps of earlier ones, its first tickets.
+
+Shared by an agent and by a server. Trains nothing, and imports nothing of what a spec names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tempopt.agent.continuation import find, go_on_with, refuse_alike
+from tempopt.agent.dividing import split_text
+from tempopt.agent.prior_runs import load_prior_runs
+from tempopt.confirmation.stages import first_tickets
+from tempopt.errors import StorageError
+from tempopt.records.rows import Pooled, StudyRow
+from tempopt.spec.budget import split_as
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.optuna_calls import make_study
+from tempopt.store.store import Store
+
+
+def stand(
+    store: Store,
+    spec: StudySpec,
+    study: StudyRow | None,
+    *,
+    checkpoints: str,
+    owner: str = "",
+    told: Callable[[str], None] = lambda text: None,
+) -> StudyRow:
+    """Return the study of a spec, begun if it is not there, with its first tickets and its place.
+
+    May be called again and by several at one moment: what is there is left alone.
+
+    Args:
+        store: Where it is, or will be.
+        spec: Its spec, which a dry run has completed.
+        study: Its row; None if it is to be begun.
+        checkpoints: URL under which its runs keep their checkpoints, absolute.
+        owner: The user whose study it is, if it is begun.
+        told: Called with each line on how it begins.
+
+    Raises:
+        SpecError: The database cannot tell two of its parameters apart, or an earlier study tells too little.
+        UsageError: Another program keeps an Optuna study of that name.
+        StudyChanged: Somebody else has begun another study of that name at the same moment.
+    """
+    _register(store, spec, new=study is None)
+    row = study or _begun(store, spec, owner, told)
+    # before there are tickets to take: who takes one may look there for the study's code
+    if row.checkpoints != checkpoints:
+        store.set_checkpoints(row.id, checkpoints)
+    # every time, since whoever began the study may have died before it had its tickets
+    store.add_tickets(row.id, first_tickets(split_as(spec, StudySpec.stored(row))))
+    return row
+
+
+def _register(store: Store, spec: StudySpec, *, new: bool) -> None:
+    """Have Optuna's study made, if it is not there: somebody may have deleted it in a dashboard."""
+    study = spec.study
+    make_study(store.url, name=study.name, direction=study.direction, metric=study.metric)
+    if new:
+        refuse_alike(store, spec)
+
+
+def _begun(store: Store, spec: StudySpec, owner: str, told: Callable[[str], None]) -> StudyRow:
+    split = split_text(spec)
+    for note in [*spec.notes, *([] if split is None else [split])]:
+        told(note)
+    kept = load_prior_runs(store, spec)
+    for each in kept:
+        told(f"Begins with what {len(each['runs'])} runs of {each['name']} have shown.")
+    try:
+        return store.create_study(
+            spec.study.name, spec.to_json(), spec.identity(), warm_start=kept, pooled=_pooled(spec, owner)
+        )
+    except StorageError:
+        # somebody else has begun the same study at the same moment
+        found = find(store, spec.study.name)
+        if found is None:
+            raise
+        go_on_with(store, found, spec)
+        return found
+
+
+def _pooled(spec: StudySpec, owner: str) -> Pooled:
+    study = spec.study
+    return Pooled(
+        owner=owner,
+        queue=study.queue,
+        priority=study.priority,
+        labels=tuple(study.labels),
+        parallel=study.parallel,
+        gpus=spec.need(gpus=True).gpus,
+        on_cpu=not spec.need(gpus=False).gpus,
+    )

@@ -1,0 +1,175 @@
+"""Runs one agent on a study behind a server: no database and no bucket is reached from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tempopt.agent.agent import Agent
+from tempopt.agent.code import AcceptCode, code_in_force
+from tempopt.agent.dry_run import checked, workers_of
+from tempopt.agent.gate import Gate
+from tempopt.agent.observer import Observer
+from tempopt.agent.runner import places_here, workers_asked, writable_folder
+from tempopt.agent.server_client import ServerClient
+from tempopt.agent.server_line import ServerLine
+from tempopt.agent.signals import terminable
+from tempopt.agent.start_weights import with_weights_fetched
+from tempopt.agent.store_connection import while_busy
+from tempopt.agent.study_cache import SpaceChanged
+from tempopt.bundle.archive import MOST_BYTES
+from tempopt.records.rows import StudyRow, StudyState
+from tempopt.remote.connection import ServerConnection
+from tempopt.remote.filesystem import SERVER, get_weights
+from tempopt.remote.paths import study_path
+from tempopt.remote.protocol import Joined
+from tempopt.remote.wire import from_plain
+from tempopt.spec.amendments import changes
+from tempopt.spec.own_schedules import import_schedules
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.checkpoints import DEFAULT_FOLDER
+from tempopt.workers.process import WorkerProcess
+
+
+def work_behind(
+    connection: ServerConnection,
+    name: str,
+    *,
+    workers: Workers | Callable[[StudySpec], int] | None,
+    folder: str | Path | None = None,
+    token_file: str | Path | None = None,
+    observer: Observer,
+    gate: Gate | None = None,
+    accept: AcceptCode | None = None,
+) -> StudyState:
+    """Work on a study until nothing is left to do; return its state then.
+
+    Args:
+        connection: The server.
+        name: Name of the study.
+        workers: As for :func:`tempopt.search`, or what returns their number, given the study's spec.
+        folder: Local folder for logs; None: ``tempopt-runs`` in the current one.
+        token_file: File that workers read the token for checkpoints from; None: where this process has it.
+        observer: Who looks on.
+        gate: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
+        accept: Whether it runs code that studies bring; None: it does not.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        UsageError: It was paused, or the server does not serve this agent.
+        SpecError: Its class is not found on this machine.
+        StudyFailed: Nothing can be trained, or the server was away for longer than ``study.store_timeout``.
+    """
+    joined = while_busy(lambda: ServerLine(connection, name, 1).join(), note=observer.note)
+    study = _study(joined)
+    if study.state == "done":
+        return study.state
+    spec = StudySpec.stored(study)
+
+    def fetched(digest: str) -> bytes:
+        return connection.fetch(study_path(name, "code"), most=MOST_BYTES)
+
+    with code_in_force(spec, accept, fetched):
+        return _carried_on(
+            connection,
+            spec,
+            workers=workers,
+            folder=folder,
+            token_file=token_file,
+            observer=observer,
+            gate=gate,
+        )
+
+
+def _carried_on(
+    connection: ServerConnection,
+    spec: StudySpec,
+    *,
+    workers: Workers | Callable[[StudySpec], int] | None,
+    folder: str | Path | None,
+    token_file: str | Path | None,
+    observer: Observer,
+    gate: Gate | None,
+) -> StudyState:
+    import_schedules(spec)
+    name = spec.study.name
+    logs = Path(DEFAULT_FOLDER if folder is None else folder).absolute() / name
+    # workers put and get checkpoints themselves
+    os.environ[SERVER] = connection.url
+    if token_file is not None:
+        os.environ["TEMPOPT_TOKEN_FILE"] = str(Path(token_file).absolute())
+        os.environ.pop("TEMPOPT_TOKEN", None)
+    asked = workers_asked(workers(spec) if callable(workers) else workers, spec)
+    with (
+        writable_folder(logs) as place,
+        terminable(),
+        places_here(spec, asked) as places,
+        workers_of(places) as here,
+    ):
+        get = partial(get_weights, connection, study_path(name, "weights"))
+        spec = with_weights_fetched(spec, place, get)
+        spec = checked(spec, here[0], again=gate is None)
+        while True:
+            try:
+                return _worked(connection, spec, here, place, observer, gate)
+            except SpaceChanged:
+                spec = _followed(connection, spec, observer)
+
+
+def _worked(
+    connection: ServerConnection,
+    spec: StudySpec,
+    workers: list[WorkerProcess],
+    folder: Path,
+    observer: Observer,
+    gate: Gate | None,
+) -> StudyState:
+    line = ServerLine(connection, spec.study.name, len(workers))
+    joined = line.join()
+    study = _study(joined)
+    if len(study.amendments or ()) != len(spec.amendments):
+        raise SpaceChanged
+    client = ServerClient(
+        spec=spec,
+        study=study,
+        joined=joined,
+        line=line,
+        folder=folder,
+        observer=observer,
+        stays=gate is None,
+    )
+    agent = Agent(
+        spec=spec,
+        client=client,
+        workers=workers,
+        folder=folder,
+        checkpoints=connection.url,
+        observer=observer,
+        gate=gate,
+    )
+    try:
+        agent.run()
+    finally:
+        workers[:] = agent.workers
+        # a study that is over, or was deleted, has nothing to be told on leaving
+        client.hang_up()
+    return "done" if client.over() else client.state
+
+
+def _followed(connection: ServerConnection, spec: StudySpec, observer: Observer) -> StudySpec:
+    """Return the spec of a study whose search space somebody has amended."""
+    stored = StudySpec.stored(_study(ServerLine(connection, spec.study.name, 1).join()))
+    import_schedules(stored)
+    told = "; ".join(changes(spec.search, stored.search))
+    observer.note(f"The search space was amended ({told}). This agent goes on in the new one.")
+    return spec.amended(stored)
+
+
+def _study(joined: Joined) -> StudyRow:
+    row: dict[str, Any] = joined.study
+    found: StudyRow = from_plain(StudyRow, row)
+    return found

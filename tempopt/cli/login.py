@@ -1,0 +1,74 @@
+"""``tempopt login`` and ``logout``: which server this user means, and the token that it is shown."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tempopt.cli import DONE
+from tempopt.cli.output import shown
+from tempopt.errors import UsageError
+from tempopt.remote import credentials
+from tempopt.remote.address import server_url
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def login(arguments: argparse.Namespace) -> int:
+    """Verify a token by the server, keep it, and make that server the default storage of this user."""
+    url = server_url(arguments.server)
+    if url.startswith("http:") and urlsplit(url).hostname not in _LOOPBACK:
+        print(
+            f"tempopt: warning: {url} is not encrypted: whoever is between reads the token. Use https://.",
+            file=sys.stderr,
+        )
+    token = _asked(url) if arguments.token_file is None else credentials.token_in(Path(arguments.token_file))
+    me = _me(url, token)
+    path = credentials.remember(url, token)
+    prefix = f"studies that begin with {me['prefix']}" if me["prefix"] else "all studies"
+    print(shown(f"Logged in to {url} as {me['name']}: {', '.join(me['scopes'])} on {prefix}."))
+    print(
+        f"The token is kept in {path}. Commands mean this server where neither --storage nor TEMPOPT_STORAGE "
+        "is given."
+    )
+    return DONE
+
+
+def logout(arguments: argparse.Namespace) -> int:
+    """Forget a server and its token."""
+    left = credentials.forget(arguments.server)
+    if left is None:
+        which = "any server" if arguments.server is None else arguments.server
+        print(shown(f"You are not logged in to {which}."))
+        return DONE
+    print(f"Logged out of {left}. The token is still valid: tempopt token revoke ends it for good.")
+    return DONE
+
+
+def _asked(url: str) -> str:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "tempopt login asks for the token, and there is no terminal to answer at. Give --token-file FILE."
+        )
+    try:
+        return credentials.checked(getpass.getpass(f"Token for {url}: "), "The answer")
+    except EOFError:
+        raise UsageError("No token was given. Give --token-file FILE, or type it.") from None
+
+
+def _me(url: str, token: str) -> dict[str, Any]:
+    """Return what a server says of a token; AccessDenied if it does not know it."""
+    from tempopt.remote.connection import ServerConnection
+
+    connection = ServerConnection(url, token)
+    try:
+        told: dict[str, Any] = connection.get("/api/me")
+    finally:
+        connection.close()
+    if not isinstance(told, dict) or not {"name", "scopes", "prefix"} <= told.keys():
+        raise UsageError(f"{url} does not answer as a tempopt server does. Give the URL of tempopt serve.")
+    return told

@@ -1,0 +1,67 @@
+"""``tempopt serve``: the studies of a database over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from tempopt.cli import DONE
+from tempopt.cli.storage import storage_option
+from tempopt.errors import UsageError
+from tempopt.remote.address import is_server
+from tempopt.server.auth import access_of
+from tempopt.server.serving import Listening
+from tempopt.server.serving import serve as serve_store
+from tempopt.server.tokens import first_token
+from tempopt.server.webhooks.endpoints import read_endpoints
+from tempopt.store import urls
+from tempopt.store.store import Store
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve a database until Ctrl-C; the first token is made, and shown once, where there is none."""
+    if not (arguments.storage or arguments.storage_file or os.environ.get("TEMPOPT_STORAGE")):
+        # whoever has logged in to a server may serve a database of their own all the same
+        arguments.url = urls.DEFAULT_STORAGE
+    if is_server(arguments.url):
+        raise UsageError(
+            f"{arguments.url} is a server itself. Give the URL of a database with --storage, as in "
+            "sqlite:///tempopt.db or postgresql://user@host/database."
+        )
+    if (arguments.certificate is None) != (arguments.key is None):
+        raise UsageError("--certificate and --key go together. Give both, or none of them.")
+    listening = Listening(
+        host=arguments.host,
+        port=arguments.port,
+        certificate=None if arguments.certificate is None else Path(arguments.certificate),
+        key=None if arguments.key is None else Path(arguments.key),
+    )
+    webhooks = () if arguments.webhooks is None else read_endpoints(Path(arguments.webhooks))
+    with Store.open(arguments.url, create=True) as store:
+        if not listening.is_loopback and not store.tokens():
+            raise UsageError(
+                f"{listening.host} can be reached from other machines, and there is no token yet that they "
+                f"would be asked for. Create one first: tempopt token create --name admin --scope admin"
+                f"{storage_option(arguments)}"
+            )
+
+        def told(url: str) -> None:
+            if token := first_token(store):
+                print(
+                    "The first token, which may do everything, is shown once. Keep it, or revoke it and "
+                    f"create others (tempopt token create):\n{token}"
+                )
+            print(f"tempopt serves {store.url_shown} at {url}", flush=True)
+            print(f"Log in from here:  tempopt login {url}", file=sys.stderr, flush=True)
+
+        serve_store(
+            store,
+            checkpoints=arguments.checkpoints,
+            listening=listening,
+            access=access_of(arguments.trust_proxy, arguments.proxy_scope),
+            webhooks=webhooks,
+            told=told,
+        )
+    return DONE

@@ -1,0 +1,222 @@
+"""The commands of a service for a team, with their arguments: the pool, the server, and access to it.
+
+A table; carries nothing out, and imports nothing that takes time.
+"""
+
+from __future__ import annotations
+
+from tempopt.cli import values
+from tempopt.cli.arguments import JSON, STORE, WORKERS, Command, argument
+
+SERVICE = {
+    "queue": Command(
+        "show the pool: its queue, its agents and its users; or move a study in it",
+        "tempopt.cli.pool:queue",
+        (
+            argument("name", metavar="NAME", nargs="?", help="study to move (default: show the pool)"),
+            argument(
+                "--priority",
+                metavar="N",
+                type=values.priority,
+                help="priority to give it; studies with a higher one are served first",
+            ),
+            argument("--to", metavar="QUEUE", type=values.label, help="queue to move it to"),
+            *STORE,
+            JSON,
+        ),
+    ),
+    "quota": Command(
+        "list, set or remove what queues and users get of the pool",
+        "tempopt.cli.pool:quota",
+        (
+            argument(
+                "action",
+                metavar="ACTION",
+                choices=("list", "set", "remove"),
+                help="list, set or remove",
+            ),
+            argument("--queue", metavar="QUEUE", type=values.label, help="queue (default: every queue)"),
+            argument("--user", metavar="USER", help="user (default: the queue as a whole)"),
+            argument(
+                "--weight",
+                metavar="X",
+                type=values.number,
+                help="share relative to the other users, or to the other queues (default: 1)",
+            ),
+            argument(
+                "--gpu-hours",
+                metavar="N",
+                type=values.number,
+                help="most GPU-hours to use (default: any)",
+            ),
+            argument(
+                "--days", metavar="N", type=values.number, help="days that these are for (default: for ever)"
+            ),
+            argument(
+                "--agents", metavar="N", type=values.none_or_more, help="most agents at a time (default: any)"
+            ),
+            argument(
+                "--priority",
+                metavar="N",
+                type=values.priority,
+                help="highest priority that the user may give to a study (default: 0)",
+            ),
+            *STORE,
+            JSON,
+        ),
+    ),
+    "serve": Command(
+        "serve the studies of a database over HTTP, to people, programs and agents",
+        "tempopt.cli.serve:serve",
+        (
+            *STORE,
+            argument(
+                "--checkpoints",
+                metavar="URL",
+                default="tempopt-runs",
+                help="where checkpoints are kept: a folder, or a URL such as s3://bucket/folder (default: "
+                "tempopt-runs)",
+            ),
+            argument(
+                "--host",
+                metavar="ADDRESS",
+                default="127.0.0.1",
+                help="address to listen on; any but a loopback address requires that there are tokens "
+                "(default: 127.0.0.1)",
+            ),
+            argument(
+                "--port",
+                metavar="N",
+                type=values.port,
+                default=8765,
+                help="port to listen on; 0 selects a free one (default: 8765)",
+            ),
+            argument("--certificate", metavar="FILE", help="certificate chain, for TLS; with --key"),
+            argument("--key", metavar="FILE", help="private key of the certificate"),
+            argument(
+                "--trust-proxy",
+                metavar="NETWORK",
+                action="append",
+                default=[],
+                help="network of a proxy that signs people in, such as oauth2-proxy, whose headers are "
+                "believed; repeatable",
+            ),
+            argument(
+                "--proxy-scope",
+                metavar="WHO=SCOPE",
+                action="append",
+                default=[],
+                help="what people that the proxy signs in may do: user:NAME=SCOPE, group:NAME=SCOPE or "
+                "*=SCOPE; repeatable",
+            ),
+            argument(
+                "--webhooks",
+                metavar="FILE",
+                help="YAML file with the endpoints that are told of what happens to studies",
+            ),
+        ),
+    ),
+    "mcp": Command(
+        "serve the studies as tools to a coding agent, within a budget, by the Model Context Protocol",
+        "tempopt.cli.mcp:mcp",
+        (
+            argument(
+                "--gpu-hours",
+                metavar="H",
+                type=values.number,
+                help="most GPU-hours of its studies; where none is used, hours of training (default: any)",
+            ),
+            argument(
+                "--runs",
+                metavar="N",
+                type=values.count,
+                help="most trainings of its studies, of every kind (default: any)",
+            ),
+            argument(
+                "--user",
+                metavar="USER",
+                type=values.label,
+                help="on a database: whose studies they are, and whose budget is spent (default: mcp)",
+            ),
+            WORKERS,
+            *STORE,
+        ),
+    ),
+    "token": Command(
+        "create, list or revoke the tokens that a server asks for",
+        "tempopt.cli.token:token",
+        (
+            argument(
+                "action",
+                metavar="ACTION",
+                choices=("create", "list", "revoke"),
+                help="create, list or revoke",
+            ),
+            argument("id", metavar="ID", nargs="?", help="id of the token to revoke"),
+            argument("--name", metavar="NAME", help="whom the token stands for"),
+            argument(
+                "--scope",
+                metavar="SCOPE",
+                action="append",
+                default=[],
+                choices=("view", "submit", "agent", "admin"),
+                help="what it may do: view, submit, agent or admin; repeatable",
+            ),
+            argument(
+                "--studies", metavar="PREFIX", help="only on studies whose names begin so (default: all)"
+            ),
+            argument(
+                "--user",
+                metavar="USER",
+                help="whose studies are begun with it, in the pool's shares and quotas (default: the name)",
+            ),
+            argument(
+                "--expires", metavar="TIME", help="how long it is valid, as in 30d (default: until revoked)"
+            ),
+            *STORE,
+            JSON,
+        ),
+    ),
+    "webhook": Command(
+        "make a secret for webhooks, try or forget endpoints, list messages or send them again",
+        "tempopt.cli.webhook:webhook",
+        (
+            argument(
+                "action",
+                metavar="ACTION",
+                choices=("secret", "test", "list", "retry", "forget"),
+                help="secret, test, list, retry or forget",
+            ),
+            argument(
+                "name", metavar="NAME", nargs="?", help="with test, retry or forget: name of the endpoint"
+            ),
+            argument("--webhooks", metavar="FILE", help="with test: YAML file with the endpoints"),
+            *STORE,
+            JSON,
+        ),
+    ),
+    "login": Command(
+        "log in to a server, which commands mean from then on where no storage is given",
+        "tempopt.cli.login:login",
+        (
+            argument("server", metavar="URL", help="URL of the server, as in https://tempopt.example.com"),
+            argument(
+                "--token-file",
+                metavar="FILE",
+                help="file whose only line is the token (default: it is asked for)",
+            ),
+        ),
+    ),
+    "logout": Command(
+        "forget a server and its token",
+        "tempopt.cli.login:logout",
+        (
+            argument(
+                "server",
+                metavar="URL",
+                nargs="?",
+                help="URL of the server (default: the one that you have logged in to last)",
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,129 @@
+"""``tempopt token``: the tokens of a server, created, listed and revoked, on its database or over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from tempopt.cli import DONE
+from tempopt.cli.output import in_columns
+from tempopt.errors import UsageError
+from tempopt.remote.address import is_server
+from tempopt.remote.connection import ServerConnection
+from tempopt.remote.credentials import token_for
+from tempopt.server.tokens import lifetime, made
+from tempopt.store.store import Store
+
+_COLUMNS = ("id", "name", "user", "scopes", "studies", "created", "expires", "used", "state")
+
+
+def token(arguments: argparse.Namespace) -> int:
+    """Create, list or revoke a token."""
+    given = {
+        "--name": arguments.name,
+        "--scope": arguments.scope,
+        "--studies": arguments.studies,
+        "--expires": arguments.expires,
+        "--user": arguments.user,
+    }
+    if arguments.action != "create" and (extra := [name for name, value in given.items() if value]):
+        raise UsageError(f"{extra[0]} is for tempopt token create. Take it out.")
+    if arguments.json and arguments.action != "list":
+        raise UsageError("--json is for tempopt token list. Take it out.")
+    if (arguments.action == "revoke") != (arguments.id is not None):
+        raise UsageError("An id goes with revoke, and with nothing else: tempopt token revoke ID")
+    if arguments.action == "create":
+        return _create(arguments)
+    if arguments.action == "revoke":
+        return _revoke(arguments)
+    return _list(arguments)
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    if not arguments.name or not arguments.scope:
+        raise UsageError("Give a name and a scope: tempopt token create --name cluster --scope agent")
+    if is_server(arguments.url):
+        body = {
+            "name": arguments.name,
+            "scopes": arguments.scope,
+            "studies": arguments.studies or "",
+            "expires": arguments.expires,
+            "user": arguments.user or "",
+        }
+        answer = _asked(arguments, "POST", "/api/tokens", body)
+        text, id = answer["token"], answer["id"]
+    else:
+        life = None if arguments.expires is None else lifetime(arguments.expires)
+        with Store.open(arguments.url, create=True) as store:
+            text, row = made(
+                store,
+                name=arguments.name,
+                scopes=arguments.scope,
+                studies=arguments.studies or "",
+                life=life,
+                user=arguments.user or "",
+            )
+        id = row.id
+    print(f"The token {id} is shown once:", file=sys.stderr)
+    print(text)
+    return DONE
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    if is_server(arguments.url):
+        name = _asked(arguments, "DELETE", f"/api/tokens/{quote(arguments.id, safe='')}")["name"]
+    else:
+        with Store.open(arguments.url, create=False) as store:
+            store.revoke_token(arguments.id)
+            row = store.token(arguments.id)
+        if row is None:
+            raise UsageError(f'There is no token "{arguments.id}". To list them: tempopt token list')
+        name = row.name
+    print(f"The token {arguments.id} ({name}) is revoked; servers refuse it within a few seconds.")
+    return DONE
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows: list[dict[str, Any]]
+    if is_server(arguments.url):
+        rows = _asked(arguments, "GET", "/api/tokens")
+    else:
+        with Store.open(arguments.url, create=False) as store:
+            found = [asdict(each) for each in store.tokens()]
+        rows = [{**each, "digest": None, "scopes": list(each["scopes"])} for each in found]
+    told = [{name: _text(row, name) for name in _COLUMNS} for row in rows]
+    if arguments.json:
+        print(json.dumps(told, indent=2))
+        return DONE
+    print(*in_columns(told, _COLUMNS), sep="\n")
+    return DONE
+
+
+def _text(row: dict[str, Any], name: str) -> str:
+    if name == "state":
+        if row["revoked"]:
+            return "revoked"
+        return "expired" if row["expires"] and _moment(row["expires"]) <= datetime.now(UTC) else "valid"
+    value = row[name]
+    if isinstance(value, list):
+        return ",".join(value)
+    if name in ("created", "expires", "used"):
+        return "" if value is None else f"{_moment(value):%Y-%m-%d %H:%M}"
+    if name == "user":
+        return str(value or row["name"])
+    return "all" if name == "studies" and not value else str(value)
+
+
+def _moment(value: datetime | str) -> datetime:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+def _asked(arguments: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
+    with closing(ServerConnection(arguments.url, token_for(arguments.url))) as server:
+        return server.request(method, path, json=body)

@@ -1,0 +1,50 @@
+"""``tempopt dump`` and ``load``: a study in a file, from one database to another."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from tempopt.cli import DONE
+from tempopt.cli.storage import storage_option
+from tempopt.study import transfer
+
+
+def dump(arguments: argparse.Namespace) -> int:
+    """Write a study into a file."""
+    path = Path(arguments.output or f"{arguments.name}.tempopt")
+    done = transfer.dump(arguments.url, arguments.name, path, overwrite=arguments.output is not None)
+    print(
+        f"{path} holds the study {done.study}: {done.tickets} tickets, {done.measurements} measurements, "
+        f"{done.file / 1000:.0f} kB. Read it anywhere: tempopt load {shlex.quote(str(path))}"
+    )
+    _tell_of_code(done)
+    if done.no_weights:
+        print(
+            f"The weights that its runs start from are not in the file ({done.no_weights}). Where it is to "
+            "go on, have the same file at the same path, or in the bucket of the checkpoints."
+        )
+    return DONE
+
+
+def _tell_of_code(done: transfer.Dumped) -> None:
+    if done.no_code:
+        print(
+            f"The code that the study brings is not in the file: {done.no_code}\nWhere the study is loaded, "
+            "send it again: tempopt search SPEC --with-code DIR"
+        )
+
+
+def load(arguments: argparse.Namespace) -> int:
+    """Write the study of a file into a database."""
+    done = transfer.load(arguments.url, Path(arguments.file), name=arguments.name)
+    where = f"{shlex.quote(done.study)}{storage_option(arguments)}"
+    print(
+        f"The study {done.study} is loaded: {done.tickets} tickets, {done.measurements} measurements.\n"
+        f"Look at it: tempopt show {where}\nGo on:      tempopt resume {where}"
+    )
+    _tell_of_code(done)
+    if done.no_weights:
+        print(f"It cannot go on yet. {done.no_weights}")
+    return DONE

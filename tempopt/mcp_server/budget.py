@@ -1,0 +1,302 @@
+"""What a session may spend, what its user's studies have spent and may yet spend: all read from their rows.
+
+Nothing is kept in memory that the next process would have to know. A study that is not over counts with the
+most that it can come to, so that several at a time cannot spend more than there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from tempopt.errors import UsageError
+from tempopt.forecast.runs import Forecast
+from tempopt.records.rows import StudyRow, StudyState, TicketRow
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.store import Store
+from tempopt.study.allowance import Allowance, QuotaSpent, allowance
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What the studies of one user may spend by this program's doing; None: without a limit.
+
+    Args:
+        runs: Trainings of every kind, the confirming ones included, >= 0.
+        gpu_hours: GPU-hours, a share of a GPU counting as that share; of runs without a card their hours of
+            training; >= 0.
+    """
+
+    runs: int | None = None
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """The most that a new study can take.
+
+    Args:
+        runs: Trainings.
+        gpu_hours: GPU-hours; None: not known.
+    """
+
+    runs: int
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What one study has spent and may yet spend.
+
+    Args:
+        study: Its row.
+        runs: Trainings that were begun.
+        most_runs: The most that it can come to.
+        gpu_hours: GPU-hours that are used, runs in progress included.
+        most_gpu_hours: The most that it is allowed, by ``study.limits.gpu_hours``; None: it has no limit.
+    """
+
+    study: StudyRow
+    runs: int
+    most_runs: int
+    gpu_hours: float
+    most_gpu_hours: float | None
+
+    @property
+    def state(self) -> StudyState:
+        """State of the study."""
+        return self.study.state
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it has spent what it is allowed and is not over."""
+        most = self.most_gpu_hours
+        return self.state != "done" and most is not None and self.gpu_hours >= most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One limit of a budget, or one quota, as it stands.
+
+    Args:
+        what: What is limited, in words.
+        unit: ``runs`` or ``GPU-hours``.
+        allowed: The limit.
+        spent: What is spent of it.
+        reserved: What studies that are not over may yet spend of it.
+    """
+
+    what: str
+    unit: str
+    allowed: float
+    spent: float
+    reserved: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """What a new study may take, >= 0."""
+        return max(0.0, self.allowed - self.spent - self.reserved)
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more is spent or reserved than is allowed, by more than the rounding of a sum."""
+        return self.spent + self.reserved > self.allowed + 1e-9
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        return (
+            f"{self.left:.4g} of {self.allowed:.4g} {self.unit} are left {self.what} "
+            f"({self.spent:.4g} spent, {self.reserved:.4g} reserved for studies that are not over)."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a user stands.
+
+    Args:
+        user: The user.
+        accounts: One for each of the user's studies, the oldest first.
+        runs: The limit of runs; None: there is none.
+        gpu_hours: The limit of GPU-hours; None: there is none.
+        quotas: Quotas of the pool, each with the queue that it is for, empty for every queue.
+    """
+
+    user: str
+    accounts: tuple[Account, ...]
+    runs: Part | None
+    gpu_hours: Part | None
+    quotas: tuple[tuple[str, Part], ...] = field(default=())
+
+    def parts(self, queue: str | None = None) -> list[Part]:
+        """Return every limit that holds for studies of a queue; None: of any queue."""
+        own = [each for each in (self.runs, self.gpu_hours) if each is not None]
+        return [*own, *(part for of, part in self.quotas if queue is None or of in ("", queue))]
+
+    def left_gpu_hours(self, queue: str) -> float | None:
+        """Return the GPU-hours that a new study in a queue may take; None: any number."""
+        return min((each.left for each in self.parts(queue) if each.unit == "GPU-hours"), default=None)
+
+    def check(self, need: Need, *, queue: str, name: str) -> None:
+        """Refuse a study that could take more than is left, or any study where nothing is.
+
+        Raises:
+            UsageError: It could; or a study that is not over has no limit, so that nothing can be said.
+        """
+        lines = []
+        for part in self.parts(queue):
+            most = need.runs if part.unit == "runs" else need.gpu_hours
+            if not part.left:
+                lines.append(part.text)
+            elif most is None or most > part.left:
+                needed = "an unknown number of" if most is None else f"up to {most:.4g}"
+                lines.append(f"it takes {needed} {part.unit}, and {part.text}")
+        endless = [each.study.name for each in self.accounts if self._endless(each)]
+        if endless and self.left_gpu_hours(queue) is not None:
+            lines.append(
+                f"what {', '.join(endless)} may yet spend is not known, having no study.limits.gpu_hours. "
+                "Wait until it is over."
+            )
+        if lines:
+            raise UsageError(
+                f'The study "{name}" would exceed the budget of {self.user}: {" Also, ".join(lines)} Ask for '
+                "less (a smaller study.trials, fewer pairs, study.limits.gpu_hours), wait for studies that "
+                "are not over, or ask a person for a larger budget."
+            )
+
+    @staticmethod
+    def _endless(account: Account) -> bool:
+        return account.state != "done" and account.most_gpu_hours is None
+
+
+class Ledger:
+    """The accounts of one user in one store.
+
+    Args:
+        store: The store, of a database or of a server.
+        user: Whose studies count.
+        budget: What they may spend.
+    """
+
+    def __init__(self, store: Store, user: str, budget: Budget) -> None:
+        self._store = store
+        self.user = user
+        self._budget = budget
+        self._most: dict[str, int] = {}
+
+    def accounts(self) -> list[Account]:
+        """Return what each of the user's studies has spent, the oldest first."""
+        rows = [each.study for each in self._store.list_studies() if each.study.owner == self.user]
+        return [self._account(row, self._store.tickets(row.id)) for row in rows]
+
+    def standing(self) -> Standing:
+        """Return how the user stands now."""
+        accounts = self.accounts()
+        open_ = [each for each in accounts if each.state != "done"]
+        used = allowance(self._store, self.user)
+        budget, spent = self._budget, math.fsum(each.gpu_hours for each in accounts)
+        reserved = math.fsum(max(0.0, (each.most_gpu_hours or 0.0) - each.gpu_hours) for each in open_)
+        runs = gpu_hours = None
+        if budget.runs is not None:
+            runs = Part(
+                what="in this budget",
+                unit="runs",
+                allowed=budget.runs,
+                spent=sum(each.runs for each in accounts),
+                reserved=sum(each.most_runs - each.runs for each in open_),
+            )
+        if budget.gpu_hours is not None:
+            gpu_hours = Part(
+                what="in this budget",
+                unit="GPU-hours",
+                allowed=budget.gpu_hours,
+                # what deleted studies have used is spent all the same
+                spent=max(spent, used.gpu_hours),
+                reserved=reserved,
+            )
+        return Standing(
+            user=self.user,
+            accounts=tuple(accounts),
+            runs=runs,
+            gpu_hours=gpu_hours,
+            quotas=tuple(_quotas(used, open_)),
+        )
+
+    def limited(self) -> bool:
+        """Return whether anything limits what the user may spend."""
+        own = self._budget.runs is not None or self._budget.gpu_hours is not None
+        return own or bool(allowance(self._store, self.user).quotas)
+
+    def counts_hours(self) -> bool:
+        """Return whether GPU-hours are limited, by the budget or a quota."""
+        return self._budget.gpu_hours is not None or bool(allowance(self._store, self.user).quotas)
+
+    def _account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
+        begun = sum(each.attempt > 0 for each in tickets)
+        most = begun
+        if row.state != "done":
+            asked = sum(each.state != "withdrawn" for each in tickets)
+            most = max(asked, self._most_runs(row))
+        return Account(
+            study=row,
+            runs=begun,
+            most_runs=most,
+            gpu_hours=_used_hours(row, tickets),
+            most_gpu_hours=row.spec["study"]["limits"]["gpu_hours"],
+        )
+
+    def _most_runs(self, row: StudyRow) -> int:
+        """Return the most runs that a study's first verdict takes; the same spec is reckoned once."""
+        key = hashlib.sha256(json.dumps(row.spec, sort_keys=True).encode()).hexdigest()
+        if key not in self._most:
+            self._most[key] = most_runs(StudySpec.stored(row))
+        return self._most[key]
+
+
+def most_runs(spec: StudySpec) -> int:
+    """Return the most runs that a study takes to its first verdict."""
+    return math.ceil(Forecast(spec).runs().most)
+
+
+def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
+    now = datetime.now(UTC)
+    seconds = 0.0
+    for each in tickets:
+        seconds += each.gpu_seconds or each.seconds
+        if each.state == "running" and each.started is not None and (each.lease or 0) > 0:
+            # two machines' clocks may differ by a little
+            seconds += max(0.0, (now - each.started).total_seconds()) * (row.gpus or 1.0)
+    return seconds / _HOUR
+
+
+def _quotas(used: Allowance, open_: Iterable[Account]) -> Iterable[tuple[str, Part]]:
+    open_ = list(open_)
+    for quota in used.quotas:
+        reserved = math.fsum(
+            max(0.0, (each.most_gpu_hours or 0.0) - each.gpu_hours)
+            for each in open_
+            if quota.queue in ("", each.study.queue)
+        )
+        yield (
+            quota.queue,
+            Part(
+                what=_whose(quota),
+                unit="GPU-hours",
+                allowed=quota.gpu_hours,
+                spent=quota.used,
+                reserved=reserved,
+            ),
+        )
+
+
+def _whose(quota: QuotaSpent) -> str:
+    whose = f"by the quota of {quota.user or 'all users'}"
+    where = f" in the queue {quota.queue}" if quota.queue else ""
+    return f"{whose}{where}{f' for {quota.days:g} days' if quota.days is not None else ''}"

@@ -1,0 +1,27 @@
+"""Paths of a server's REST."""
+
+from __future__ import annotations
+
+import re
+
+from tempopt.errors import StudyNotFound
+
+STUDIES = "/api/studies"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
+
+def study_path(name: str, *rest: str) -> str:
+    """Return the path of a study, or of something of it.
+
+    Args:
+        name: Name of the study.
+        rest: What of it, as in ``tickets``.
+
+    Raises:
+        StudyNotFound: No study has such a name.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise StudyNotFound(
+            f'There is no study "{name}": names are of letters, digits, dots, dashes and underscores.'
+        )
+    return "/".join([STUDIES, name, *rest])

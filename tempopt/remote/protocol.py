@@ -1,0 +1,273 @@
+"""What agents and a server say to each other: the bodies of requests and answers, validated on both sides."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from tempopt.records.pool import Order
+from tempopt.records.rows import StudyState, is_finite
+
+MOST_CHANGES = 100_000
+LONGEST_WAIT = 30.0
+"""Seconds that a request for a ticket is held back at most until there is one."""
+
+AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:+-]{1,150}$", examples=["gpu1:4711:9f86d081:83.1"])]
+Session = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{8,64}$", examples=["5f3a9c0e7b21"])]
+WITHOUT_NUL = r"^[^\x00]*$"
+"""Pattern of texts that every database can hold."""
+StudyName = Annotated[
+    str, Field(min_length=1, max_length=255, pattern=WITHOUT_NUL, examples=["max_retrieval"])
+]
+LARGEST_ID = 2**31 - 1
+"""The largest id, and the largest number of an attempt, that every database holds."""
+LARGEST_COUNT = 2**53 - 1
+"""The largest step, and the largest number of bytes: every whole number up to it is exact in JSON."""
+TicketId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
+Attempt = Annotated[int, Field(ge=1, le=LARGEST_ID)]
+Step = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+
+
+def _as_counted(value: float | None) -> float | None:
+    return value if value is not None and is_finite(value) else None
+
+
+Metric = Annotated[float | None, AfterValidator(_as_counted)]
+"""A metric; null for what is not finite, or counts as that (:func:`tempopt.records.rows.is_finite`)."""
+
+
+class Body(BaseModel):
+    """A body of plain data; keys that are not known are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Join(Body):
+    """An agent offers its workers to a study."""
+
+    study: StudyName
+    agent: AgentName
+    session: Session
+    workers: Annotated[int, Field(ge=1, le=4096)] = 1
+
+
+class Joined(Body):
+    """What an agent has to know of its study: its row, and how it stands."""
+
+    study: dict[str, Any]
+    codes: list[str]
+    standing: dict[str, Any]
+    server: str
+
+
+class Renewal(Body):
+    """A run has made progress: its lease is renewed."""
+
+    attempt: Attempt
+    step: Step | None = None
+
+
+class Counted(Body):
+    """What counts of a run's reports so far, earlier attempts included; null for what is not finite."""
+
+    attempt: Attempt
+    total_steps: Step | None = None
+    reports: Annotated[list[tuple[Step, Metric]], Field(max_length=MOST_CHANGES)] = []
+
+
+class Take(Body):
+    """An agent has room for a run.
+
+    Args:
+        held: Ids of the tickets that it knows it holds.
+        wait: Seconds that the answer may be held back until there is one.
+    """
+
+    held: Annotated[list[TicketId], Field(max_length=4096)] = []
+    wait: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = 0.0
+
+
+class Sync(Body):
+    """What happened to an agent's runs, the leases that they have earned, and the ticket that it would take.
+
+    All of it may be said again: a change that was written is accepted and changes nothing.
+
+    Args:
+        study_id: Id of the study, as its row told; another study of the same name is none of the agent's.
+        amendments: How many amendments of the search space the agent knows of.
+        changes: In the order in which they happened, each with its ``type``: Began, Reported, Kept, Ended,
+            Lost or Returned.
+        renew: Runs that have made a step, by the id of their ticket.
+        lease: Seconds that these have for the next.
+        runs: What counts of the reports of the runs that the changes are about, by the id of their ticket.
+        dead: Whether the agent has died, and another on its machine delivers what it could not.
+    """
+
+    study: StudyName
+    study_id: TicketId
+    amendments: Annotated[int, Field(ge=0, le=10_000)] = 0
+    agent: AgentName
+    session: Session
+    workers: Annotated[int, Field(ge=1, le=4096)] = 1
+    changes: Annotated[list[dict[str, Any]], Field(max_length=MOST_CHANGES)] = []
+    renew: dict[TicketId, Renewal] = {}
+    lease: Annotated[float, Field(gt=0, le=86_400.0)] = 60.0
+    runs: dict[TicketId, Counted] = {}
+    take: Take | None = None
+    dead: bool = False
+
+
+class Taken(Body):
+    """A ticket, with what a worker is to do.
+
+    Args:
+        ticket: Its row.
+        request: The request for a worker, but for what is the agent's: program, folder, share of a card.
+        reports: What earlier attempts have reported, step and value.
+        pruned: Whether the pruner ends the run by these.
+    """
+
+    ticket: dict[str, Any]
+    request: dict[str, Any]
+    reports: list[tuple[int, float | None]] = []
+    pruned: bool = False
+
+
+class Synced(Body):
+    """What became of it.
+
+    Args:
+        refused: Tickets that are others' by now: what was said of them was thrown away, and so should their
+            runs be.
+        pruned: Step of the report at which a run is pruned, by the id of its ticket: it is to end.
+        state: State of the study.
+        version: Version of its tickets.
+        age: Seconds since it was begun.
+        over: Whether nothing is left to do.
+        taken: The ticket that was taken; None: none was wanted, or there is none just now.
+        standing: How the study stands, for people.
+    """
+
+    refused: list[int] = []
+    pruned: dict[int, int] = {}
+    state: StudyState
+    version: int
+    age: float
+    over: bool = False
+    taken: Taken | None = None
+    standing: dict[str, Any] = {}
+
+
+class Leave(Body):
+    """An agent leaves: what it was given a moment ago waits again, and no failure is counted."""
+
+    study: StudyName
+    study_id: TicketId
+    agent: AgentName
+    session: Session
+
+
+class Left(Body):
+    """How many tickets wait again."""
+
+    released: int
+    status: Literal["left"] = "left"
+
+
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,62}$", examples=["h100"])]
+Launch = Annotated[str, Field(pattern=r"^[a-z0-9]{0,40}$", examples=["9f86d081e1a2"])]
+Mark = Annotated[str, Field(max_length=100, pattern=WITHOUT_NUL, examples=["1.12.4.30"])]
+
+
+class PoolOrder(Body):
+    """What an agent of the pool is to do.
+
+    Args:
+        study_id: The study that it is to serve, once it has left the one that it serves; null: none.
+        study: Its name.
+        order: What becomes of the study that it serves now.
+        mark: Mark of the study that it serves, or is to serve: it changes when more of its runs may begin.
+    """
+
+    study_id: TicketId | None = None
+    study: StudyName | None = None
+    order: Order = "serve"
+    mark: Mark = ""
+
+
+class PoolSync(Body):
+    """How an agent of the pool stands.
+
+    Args:
+        machine: Where it runs, for people.
+        launch: Key of the command that keeps it started; empty: a person began it.
+        queues: Queues that it serves; empty: every one.
+        labels: Its labels: it serves studies whose labels are all among them.
+        gpus: Its GPUs; 0: it trains on the CPU.
+        study_id: The study that it serves; null: none.
+        leaving: Whether it is about to leave that.
+        unable: Why it cannot serve a study, by the study's id.
+        idle_at: The mark of a study at which it found no run to begin, by the study's id.
+        known: What it was told last; null: nothing yet.
+        wait: Seconds that the answer may be held back while it is the same.
+    """
+
+    agent: AgentName
+    machine: Annotated[str, Field(max_length=255, pattern=WITHOUT_NUL)] = ""
+    launch: Launch = ""
+    queues: Annotated[list[Label], Field(max_length=100)] = []
+    labels: Annotated[list[Label], Field(max_length=100)] = []
+    gpus: Annotated[int, Field(ge=0, le=4096)] = 0
+    study_id: TicketId | None = None
+    leaving: bool = False
+    unable: Annotated[dict[TicketId, Annotated[str, Field(max_length=4000)]], Field(max_length=1000)] = {}
+    idle_at: Annotated[dict[TicketId, Mark], Field(max_length=1000)] = {}
+    known: PoolOrder | None = None
+    wait: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = 0.0
+
+
+class PoolAsk(Body):
+    """A command asks how many more agents of a kind would have work.
+
+    Args:
+        launch: Its key.
+        queues: Queues that they would serve; empty: every one.
+        labels: Their labels.
+        gpus: GPUs of each; 0: they train on the CPU.
+        unable: Ids of studies that they cannot serve.
+        most: No more than that are counted.
+    """
+
+    launch: Launch = ""
+    queues: Annotated[list[Label], Field(max_length=100)] = []
+    labels: Annotated[list[Label], Field(max_length=100)] = []
+    gpus: Annotated[int, Field(ge=0, le=4096)] = 0
+    unable: Annotated[list[TicketId], Field(max_length=1000)] = []
+    most: Annotated[int, Field(ge=0, le=10_000)] = 1
+
+
+class PoolDemand(Body):
+    """How many more agents of a kind would have work.
+
+    Args:
+        lacking: Agents of that kind that would have work, beside all that are there.
+        reported: Agents of the same command, with the same token, that are there.
+        unable: Why these cannot serve a study, by the study's id.
+    """
+
+    lacking: Annotated[int, Field(ge=0)]
+    reported: Annotated[int, Field(ge=0)]
+    unable: dict[TicketId, str] = {}
+
+
+class PoolLeave(Body):
+    """An agent of the pool ends."""
+
+    agent: AgentName
+
+
+class PoolLeft(Body):
+    """It was forgotten."""
+
+    status: Literal["left"] = "left"

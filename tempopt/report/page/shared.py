@@ -1,0 +1,58 @@
+"""What the report has in common with other pages: colours, how plots are drawn, cells, code in a sentence.
+
+plotly takes a while to load, and is loaded by what needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from importlib.resources import files
+
+from markupsafe import Markup, escape
+
+_CODE = re.compile("`([^`]*)`")
+
+
+@functools.cache
+def template(name: str) -> str:
+    """Return the text of one of the report's files."""
+    return (files("tempopt.report.page") / "templates" / name).read_text(encoding="utf-8")
+
+
+def colours() -> str:
+    """Return the style sheet that names the colours, on light and on dark ground."""
+    return template("colours.css")
+
+
+def drawing() -> str:
+    """Return the script whose ``drawing.draw(element, figure)`` draws a plot; it asks for plotly.js."""
+    from tempopt.report.plots.style import DARK
+
+    return template("draw.js").replace("DARK_COLOURS", json.dumps(dict(DARK)))
+
+
+def library() -> str:
+    """Return plotly.js, about 5 MB."""
+    from plotly.offline import get_plotlyjs
+
+    text: str = get_plotlyjs()
+    return text
+
+
+def cell(value: object) -> str:
+    """Return what stands in a cell of a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        from tempopt.report.plots.style import number
+
+        return number(value)
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def coded(text: str) -> Markup:
+    """Return a sentence with what stands between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))

@@ -1,0 +1,77 @@
+"""What a study has found as a few values: what programs are told of it, by a tool or by a webhook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tempopt.results.not_shown import not_shown
+from tempopt.results.study_result import StudyResult
+from tempopt.results.verdict_text import verdict_lines
+
+AnswerKind = Literal["gain_shown", "not_shown", "none_yet", "no_verdict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyAnswer:
+    """What a study has found.
+
+    Args:
+        answer: ``gain_shown``: the confirmation shows a gain, and guards are kept; ``not_shown``: it does
+            not; ``none_yet``: it is not over; ``no_verdict``: it is over and nothing could be compared.
+        headline: The verdict in one line.
+        recommendation: What to do, in words; None: there is no verdict of a search.
+        action: What to do as a word of ``tempopt show --json``; None likewise.
+        params: The parameters that are recommended; None: none.
+        words: All of it, as ``tempopt show`` prints it.
+        not_shown: What was asked and is not shown, each with its interval.
+    """
+
+    answer: AnswerKind
+    headline: str
+    recommendation: str | None
+    action: str | None
+    params: dict[str, Any] | None
+    words: list[str]
+    not_shown: list[str]
+
+
+def study_answer(result: StudyResult) -> StudyAnswer:
+    """Return what a study has found."""
+    words = verdict_lines(result)
+    found = None if result.verdict is None else result.to_json()["verdict"]["recommendation"]
+    params = None if found is None else found["params"]
+    if result.comparison is not None and result.comparison.best is not None:
+        params = result.comparison.best.params
+    if result.values_compared is not None and result.values_compared.recommended is not None:
+        params = result.values_compared.recommended.params
+    return StudyAnswer(
+        answer=_kind(result),
+        headline=words[0],
+        recommendation=found and found["why"],
+        action=found and found["action"],
+        params=params,
+        words=words,
+        not_shown=not_shown(result),
+    )
+
+
+def _kind(result: StudyResult) -> AnswerKind:
+    """Return what was found: a gain counts only where every guard is kept."""
+    shown: bool | None = None
+    if result.spec.compare is not None:
+        sets = result.comparison
+        if sets is not None and any(each.answer for each in sets.variants):
+            shown = any(each.better and each.keeps_guards for each in sets.variants)
+    elif result.spec.compared_values:
+        values = result.values_compared
+        shown = None if values is None else values.recommended is not None
+    elif not result.spec.confirms:
+        shown = None if result.evaluated is None else result.evaluated.shown
+    elif result.verdict is not None:
+        found = result.recommendation
+        alone = found is not None and found.now == "inference_only"
+        shown = alone or (result.verdict.total.significant and result.verdict.guards_kept)
+    if shown is None or (result.state != "done" and not result.spec.confirms):
+        return "no_verdict" if result.state == "done" else "none_yet"
+    return "gain_shown" if shown else "not_shown"

@@ -1,0 +1,105 @@
+"""What a study has not shown, as short statements in the words of the verdict; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tempopt.confirmation.comparisons import Answer
+from tempopt.confirmation.verdict import Verdict
+from tempopt.results.proxy_text import not_held
+from tempopt.results.verdict_text import headline, part_text
+from tempopt.results.wording import baseline_name, compared, moved_text, plan_text
+from tempopt.temperature import training_key
+
+if TYPE_CHECKING:
+    from tempopt.confirmation.compare import Comparison
+    from tempopt.results.study_result import StudyResult
+
+
+def not_shown(result: StudyResult) -> list[str]:
+    """Return what is asked of a study and was not shown, each with its interval where there is one.
+
+    An empty list says that everything that was asked is shown. A study without a verdict has shown nothing.
+    """
+    if result.spec.compare is not None:
+        if result.comparison is None:
+            return ["nothing is compared yet: no difference between the sets is shown."]
+        return list(_of_sets(result.comparison))
+    if result.spec.compared_values:
+        found = result.values_compared
+        taken = found is not None and found.recommended is not None
+        return [] if taken else [f"which value of {result.spec.study.compare} is best: not shown."]
+    if not result.spec.confirms:
+        shown = result.evaluated is not None and result.evaluated.shown
+        return [] if shown else ["gain of evaluating at another temperature: not shown."]
+    if result.verdict is None:
+        nothing = "nothing is confirmed" + ("." if result.state == "done" else " yet.")
+        return [f"gain over {baseline_name(result.spec)}: not shown: {nothing}"]
+    return list(_of_verdict(result, result.verdict))
+
+
+def _line(what: str, answer: Answer | None) -> Iterator[str]:
+    """Yield that a difference is not shown, or is shown to be a loss; nothing where it is a gain."""
+    if answer is not None and answer.worse:
+        yield f"{what}: not shown, a loss is: {compared(answer)}."
+    elif answer is not None and not answer.significant:
+        yield f"{what}: not shown: {compared(answer)}."
+
+
+def _of_sets(found: Comparison) -> Iterator[str]:
+    for each in found.variants:
+        what = f"gain of {each.name} over {found.reference}"
+        if each.answer is None:
+            yield f"{what}: not shown: no pair of runs could be compared."
+        elif not each.better and not each.answer.worse and each.answer.significant:
+            yield f"{what}: not shown: it failed on {each.failed} of {each.runs} seeds."
+        else:
+            yield from _line(what, each.answer)
+        if each.better and not each.keeps_guards:
+            yield f"{each.name} keeps every guard: not shown."
+
+
+def _of_verdict(result: StudyResult, verdict: Verdict) -> Iterator[str]:
+    baseline = baseline_name(result.spec)
+    if verdict.at_one or verdict.untrained or verdict.total.lost:
+        yield f"gain over {baseline}: not shown: {headline(result)}"
+    else:
+        yield from _line(f"gain over {baseline}", verdict.total)
+    for answer, what in (
+        (verdict.over_baseline, f"gain over the best at {baseline}, tuned again"),
+        (verdict.over_twin, f"gain over the winner's other parameters at {baseline}"),
+    ):
+        if verdict.total.each and not verdict.at_one:
+            yield from _line(what, answer)
+    yield from not_held(result)
+    yield from _of_constants(verdict)
+    inference = verdict.inference_only
+    if inference is not None:
+        yield from _line(
+            f"gain of inference only at {plan_text(inference.plan)} over {baseline}", inference.answer
+        )
+        yield from _line("gain of training over inference only", inference.difference)
+    if verdict.init_only is not None:
+        yield from _line(f"gain of initialisation only over {baseline}", verdict.init_only.answer)
+    if verdict.learned is not None:
+        yield from _line(f"gain of learned temperatures over {baseline}", verdict.learned.answer)
+        yield from _line("gain over learned temperatures", verdict.learned.winner)
+    for part in verdict.parts:
+        yield from _line(f"what {part_text(part.name, result.spec)} is worth", part.answer)
+    if verdict.simplest is not None and not verdict.simplest.holds:
+        share = 100 * result.spec.study.keep_share
+        yield f"a simpler plan keeps {share:.3g} % of the gain or more: not shown."
+    if verdict.total.significant and not verdict.guards_kept:
+        yield "the winner keeps every guard: not shown."
+
+
+def _of_constants(verdict: Verdict) -> Iterator[str]:
+    best, own = verdict.constant_params, verdict.constant_twin_params
+    if best is not None and training_key(best) != training_key(verdict.params):
+        yield from _line("gain over the best constant temperature", verdict.over_constant)
+    if own is not None and not verdict.is_constant:
+        moved = moved_text(verdict.params)
+        yield from _line(
+            f"gain over the winner with a constant in place of its {moved}", verdict.over_constant_twin
+        )

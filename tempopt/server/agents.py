@@ -1,0 +1,184 @@
+"""What agents ask: to join a study, to tell of their runs and be given others, to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Header, Request
+from starlette.concurrency import run_in_threadpool
+
+from tempopt.agent.study_client import THOROUGH_SECONDS
+from tempopt.errors import StudyNotFound, UsageError
+from tempopt.remote.protocol import Join, Joined, Leave, Left, Sync, Synced
+from tempopt.remote.wire import PROTOCOL, to_plain
+from tempopt.server.app_state import State, state_of
+from tempopt.server.auth import Principal, about, require
+from tempopt.server.desk import Desk
+from tempopt.server.documented import REFUSALS, refusal
+from tempopt.server.errors import ApiError
+from tempopt.server.operations import held
+from tempopt.version import __version__
+
+_LOOK_SECONDS = 1.0
+T = TypeVar("T")
+Asking = Annotated[Principal, Depends(require("agent"))]
+
+
+async def speaks(
+    principal: Asking,
+    tempopt_protocol: Annotated[str | None, Header(description="Version that the agent speaks.")] = None,
+) -> None:
+    """Refuse agents that are too old or too new; a dependency of every route for agents."""
+    given = tempopt_protocol or ""
+    version = int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else None
+    if version is None:
+        raise ApiError(
+            400,
+            "protocol_missing",
+            f"Give the version that the agent speaks in the header Tempopt-Protocol, as in {PROTOCOL}.",
+        )
+    if version < PROTOCOL - 1:
+        raise ApiError(
+            426,
+            "agent_too_old",
+            f"This agent speaks version {version} of the protocol, and the server, tempopt {__version__}, "
+            f"versions {max(PROTOCOL - 1, 0)} and {PROTOCOL}. Install the server's version of tempopt there.",
+        )
+    if version > PROTOCOL:
+        raise ApiError(
+            400,
+            "agent_too_new",
+            f"This agent speaks version {version} of the protocol, and the server, tempopt {__version__}, "
+            f"no later one than {PROTOCOL}. Install the server's version there, or upgrade the server.",
+        )
+
+
+router = APIRouter(
+    prefix="/api/agents",
+    tags=["agents"],
+    dependencies=[Depends(speaks)],
+    responses={**REFUSALS, 426: refusal("The agent speaks too old a version: `agent_too_old`.")},
+)
+Shared = Annotated[State, Depends(state_of)]
+
+
+def _at_desk(shared: State, study: str, do: Callable[[Desk], T], *, id: int | None = None) -> T:
+    """Return what is done at the desk of a study; where the database is, is not told to agents."""
+    try:
+        return shared.desks.work(study, do, id=id)
+    except StudyNotFound:
+        begun = "" if id is None else ", or it was deleted and another one of that name begun"
+        raise ApiError(
+            404,
+            "study_not_found",
+            f'The server has no study "{study}"{begun}. Begin it first: tempopt search SPEC, with the URL of '
+            "the server as --storage, or after tempopt login.",
+        ) from None
+
+
+def full_name(agent: str, principal: Principal) -> str:
+    """Return the name under which the store knows an agent: nobody with another token has the same."""
+    return f"{agent}@{principal.name}"
+
+
+@router.post("/join", summary="Join a study")
+def join(said: Join, request: Request, principal: Asking, shared: Shared) -> Joined:
+    """Return what an agent has to know of a study before it can work on it."""
+    about(request, study=said.study, detail=said.agent)
+    principal.check(said.study)
+
+    def do(desk: Desk) -> Joined:
+        study = shared.store.load_study(said.study)
+        if study.state == "paused":
+            raise UsageError(
+                f'Study "{said.study}" was paused. Let it go on first: tempopt resume {said.study}'
+            )
+        desk.enter(full_name(said.agent, principal), said.session)
+        # where checkpoints lie is the server's business
+        shown: dict[str, Any] = to_plain(dataclasses.replace(study, checkpoints=None))
+        return Joined(
+            study=shown, codes=sorted(desk.cache.codes), standing=desk.standing(), server=__version__
+        )
+
+    return _at_desk(shared, said.study, do)
+
+
+@router.post("/sync", summary="Tell of runs, renew their leases, take a ticket")
+async def sync(said: Sync, request: Request, principal: Asking, shared: Shared) -> Synced:
+    """Write what an agent says, and answer with a ticket if it wants one, as soon as there is one.
+
+    Safe to repeat: what was written before is accepted and changes nothing.
+    """
+    principal.check(said.study)
+    agent = full_name(said.agent, principal)
+
+    def work(looking: bool) -> Synced | None:
+        def do(desk: Desk) -> Synced | None:
+            if not said.dead:
+                desk.enter(agent, said.session)
+            return desk.sync(agent, said, looking=looking)
+
+        return _at_desk(shared, said.study, do, id=said.study_id)
+
+    answer = await run_in_threadpool(work, False)
+    assert answer is not None
+    if said.take is None or not said.take.wait or not _in_vain(answer):
+        return answer
+
+    def look() -> Synced | None:
+        # a token that was revoked meanwhile is given no ticket any more
+        return work(True) if shared.guard.still(principal) else None
+
+    return await _waited(answer, said.take.wait, request, shared, said.study, look)
+
+
+def _in_vain(answer: Synced) -> bool:
+    return answer.taken is None and not answer.over and answer.state == "running" and not answer.refused
+
+
+async def _waited(
+    answer: Synced, seconds: float, request: Request, shared: State, study: str, look: Any
+) -> Synced:
+    """Return the first answer that is not in vain, or the last one there is time for."""
+    news, loop = asyncio.Event(), asyncio.get_running_loop()
+    began = time.monotonic()
+    until = began + seconds
+
+    def notify() -> None:
+        loop.call_soon_threadsafe(news.set)
+
+    desk = await run_in_threadpool(shared.desks.of, study)
+    desk.listeners.add(notify)
+    try:
+        while _in_vain(answer) and (left := until - time.monotonic()) > 0:
+            try:
+                await asyncio.wait_for(news.wait(), min(left, _LOOK_SECONDS, THOROUGH_SECONDS))
+            except TimeoutError:
+                pass
+            news.clear()
+            if shared.leaving.is_set() or await request.is_disconnected():
+                # nobody would hear of the ticket
+                return answer
+            answer = await run_in_threadpool(look) or answer
+    finally:
+        desk.listeners.discard(notify)
+        held(request, time.monotonic() - began)
+    return answer
+
+
+@router.post("/leave", summary="Leave a study")
+def leave(said: Leave, request: Request, principal: Asking, shared: Shared) -> Left:
+    """Let what the agent was given wait again; what its runs have done was told before."""
+    about(request, study=said.study, detail=said.agent)
+    principal.check(said.study)
+    agent = full_name(said.agent, principal)
+
+    def do(desk: Desk) -> Left:
+        desk.enter(agent, said.session)
+        return Left(released=desk.leave(agent, said.session))
+
+    return _at_desk(shared, said.study, do, id=said.study_id)

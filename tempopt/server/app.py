@@ -1,0 +1,82 @@
+"""The application: its routes, its errors, what it holds open while it serves."""
+
+from __future__ import annotations
+
+from fastapi import Depends, FastAPI
+
+from tempopt.pool.dispatcher import Dispatcher
+from tempopt.server import (
+    agents,
+    audit,
+    bundles,
+    errors,
+    events,
+    me,
+    operations,
+    pool_admin,
+    pool_routes,
+    specs,
+    studies,
+    study_writes,
+    token_routes,
+    weights,
+)
+from tempopt.server import checkpoints as checkpoint_routes
+from tempopt.server.app_state import State
+from tempopt.server.app_state import state_of as state_of
+from tempopt.server.audit import Audit
+from tempopt.server.auth import Access, Guard
+from tempopt.server.desks import Desks
+from tempopt.server.limits import BodyLimits, check_query
+from tempopt.server.pages import site
+from tempopt.store.store import Store
+from tempopt.version import __version__
+
+
+def create_app(store: Store, *, checkpoints: str, access: Access | None = None) -> FastAPI:
+    """Return the application that serves the studies of a store.
+
+    Args:
+        store: Where they are; closed by whoever opened it.
+        checkpoints: URL of the folder under which checkpoints lie, absolute.
+        access: Whom to believe beside those who have a token; None: nobody.
+    """
+    # the usual /docs runs scripts of another site, beside the cookie of whoever is signed in
+    app = FastAPI(
+        title="tempopt",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(check_query)],
+    )
+    app.state.tempopt = State(
+        store=store,
+        checkpoints=checkpoints,
+        guard=Guard(store, access or Access()),
+        desks=Desks(store, checkpoints=checkpoints),
+        dispatcher=Dispatcher(store),
+        metrics=operations.Metrics(store),
+    )
+    errors.install(app)
+    app.add_middleware(BodyLimits)
+    app.add_middleware(Audit)
+    for each in (
+        agents,
+        audit,
+        bundles,
+        checkpoint_routes,
+        me,
+        pool_admin,
+        pool_routes,
+        token_routes,
+        specs,
+        studies,
+        study_writes,
+        weights,
+        events,
+    ):
+        app.include_router(each.router)
+    site.install(app, app.state.tempopt)
+    operations.install(app)
+
+    return app

@@ -1,0 +1,46 @@
+"""What the routes of one server share, and how a route gets it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+
+from tempopt.pool.dispatcher import Dispatcher
+from tempopt.server.desks import Desks
+from tempopt.store.store import Store
+
+if TYPE_CHECKING:
+    from tempopt.server.auth import Guard
+    from tempopt.server.operations import Metrics
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What the routes of one server share.
+
+    Args:
+        store: Where studies are; threads share it.
+        checkpoints: URL of the folder under which checkpoints lie, absolute.
+        guard: Who asks.
+        desks: The studies that agents are at work on.
+        dispatcher: Tells agents of the pool which study to serve.
+        metrics: What Prometheus reads.
+        leaving: Set once the server is to end: nobody is made to wait any more.
+    """
+
+    store: Store
+    checkpoints: str
+    guard: Guard
+    desks: Desks
+    dispatcher: Dispatcher
+    metrics: Metrics
+    leaving: threading.Event = field(default_factory=threading.Event)
+
+
+async def state_of(request: Request) -> State:
+    """Return what the routes of the server share; a dependency."""
+    state: State = request.app.state.tempopt
+    return state

@@ -1,0 +1,135 @@
+"""The audit log: who changed what, and whom the server refused; a line for each, with no secret in it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tempopt.errors import StorageError, masked
+from tempopt.records.access import AuditRow
+from tempopt.remote.protocol import WITHOUT_NUL
+from tempopt.server.app_state import State, state_of
+from tempopt.server.auth import READS, Principal, require
+from tempopt.server.documented import REFUSALS
+
+LOGGER = logging.getLogger("tempopt.server")
+# What agents say all the time is in the study itself, and a check changes nothing.
+_SAID = (
+    "/api/agents/sync",
+    "/api/pool/sync",
+    "/api/pool/demand",
+    "/api/checkpoints/",
+    "/api/check",
+    "/api/plan",
+    "/submit/check",
+)
+
+router = APIRouter(prefix="/api/audit", tags=["access"], responses=REFUSALS)
+
+
+class Audit:
+    """Writes a line for each request that may change something, and for refused authentications."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answered = False
+
+        async def sent(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                # before the answer: whoever has it finds the line
+                answered = True
+                await _note(scope, message["status"])
+            await send(message)
+
+        scope.setdefault("state", {})
+        try:
+            await self._app(scope, receive, sent)
+        except Exception:
+            # what nobody foresaw is answered further out
+            if not answered:
+                await _note(scope, 500)
+            raise
+
+
+async def _note(scope: Scope, status: int) -> None:
+    row = _row(scope, status)
+    if row is not None:
+        await run_in_threadpool(_write, scope["app"].state.tempopt, row)
+
+
+def _write(state: State, row: AuditRow) -> None:
+    try:
+        state.store.audit([row])
+    except StorageError as error:
+        LOGGER.warning("not audited: %s %s: %s", row.action, row.status, error)
+
+
+def _row(scope: Scope, status: int) -> AuditRow | None:
+    told: dict[str, Any] = scope["state"]
+    principal: Principal | None = told.get("principal")
+    changes = scope["method"] not in READS and not scope["path"].startswith(_SAID)
+    unwritten: int | None = told.get("unwritten")
+    if principal is None and unwritten is None:
+        return None
+    if principal is not None and not changes and status != 403:
+        return None
+    state: State = scope["app"].state.tempopt
+    path: dict[str, str] = scope.get("path_params", {})
+    study, detail = told.get("about", (path.get("name") or path.get("study") or "", ""))
+    if unwritten:
+        detail = f"{unwritten} refused before it have no line"
+    return AuditRow(
+        number=0,
+        moment=datetime.now(UTC),
+        name="" if principal is None else principal.name,
+        token="" if principal is None else principal.id,
+        address=state.guard.address(Request(scope)),
+        action=masked(f"{scope['method']} {scope['path']}"),
+        status=status,
+        study=study,
+        detail=masked(detail),
+    )
+
+
+class Audited(BaseModel):
+    """One line of the audit log."""
+
+    number: int
+    moment: datetime
+    name: str
+    token: str
+    address: str
+    action: str
+    status: int
+    study: str
+    detail: str
+
+
+@router.get("", summary="Who did what")
+def audited(
+    principal: Annotated[Principal, Depends(require("admin"))],
+    shared: Annotated[State, Depends(state_of)],
+    before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+    most: Annotated[int, Query(ge=1, le=1000)] = 100,
+    study: Annotated[
+        str,
+        Query(pattern=WITHOUT_NUL, max_length=255, description="Only of the study of this name."),
+    ] = "",
+) -> list[Audited]:
+    """Return what was done, newest first; `before` the number of the last line is the next page."""
+    principal.check_whole()
+    rows = shared.store.audited(before=before, most=most, study=study)
+    return [Audited.model_validate(row, from_attributes=True) for row in rows]

@@ -1,0 +1,235 @@
+"""Checkpoints of agents that reach this server alone: signed requests to an object store, or pieces.
+
+An agent puts files only into the folder of a run that it holds, and gets only those that the study records.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Request
+from fastapi.responses import FileResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from tempopt.errors import StudyNotFound
+from tempopt.records.rows import KINDS, Kind, TicketRow
+from tempopt.remote.filesystem import PIECE
+from tempopt.remote.protocol import StudyName
+from tempopt.server.app_state import State, state_of
+from tempopt.server.auth import Principal, require
+from tempopt.server.documented import REFUSALS, refusal
+from tempopt.server.errors import ApiError
+from tempopt.server.files import Bytes, Upload, check_size, file_of, given, has_come, read_piece, taken
+from tempopt.server.uploads import UPLOAD, Came, tidy
+from tempopt.store.checkpoints import is_local, is_ours, join, opened, run_name
+
+LARGEST_SIGNED = 5 * 1024**3
+"""Bytes that an object store takes in one request."""
+SIGNED_SECONDS = 900
+# Others sign too, each in a way of its own, and not with every kind of key.
+_SIGNING = ("s3", "s3a")
+# No number of a run or a step is larger, and no name longer.
+_RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,9}}")
+_FILE = re.compile(r"step-[0-9]{1,15}-[0-9]{1,9}\.ckpt")
+
+router = APIRouter(
+    prefix="/api/checkpoints",
+    tags=["checkpoints"],
+    responses={
+        **REFUSALS,
+        507: refusal("The server has no room for the piece: `not_written`."),
+    },
+)
+Asking = Annotated[Principal, Depends(require("agent"))]
+Shared = Annotated[State, Depends(state_of)]
+Run = Annotated[str, Field(pattern=rf"^{_RUN.pattern}$", max_length=40, examples=["search-0012"])]
+File = Annotated[str, Field(pattern=rf"^{_FILE.pattern}$", max_length=60, examples=["step-100-1.ckpt"])]
+
+
+class Where(BaseModel):
+    """A checkpoint that an agent wants to put or to get.
+
+    Args:
+        size: Its bytes; 0 to get it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    study: StudyName
+    run: Run
+    file: File
+    size: Annotated[int, Field(ge=0, le=2**53)] = 0
+    purpose: Literal["put", "get"]
+
+
+class There(BaseModel):
+    """How it is put or got.
+
+    Args:
+        url: Signed for a quarter of an hour; the request needs no token. Empty: through this server.
+        piece: Bytes of a piece through this server.
+        size: Bytes of the file, to get it.
+    """
+
+    url: str = ""
+    piece: int
+    size: int = 0
+
+
+@router.post("/where", summary="Where to put or to get a checkpoint")
+def where(wanted: Where, principal: Asking, shared: Shared) -> There:
+    """Return a signed request to the object store, or the size of the pieces that this server takes."""
+    study, run, file = wanted.study, wanted.run, wanted.file
+    if wanted.purpose == "get":
+        url, size = _recorded(study, run, file, principal, shared)
+        return There(url=_signed(url, "get_object") if _signs(url) else "", piece=PIECE, size=size)
+    _held(study, run, file, principal, shared)
+    check_size(wanted.size)
+    url = _place(study, run, file, shared)
+    if not _signs(url) or wanted.size > LARGEST_SIGNED:
+        return There(piece=PIECE)
+    _tidy(study, run, file, principal, shared)
+    return There(url=_signed(url, "put_object", ContentLength=wanted.size), piece=PIECE)
+
+
+@router.put("/{study}/{run}/{file}", summary="Put a piece of a checkpoint")
+async def put(
+    study: str,
+    run: str,
+    file: str,
+    request: Request,
+    principal: Asking,
+    shared: Shared,
+    upload: Upload,
+    offset: Bytes,
+    total: Bytes,
+) -> Came:
+    """Write a piece; the file is in its place, whole, once the last one has come. A piece may come twice."""
+
+    def may() -> str:
+        _check_names(run, file)
+        _held(study, run, file, principal, shared)
+        check_size(total)
+        return _place(study, run, file, shared)
+
+    def written(url: str, some: bytes) -> Came:
+        if offset == 0:
+            _tidy(study, run, file, principal, shared)
+        return taken(url, shared, upload, offset, total, some)
+
+    url = await run_in_threadpool(may)
+    some = await read_piece(request, offset, total)
+    return await run_in_threadpool(written, url, some)
+
+
+@router.get("/{study}/{run}/{file}/uploads/{upload}", summary="How much of a checkpoint has come")
+def come(study: str, run: str, file: str, upload: str, principal: Asking, shared: Shared) -> Came:
+    """Return how many bytes of a file that is put have come; the next piece begins there."""
+    _check_names(run, file)
+    if UPLOAD.fullmatch(upload) is None:
+        raise ApiError(403, "checkpoint_refused", "An upload has a name of 8 to 32 hexadecimal digits.")
+    _held(study, run, file, principal, shared)
+    return has_come(_place(study, run, file, shared), shared, upload)
+
+
+@router.get("/{study}/{run}/{file}", summary="Get a checkpoint", response_class=FileResponse)
+def get(
+    study: str,
+    run: str,
+    file: str,
+    principal: Asking,
+    shared: Shared,
+    range: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """Return the bytes of a checkpoint that the study records, or a range of them."""
+    _check_names(run, file)
+    url, _ = _recorded(study, run, file, principal, shared)
+    answer = given(url, shared, range)
+    if answer is None:
+        raise ApiError(404, "checkpoint_not_found", f"The checkpoint {run}/{file} is not there any more.")
+    return answer
+
+
+# ---- what may be put and got
+
+
+def _check_names(run: str, file: str) -> None:
+    if _RUN.fullmatch(run) is None or _FILE.fullmatch(file) is None:
+        raise ApiError(403, "checkpoint_refused", "This is no name of a checkpoint, as in step-100-1.ckpt.")
+
+
+def _ticket(study: str, run: str, principal: Principal, shared: State) -> TicketRow:
+    principal.check(study)
+    row = shared.store.load_study(study)
+    if row.name != study:
+        # to some databases "Toy" is "toy", and to folders it is not
+        raise StudyNotFound(f'There is no study "{study}".')
+    kind, number = _kind(run.rpartition("-")[0]), int(run.rpartition("-")[2])
+    found = shared.store.ticket(row.id, kind, number)
+    if found is None or run != run_name(kind, number):
+        raise ApiError(404, "checkpoint_not_found", f'The study "{study}" has no run {run}.')
+    return found
+
+
+def _kind(text: str) -> Kind:
+    return next(kind for kind in KINDS if kind == text)
+
+
+def _held(study: str, run: str, file: str, principal: Principal, shared: State) -> None:
+    """Refuse whoever does not hold the ticket of a run, and files of another attempt at it."""
+    ticket = _ticket(study, run, principal, shared)
+    if not file.endswith(f"-{ticket.attempt}.ckpt"):
+        raise ApiError(
+            409, "stale_attempt", f"The run {run} is at attempt {ticket.attempt}; {file} is of another one."
+        )
+    # no name of an agent has an "@", and names of people do
+    if ticket.state != "running" or (ticket.agent or "").partition("@")[2] != principal.name:
+        raise ApiError(
+            403,
+            "checkpoint_refused",
+            f"The run {run} is not one that an agent of {principal.name} is at work on.",
+        )
+
+
+def _recorded(study: str, run: str, file: str, principal: Principal, shared: State) -> tuple[str, int]:
+    """Return where a checkpoint lies that a ticket names, and its bytes."""
+    ticket = _ticket(study, run, principal, shared)
+    for each in ticket.checkpoints:
+        if each.url.rpartition("/")[2] == file and is_ours(each.url, study=study, run=run):
+            return each.url, each.size
+    raise ApiError(404, "checkpoint_not_found", f'The study "{study}" records no checkpoint {run}/{file}.')
+
+
+def _tidy(study: str, run: str, file: str, principal: Principal, shared: State) -> None:
+    """Make room for a checkpoint among what nobody has recorded."""
+
+    def recorded() -> set[str]:
+        kept = _ticket(study, run, principal, shared).checkpoints
+        return {each.url.rpartition("/")[2] for each in kept}
+
+    url = _place(study, run, file, shared)
+    if is_local(url):
+        file_of(url, shared)
+    tidy(url.rpartition("/")[0], file, recorded)
+
+
+def _place(study: str, run: str, file: str, shared: State) -> str:
+    return join(shared.checkpoints, study, run, file)
+
+
+def _signs(url: str) -> bool:
+    """Return whether requests to the object store of a URL can be signed."""
+    return url.partition("://")[0] in _SIGNING
+
+
+def _signed(url: str, method: str, **bound: Any) -> str:
+    """Return the URL of a signed request, which is valid for what is bound alone."""
+    fs, path = opened(url)
+    # the older signature, which some regions get unless this is said, binds nothing, and others refuse it
+    options = fs.storage_options
+    config = {**options.get("config_kwargs", {}), "signature_version": "s3v4"}
+    signer: Any = type(fs)(**{**options, "config_kwargs": config})
+    found: str = signer.url(path, expires=SIGNED_SECONDS, client_method=method, **bound)
+    return found

@@ -1,0 +1,149 @@
+"""What a refused request gets: a status, and an error with a stable code and a message."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tempopt.errors import (
+    AccessDenied,
+    SpaceAmended,
+    SpecError,
+    StaleAttempt,
+    StorageError,
+    StoreBusy,
+    StoreUnreachable,
+    StudyChanged,
+    StudyFailed,
+    StudyNotFound,
+    TempoptError,
+    UsageError,
+    masked,
+)
+
+LOGGER = logging.getLogger("tempopt.server")
+
+# The first class that an error is of tells its code and status.
+_TOLD: tuple[tuple[type[TempoptError], str, int], ...] = (
+    (StoreBusy, "storage_busy", 503),
+    (StoreUnreachable, "storage_away", 503),
+    (StorageError, "storage", 500),
+    (SpecError, "spec", 422),
+    (SpaceAmended, "amended", 409),
+    (StudyChanged, "study_changed", 409),
+    (AccessDenied, "forbidden", 403),
+    (UsageError, "usage", 400),
+    (StaleAttempt, "stale_attempt", 409),
+    (StudyFailed, "study_failed", 409),
+    (TempoptError, "usage", 400),
+)
+# What is told of an error of the database, whoever asks: its own words tell where that is.
+_STORAGE = {
+    "storage_busy": "The database of this server is too busy just now. Its log tells why. Try again later.",
+    "storage_away": "The database of this server is away just now. Its log tells why. Try again later.",
+    "storage": "The database of this server failed at this request. The log of the server tells more.",
+}
+_CODES = {
+    400: "bad_request",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    426: "agent_too_old",
+    429: "rate_limited",
+}
+
+
+_AGAIN_SECONDS = 10.0
+
+
+class ApiError(Exception):
+    """A refusal with a code of its own.
+
+    Args:
+        status: HTTP status.
+        code: Stable code, for programs.
+        message: For people: what was given, what is allowed, what to do.
+        headers: Headers of the answer.
+    """
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.headers = status, code, message, headers
+
+
+class _Log:
+    """Writes of an error of the database into the server's log: the same words once in ten seconds."""
+
+    def __init__(self) -> None:
+        self._last, self._written = "", -math.inf
+
+    def write(self, words: str) -> None:
+        """Write a line."""
+        now = time.monotonic()
+        if words != self._last or now - self._written >= _AGAIN_SECONDS:
+            self._last, self._written = words, now
+            LOGGER.error("%s", words)
+
+
+_LOG = _Log()
+
+
+def answer(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return the answer to a refused request."""
+    content = {"error": {"code": code, "message": masked(message)}}
+    return JSONResponse(content, status_code=status, headers=headers)
+
+
+def as_refusal(error: Exception) -> ApiError | None:
+    """Return an error as a refusal, None if nobody foresaw it."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, StudyNotFound):
+        # the store's own words name every study, and the database
+        return ApiError(404, "study_not_found", "There is no such study, or it was deleted meanwhile.")
+    for kind, code, status in _TOLD:
+        if isinstance(error, kind):
+            if code in _STORAGE:
+                _LOG.write(f"{type(error).__name__}: {masked(str(error))}")
+            return ApiError(status, code, _STORAGE.get(code, str(error)))
+    if isinstance(error, RequestValidationError):
+        return ApiError(422, "invalid_request", _faults(error))
+    if isinstance(error, HTTPException):
+        code = _CODES.get(error.status_code, "error")
+        return ApiError(error.status_code, code, str(error.detail), dict(error.headers or {}))
+    return None
+
+
+def install(app: FastAPI) -> None:
+    """Have every error of an app answered in this one form."""
+
+    def refused(request: Request, error: Exception) -> JSONResponse:
+        refusal = as_refusal(error)
+        assert refusal is not None
+        return answer(refusal.status, refusal.code, refusal.message, refusal.headers)
+
+    def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        LOGGER.error("unforeseen: %s", masked(repr(error)), exc_info=error)
+        return answer(500, "internal", "The server met an error that was not foreseen. Its log tells more.")
+
+    for each in (ApiError, TempoptError, RequestValidationError, HTTPException):
+        app.add_exception_handler(each, refused)
+    app.add_exception_handler(Exception, unforeseen)
+
+
+def _faults(error: RequestValidationError) -> str:
+    found: list[Any] = list(error.errors())
+    lines = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found[:5]]
+    return "The request is not as documented under /docs. " + "; ".join(lines)

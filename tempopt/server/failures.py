@@ -1,0 +1,81 @@
+"""Refused authentications by address: who fails too often waits, and few get a line in the audit log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address, ip_network
+
+_MOST_KNOWN = 4096
+_NOTED_SECONDS = 60.0
+_MOST_NOTED = 60
+
+
+class Failures:
+    """Counts refused authentications; threads may share it, and its memory is bounded.
+
+    Args:
+        clock: Seconds that only grow.
+    """
+
+    FREE = 10
+    """So many failures in a row cost no waiting."""
+    LONGEST = 300.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._noted: list[float] = []
+        self._unwritten = 0
+
+    def wait(self, address: str) -> float:
+        """Return for how many seconds an address is not listened to, if it fails again."""
+        with self._lock:
+            return max(0.0, self._seen.get(_holder(address), (0, 0.0))[1] - self._clock())
+
+    def failed(self, address: str) -> int | None:
+        """Count a failure.
+
+        Returns:
+            How many before it have no line in the audit log, if this one is to get one; None: it is not.
+            Whoever waits gets none, and of all others 60 a minute do.
+        """
+        holder = _holder(address)
+        with self._lock:
+            now = self._clock()
+            count, until = self._seen.pop(holder, (0, 0.0))
+            waits = now < until
+            if now > until + self.LONGEST:
+                count = 0
+            # no more than leads to the longest wait: a power of a number that grows would overflow
+            count = min(count + 1, self.FREE + 16)
+            pause = 0.0 if count <= self.FREE else min(self.LONGEST, 2.0 ** (count - self.FREE))
+            self._seen[holder] = (count, now + pause)
+            while len(self._seen) > _MOST_KNOWN:
+                self._seen.popitem(last=False)
+            self._noted = [each for each in self._noted if now - each < _NOTED_SECONDS]
+            if waits or len(self._noted) >= _MOST_NOTED:
+                self._unwritten += 1
+                return None
+            self._noted.append(now)
+            before, self._unwritten = self._unwritten, 0
+            return before
+
+    def forgive(self, address: str) -> None:
+        """Forget the failures of an address."""
+        with self._lock:
+            self._seen.pop(_holder(address), None)
+
+
+def _holder(address: str) -> str:
+    """Return what one machine cannot change at will: an IPv4 address, or the 64 bits of an IPv6 network."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
+        return str(ip_network((int(found) >> 64 << 64, 64)))
+    return str(found)

@@ -1,0 +1,116 @@
+"""How large a request may be, how long it may take to come, and what its query may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tempopt.errors import unknown
+from tempopt.server.auth import known
+from tempopt.server.errors import ApiError, answer
+
+LARGEST_BODY = 16 * 1024 * 1024
+"""Bytes of a body at the most, where studies, reports of agents and pieces of checkpoints come."""
+LARGEST_ELSEWHERE = 4 * 1024 * 1024
+"""Bytes of a body at the most elsewhere: a spec of the greatest length, each character escaped."""
+LARGEST_UNKNOWN = 64 * 1024
+"""Bytes of a body at the most of whoever is not known: it is read before a route asks who it is."""
+_CLOSE = {"connection": "close"}
+_LARGE = ("/api/agents/sync", "/api/studies", "/api/checkpoints/")
+LONGEST_BODY_SECONDS = 60.0
+"""Seconds from the first look at a body until it is there."""
+
+
+class BodyLimits:
+    """ASGI middleware: refuses a body that is too large while it is read, and one that does not come.
+
+    Args:
+        app: What answers.
+        largest: Bytes of a body at the most, whatever the route; None: as the route has it.
+        longest: Seconds until it is there at the most.
+        but: Whether a path has limits of its own.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        largest: int | None = None,
+        longest: float = LONGEST_BODY_SECONDS,
+        but: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        self._app, self._largest, self._longest, self._but = app, largest, longest, but
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._but(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        largest = self._largest or (LARGEST_BODY if scope["path"].startswith(_LARGE) else LARGEST_ELSEWHERE)
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        # what is still to come of a refused body is not read
+        if length.isdigit() and (len(length) > 18 or int(length) > largest):
+            refused = answer(413, "too_large", _too_large(largest), _CLOSE)
+            await refused(scope, receive, send)
+            return
+        if b"transfer-encoding" in headers or (length.isdigit() and int(length) > LARGEST_UNKNOWN):
+            try:
+                await known(Request(scope))
+            except ApiError as error:
+                refused = answer(error.status, error.code, error.message, {**(error.headers or {}), **_CLOSE})
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, _Body(self, receive, largest).receive, send)
+
+    async def in_time(self, receive: Receive, until: float | None) -> tuple[Message, float]:
+        """Return the next message of a body and the moment by which all of it is to be there."""
+        now = asyncio.get_running_loop().time()
+        until = now + self._longest if until is None else until
+        try:
+            return await asyncio.wait_for(receive(), max(until - now, 0.0)), until
+        except TimeoutError:
+            raise HTTPException(
+                408,
+                f"The body did not come within {self._longest:.0f} seconds. Try again.",
+                _CLOSE,
+            ) from None
+
+
+def _too_large(largest: int) -> str:
+    return f"The body is larger than {largest} bytes, the most that is read. Send less at a time."
+
+
+class _Body:
+    """The body of one request, counted as it comes."""
+
+    def __init__(self, limits: BodyLimits, receive: Receive, largest: int) -> None:
+        self._limits, self._receive, self._largest = limits, receive, largest
+        self._size, self._whole = 0, False
+        self._until: float | None = None
+
+    async def receive(self) -> Message:
+        if self._whole:
+            # what comes now is that the client has gone, whenever it does
+            return await self._receive()
+        message, self._until = await self._limits.in_time(self._receive, self._until)
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            if self._size > self._largest:
+                raise HTTPException(413, _too_large(self._largest), _CLOSE)
+            self._whole = not message.get("more_body", False)
+        return message
+
+
+async def check_query(request: Request) -> None:
+    """Refuse parameters of a query that a route of the REST does not take: misspelt ones would do nothing."""
+    if not (request.query_params and request.scope["path"].startswith("/api/")):
+        return
+    told = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    taken = [each["name"] for each in told.get("parameters", ()) if each["in"] == "query"]
+    for name in request.query_params:
+        if name not in taken:
+            raise ApiError(422, "invalid_request", unknown("parameter", name, taken or ["none"]))

@@ -1,0 +1,2 @@
+"use strict";
+pages.live(document.querySelector("[data-live]"));

@@ -1,0 +1,154 @@
+"""``tempopt serve``: the application on a socket, until it is told to end."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import uvicorn
+
+from tempopt.errors import UsageError
+from tempopt.server.app import create_app
+from tempopt.server.app_state import State
+from tempopt.server.auth import Access
+from tempopt.server.lines import Line
+from tempopt.server.webhooks.deliveries import Deliveries
+from tempopt.server.webhooks.endpoints import Endpoint
+from tempopt.store.checkpoints import location, reason
+from tempopt.store.store import Store
+
+# Requests that are under way when the server is told to end have so long.
+_GRACE_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a server listens.
+
+    Args:
+        host: Address or name.
+        port: 0: a free one.
+        certificate: File with the certificate chain, for TLS; None: plain HTTP.
+        key: File with its private key.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def serve(
+    store: Store,
+    *,
+    checkpoints: str,
+    listening: Listening,
+    access: Access | None = None,
+    webhooks: Sequence[Endpoint] = (),
+    told: Callable[[str], None],
+) -> None:
+    """Serve the studies of a store until SIGINT or SIGTERM.
+
+    Args:
+        store: Where they are.
+        checkpoints: Folder, or URL such as ``s3://bucket/folder``, under which checkpoints lie.
+        listening: Where to listen.
+        access: Whom to believe beside those who have a token; None: nobody.
+        webhooks: Who is told of what happens to studies.
+        told: Called with the URL once the server listens.
+
+    Raises:
+        UsageError: The address cannot be listened on, the certificate is none, or checkpoints cannot be
+            written.
+    """
+    _check_certificate(listening)
+    sock = _bound(listening)
+    with sock:
+        app = create_app(store, checkpoints=location(checkpoints), access=access)
+        config = uvicorn.Config(
+            app,
+            http=Line,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+            ssl_certfile=listening.certificate,
+            ssl_keyfile=listening.key,
+            # a proxy's headers are believed only where a person has said so, by auth
+            proxy_headers=False,
+        )
+        shared: State = app.state.tempopt
+        server = _Server(config, leaving=shared.leaving.set)
+        deliveries = Deliveries(store, webhooks, picture=shared.dispatcher.picture, leaving=shared.leaving)
+        scheme = "http" if listening.certificate is None else "https"
+        host, port = sock.getsockname()[:2]
+        told(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        logging.getLogger("tempopt.server").setLevel(logging.INFO)
+        deliveries.start()
+        try:
+            server.run(sockets=[sock])
+        finally:
+            shared.leaving.set()
+            deliveries.join()
+            app.state.dashboard.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that lets go of those who wait for a ticket as soon as it is to end."""
+
+    def __init__(self, config: uvicorn.Config, *, leaving: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leaving = leaving
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        self._leaving()
+        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+        # to be told to end is how a server ends well
+        self._captured_signals.clear()
+
+
+def _check_certificate(listening: Listening) -> None:
+    if listening.certificate is None:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(listening.certificate, listening.key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"The certificate {listening.certificate} and its key {listening.key} cannot be used "
+            f"({reason(error)}). Give files in PEM: the certificate chain, and the private key without a "
+            "password."
+        ) from error
+
+
+def _bound(listening: Listening) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((listening.host, listening.port))
+        sock.listen(2048)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        raise UsageError(
+            f"The server cannot listen on {listening.host}:{listening.port} ({reason(error)}). Give another "
+            "--host or --port; --port 0 selects a free one."
+        ) from error
+    return sock

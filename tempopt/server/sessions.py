@@ -1,0 +1,143 @@
+"""Browsers that people have signed in with a token: what a browser holds, whose it is, until when.
+
+A browser holds 256 random bits in a cookie and never the token. The store has their SHA-256, so every server
+knows a session, and whoever ends one ends it everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from fastapi import Request, Response
+
+from tempopt.records.access import SessionRow
+from tempopt.store.store import Store
+
+LIFE = timedelta(days=7)
+"""A session is over after so long, whatever happens; before if its token is."""
+CSRF_FIELD, CSRF_HEADER = "csrf", "x-csrf-token"
+"""Where a change that a page asks for carries the proof that the page is ours."""
+_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
+_MOST_KNOWN = 4096
+_MOST_DIGITS = 5
+
+
+class Sessions:
+    """The sessions of a store; threads may share it.
+
+    Args:
+        store: Where they are.
+        clock: Seconds that only grow.
+        fresh: Seconds for which a session that was read is not read again.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float], *, fresh: float) -> None:
+        self._store, self._clock, self._fresh = store, clock, fresh
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[SessionRow, float]] = OrderedDict()
+
+    def asks_store(self, secret: str) -> bool:
+        """Return whether :meth:`token_of` has to ask the store."""
+        with self._lock:
+            known = self._known.get(_digest(secret))
+        return known is None or self._clock() - known[1] > self._fresh
+
+    def token_of(self, secret: str) -> str | None:
+        """Return the id of the token that a session was begun with, None if there is no such session now."""
+        if _SECRET.fullmatch(secret) is None:
+            return None
+        digest, now = _digest(secret), self._clock()
+        with self._lock:
+            known = self._known.get(digest)
+        row = known[0] if known is not None and now - known[1] <= self._fresh else self._read(digest, now)
+        return None if row is None or row.expires <= datetime.now(UTC) else row.token
+
+    def _read(self, digest: str, now: float) -> SessionRow | None:
+        row = self._store.sessions.find(digest)
+        with self._lock:
+            if row is None:
+                self._known.pop(digest, None)
+                return None
+            self._known[digest] = row, now
+            self._known.move_to_end(digest)
+            while len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        return row
+
+    def begin(self, token: str, *, until: datetime | None) -> tuple[str, datetime]:
+        """Begin a session, and return what the browser is to hold and when it ends.
+
+        Args:
+            token: Id of the token.
+            until: When the token ends; None: never.
+        """
+        secret, now = secrets.token_urlsafe(32), datetime.now(UTC)
+        expires = now + LIFE if until is None else min(now + LIFE, until)
+        row = SessionRow(digest=_digest(secret), token=token, created=now, expires=expires)
+        self._store.sessions.add(row)
+        return secret, expires
+
+    def end(self, secret: str) -> None:
+        """End a session; other servers know within seconds."""
+        self._store.sessions.end(_digest(secret))
+        with self._lock:
+            self._known.pop(_digest(secret), None)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def csrf_token(secret: str) -> str:
+    """Return what a page of this session proves with that it is ours; it tells nothing of the session."""
+    return hmac.new(secret.encode(), b"tempopt: changes of a page", hashlib.sha256).hexdigest()
+
+
+def is_csrf_token(given: str, secret: str) -> bool:
+    """Return whether a page of this session has given this, in a time that tells nothing of it."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), csrf_token(secret).encode())
+
+
+def _cookie(request: Request, *, secure: bool) -> str:
+    # browsers tell no ports apart, and there may be another server at another port of this machine
+    told = request.headers.get("host", "").rpartition(":")[2]
+    # whatever else a client calls this server has no port
+    known = told.isascii() and told.isdecimal() and len(told) <= _MOST_DIGITS
+    port = told if known else "443" if secure else "80"
+    return f"{'__Host-' if secure else ''}tempopt-{port}"
+
+
+def held(request: Request, *, secure: bool) -> str | None:
+    """Return what the browser holds, None if it holds nothing.
+
+    Args:
+        secure: Whether the browser has asked over TLS.
+    """
+    return request.cookies.get(_cookie(request, secure=secure))
+
+
+def hold(request: Request, answer: Response, secret: str, expires: datetime, *, secure: bool) -> None:
+    """Have the browser hold a session; no script can read it, and no other site has it sent."""
+    answer.set_cookie(
+        _cookie(request, secure=secure),
+        secret,
+        expires=expires,
+        path="/",
+        secure=secure,
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def forget(request: Request, answer: Response, *, secure: bool) -> None:
+    """Have the browser hold nothing any more."""
+    answer.delete_cookie(
+        _cookie(request, secure=secure), path="/", secure=secure, httponly=True, samesite="strict"
+    )

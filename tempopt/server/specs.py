@@ -1,0 +1,195 @@
+"""Specs before their study begins: what is wrong with one, what it would cost, and what it could show.
+
+Nothing of what a spec names is imported, no file of the server is read, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends
+from pydantic import Field
+
+from tempopt.errors import SpecError, UsageError
+from tempopt.records.rows import StudyState
+from tempopt.remote.protocol import Body
+from tempopt.server.app_state import State
+from tempopt.server.asked import SUBMIT, Shared
+from tempopt.server.auth import Principal
+from tempopt.server.documented import REFUSALS
+from tempopt.server.errors import ApiError
+from tempopt.spec.checked_text import CheckedText
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import listed
+from tempopt.study import checking, pricing
+
+router = APIRouter(prefix="/api", tags=["specs"], responses=REFUSALS)
+Submitting = Annotated[Principal, Depends(SUBMIT)]
+
+LONGEST = 200_000
+"""Characters of a spec's text at the most."""
+# A check takes a core for tenths of a second, a price for seconds. Agents are not to wait for them, nor for a
+# thread that waits for its turn.
+_THINKING, _WAITING = threading.BoundedSemaphore(2), threading.BoundedSemaphore(8)
+_TEXT = """study:
+  name: max_retrieval
+  metric: val_accuracy
+  direction: maximize
+model: {class_path: lightning_modules.MaxRetrieval}
+trainer: {max_steps: 300}
+search:
+  temperature_init: {low: 0.25, high: 4, log: true}
+"""
+Yaml = Annotated[
+    str, Field(max_length=LONGEST, description="A study spec, as its YAML file has it.", examples=[_TEXT])
+]
+
+
+class SpecText(Body):
+    """A spec as text."""
+
+    text: Yaml
+
+
+class Pricing(Body):
+    """What the price of a study is to be reckoned with.
+
+    Args:
+        seconds_per_run: Seconds of a run that is trained to its end; null: those of an earlier study of the
+            same model.
+        workers: Runs side by side; null: as the spec says, else one.
+    """
+
+    text: Yaml
+    seconds_per_run: Annotated[float | None, Field(gt=0, le=1e9, allow_inf_nan=False)] = None
+    workers: Annotated[int | None, Field(ge=1, le=10_000)] = None
+
+
+class Message(Body):
+    """One thing that there is to say of a spec.
+
+    Args:
+        line: Line from 1; null: it is about the whole text.
+        column: Column of the key in that line, from 1.
+        severity: With an ``error`` the study cannot be begun.
+        path: Dotted path of the key; empty: it is about none.
+    """
+
+    line: int | None
+    column: int | None
+    severity: Literal["error", "warning"]
+    path: Annotated[str, Field(examples=["study.trials"])]
+    text: str
+
+
+class Existing(Body):
+    """The study that has this name already.
+
+    Args:
+        same: Whether the spec is that of the study, so that submitting it goes on with it.
+        differences: A line for each thing that the spec asks otherwise.
+    """
+
+    state: StudyState
+    same: bool
+    differences: list[str]
+
+
+class Checked(Body):
+    """What there is to say of a spec.
+
+    Args:
+        valid: Whether its study can be begun, or gone on with.
+        name: Name of the study; null: none is given, or it cannot be read.
+        messages: In the order of lines.
+        study: The study that has this name already; null: there is none, or the spec has errors.
+    """
+
+    valid: bool
+    name: str | None
+    messages: list[Message]
+    study: Existing | None
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """Wait until two others at most are at it; refuse where many wait already."""
+    if not _WAITING.acquire(blocking=False):
+        text = "Many specs are being checked at the moment. Try again in a few seconds."
+        raise ApiError(429, "rate_limited", text, {"retry-after": "3"})
+    try:
+        with _THINKING:
+            yield
+    finally:
+        _WAITING.release()
+
+
+def checked(text: str, principal: Principal, shared: State) -> tuple[CheckedText, Checked]:
+    """Return what there is to say of a spec to whoever asks."""
+    with _turn():
+        found = checking.check(text, shared.store, principal.may_see)
+        there = None if found.spec is None else checking.standing(found.spec, shared.store)
+    return found, Checked(
+        valid=found.spec is not None and (there is None or there.same),
+        name=found.name,
+        messages=[Message(**asdict(each)) for each in found.messages],
+        study=None
+        if there is None
+        else Existing(state=there.state, same=there.same, differences=list(there.differences)),
+    )
+
+
+def priced(
+    spec: StudySpec,
+    principal: Principal,
+    shared: State,
+    *,
+    seconds_per_run: float | None = None,
+    workers: int | None = None,
+) -> pricing.Price:
+    """Return the price of a spec's study for whoever asks.
+
+    Raises:
+        UsageError: It has more trials than are priced here.
+    """
+    if spec.study.trials > pricing.MOST_TRIALS:
+        raise UsageError(
+            f"study.trials is {spec.study.trials}. A server prices studies of at most {pricing.MOST_TRIALS} "
+            "trials; larger ones are priced by: tempopt plan SPEC"
+        )
+    agents = shared.store.pool.read().agents
+    with _turn():
+        return pricing.price(
+            spec,
+            shared.store,
+            may_see=principal.may_see,
+            seconds_per_run=seconds_per_run,
+            workers=workers,
+            # of the agents that there are: others may come, and have more
+            has_gpus=any(each.gpus for each in agents) if agents else None,
+        )
+
+
+@router.post("/check", summary="Check a spec")
+def check(body: SpecText, principal: Submitting, shared: Shared) -> Checked:
+    """Return what is wrong with a spec, as `tempopt check` tells it, apart from the classes that it names."""
+    return checked(body.text, principal, shared)[1]
+
+
+@router.post("/plan", summary="Price a study", response_model=dict[str, Any])
+def plan(body: Pricing, principal: Submitting, shared: Shared) -> dict[str, Any]:
+    """Return what a study costs and the smallest gain that it can show, and what that rests on."""
+    found, _ = checked(body.text, principal, shared)
+    if found.spec is None:
+        lines = [
+            ": ".join(filter(None, (f"line {each.line}" if each.line else "", each.path, each.text)))
+            for each in found.messages
+            if each.severity == "error"
+        ]
+        raise SpecError(listed("This study spec has", lines))
+    price = priced(found.spec, principal, shared, seconds_per_run=body.seconds_per_run, workers=body.workers)
+    return price.to_json()

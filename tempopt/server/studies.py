@@ -1,0 +1,249 @@
+"""What is read of studies: their list, how one stands, its page, its export, and its rows for RemoteStore."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from pydantic import Field, TypeAdapter
+
+from tempopt.agent.running import to_json
+from tempopt.errors import without_passwords
+from tempopt.launch.standing import UNKNOWN
+from tempopt.records.changes import News
+from tempopt.records.rows import JobRow, Kind, LogRow, RunRow, StudyRow, StudySummary, TicketRow
+from tempopt.remote.protocol import WITHOUT_NUL
+from tempopt.remote.wire import measurements_to_plain, run_to_plain, to_plain
+from tempopt.results import export as exports
+from tempopt.results.study_result import load
+from tempopt.results.summary import summary_json
+from tempopt.server.asked import LARGEST, VIEW, Seen, Shared
+from tempopt.server.auth import Principal
+from tempopt.server.documented import REFUSALS, REFUSALS_OF_TEXT, Name
+from tempopt.server.errors import ApiError
+from tempopt.store import urls
+
+router = APIRouter(prefix="/api", tags=["studies"], responses=REFUSALS)
+Seeing = Annotated[Principal, Depends(VIEW)]
+Id = Annotated[int, Field(ge=0, le=LARGEST)]
+Text = Annotated[str, Field(pattern=WITHOUT_NUL, max_length=255)]
+Ids = Annotated[list[Id] | None, Query(description="Only of these tickets; all if none is given.")]
+Names = Annotated[list[Text] | None, Query(description="Only of these names.")]
+Prefixes = Annotated[list[Text] | None, Query(description="Only of names that begin so.")]
+Kinds = Annotated[list[Kind] | None, Query(description="Only of these kinds; all if none is given.")]
+Since = Annotated[
+    list[str],
+    Query(description="`KIND:NUMBER`: the tickets of a kind from a number on.", examples=["search:12"]),
+]
+
+# Rendering takes a core for seconds; agents are not to wait for it.
+_RENDERING = threading.BoundedSemaphore(2)
+_KINDS: tuple[str, ...] = get_args(Kind)
+_SUMMARY = {
+    "study": "max_retrieval",
+    "metric": "val_accuracy",
+    "direction": "maximize",
+    "state": "running",
+    "agents": 2,
+    "created": "2026-11-02T09:31:07.123456+00:00",
+    "tickets": {"requested": 46, "waiting": 20, "running": 4, "done": 22, "failed": 0, "withdrawn": 0},
+}
+_MEASURED = [[812, 300, "report", 0.9125], [812, 300, "test:winner", None]]
+
+
+def _answer(kind: Any, rows: Any) -> Response:
+    """Return rows as JSON; written once, without a second look at each of them."""
+    return Response(TypeAdapter(kind).dump_json(rows), media_type="application/json")
+
+
+def _plain(data: Any) -> Response:
+    return Response(json.dumps(data, allow_nan=False), media_type="application/json")
+
+
+def _example(value: Any) -> dict[int | str, dict[str, Any]]:
+    return {200: {"content": {"application/json": {"example": value}}}}
+
+
+def _public(row: StudyRow) -> StudyRow:
+    kept = None if row.checkpoints is None else without_passwords(row.checkpoints)
+    return dataclasses.replace(row, checkpoints=kept)
+
+
+def _shown(row: TicketRow) -> TicketRow:
+    kept = tuple(dataclasses.replace(each, url=without_passwords(each.url)) for each in row.checkpoints)
+    return dataclasses.replace(row, checkpoints=kept)
+
+
+@router.get("/studies", summary="List studies", responses=_example([_SUMMARY]))
+def studies(principal: Seeing, shared: Shared) -> list[dict[str, Any]]:
+    """Return the studies that the token may see, oldest first, as `tempopt list --json` prints them."""
+    rows = shared.store.list_studies()
+    return [summary_json(each) for each in rows if principal.may_see(each.study.name)]
+
+
+@router.get("/summaries", summary="List studies as rows", response_model=list[StudySummary])
+def summaries(principal: Seeing, shared: Shared) -> Response:
+    """Return the same as rows, their specs included, for programs that read as on a database."""
+    rows = [
+        dataclasses.replace(each, study=_public(each.study))
+        for each in shared.store.list_studies()
+        if principal.may_see(each.study.name)
+    ]
+    return _answer(list[StudySummary], rows)
+
+
+@router.get(
+    "/studies/{name}",
+    summary="Show a study",
+    response_model=dict[str, Any],
+    responses=_example({**_SUMMARY, "verdict": None, "jobs": [], "agents_at_work": []}),
+)
+def show(study: Seen, shared: Shared) -> Response:
+    """Return how a study stands: progress, baseline, best and verdict, as `tempopt show --json` prints it."""
+    result = load(shared.store, study.name)
+    jobs = [
+        {"launcher": each.launcher, "id": each.id, "state": UNKNOWN, "message": "A server asks no launcher."}
+        for each in shared.store.jobs(study.name)
+    ]
+    return _plain({**result.to_json(), "jobs": jobs, "agents_at_work": to_json(shared.store, result.runs)})
+
+
+@router.get(
+    "/studies/{name}/report",
+    summary="The report",
+    response_class=HTMLResponse,
+    responses={**REFUSALS_OF_TEXT, 200: {"description": "One HTML page.", "content": {"text/html": {}}}},
+)
+def report(study: Seen, shared: Shared, plotlyjs: Literal["inline", "cdn"] = "inline") -> Response:
+    """Return a study as one HTML page, which opens offline, as `tempopt report` writes it."""
+    # plotly takes a while to load
+    from tempopt.report.page.html import render
+
+    with _RENDERING:
+        page = render(load(shared.store, study.name, whole=True), plotlyjs=plotlyjs)
+    return HTMLResponse(page, headers={"x-content-type-options": "nosniff"})
+
+
+@router.get(
+    "/studies/{name}/export",
+    summary="What is recommended, as code",
+    response_class=PlainTextResponse,
+    responses={**REFUSALS_OF_TEXT, 200: {"description": "YAML for LightningCLI, or a Python script."}},
+)
+def export(
+    study: Seen,
+    shared: Shared,
+    format: Literal["yaml", "python"] = "yaml",
+    winner: Annotated[bool, Query(description="The winner of the search, whatever is recommended.")] = False,
+) -> Response:
+    """Return what `tempopt export` writes."""
+    text = exports.to_text(load(shared.store, study.name), format, winner=winner)
+    return PlainTextResponse(text, headers={"x-content-type-options": "nosniff"})
+
+
+# ---- rows, as they are in the store
+
+
+@router.get("/studies/{name}/row", summary="The row of a study", response_model=StudyRow)
+def row(study: Seen) -> Response:
+    """Return the study's row: its spec, its state, the version of its tickets."""
+    return _answer(StudyRow, _public(study))
+
+
+@router.get("/studies/{name}/tickets", summary="Tickets", response_model=list[TicketRow])
+def tickets(
+    study: Seen,
+    shared: Shared,
+    kinds: Kinds = None,
+) -> Response:
+    """Return the tickets of a study in their order of work."""
+    return _answer(list[TicketRow], [_shown(each) for each in shared.store.tickets(study.id, kinds)])
+
+
+@router.get(
+    "/studies/{name}/measurements",
+    summary="Measurements",
+    response_model=list[tuple[int, int, str, float | None]],
+    responses=_example(_MEASURED),
+)
+def measurements(
+    study: Seen,
+    shared: Shared,
+    ids: Ids = None,
+    names: Names = None,
+    prefixes: Prefixes = None,
+) -> Response:
+    """Return what runs measured: ticket id, step, name and value, null for what is not finite."""
+    rows = shared.store.measurements(study.id, ids, names, prefixes=prefixes or ())
+    return _plain(measurements_to_plain(rows))
+
+
+@router.get("/studies/{name}/logs", summary="Logs", response_model=list[LogRow])
+def logs(study: Seen, shared: Shared, ids: Ids = None) -> Response:
+    """Return the ends of what runs printed, by ticket and attempt."""
+    mask = urls.masking(shared.store.url)
+    found = shared.store.logs(study.id, ids)
+    return _answer(list[LogRow], [dataclasses.replace(each, text=mask(each.text)) for each in found])
+
+
+@router.get("/studies/{name}/maps", summary="What heads attend to", response_model=dict[int, Any])
+def maps(
+    study: Seen, shared: Shared, ids: Annotated[list[Id], Query(description="Of these tickets.")]
+) -> Response:
+    """Return what the heads of attention attend to, by ticket, of those tickets that were looked at."""
+    return _plain(shared.store.attention_maps(study.id, ids))
+
+
+@router.get("/studies/{name}/warm-start", summary="Earlier studies' runs", response_model=list[Any])
+def warm_start(study: Seen, shared: Shared) -> Response:
+    """Return what a study keeps of earlier ones."""
+    return _plain(shared.store.warm_start(study.id))
+
+
+@router.get("/studies/{name}/jobs", summary="Jobs of launchers", response_model=list[JobRow])
+def jobs(name: Name, principal: Seeing, shared: Shared) -> Response:
+    """Return the jobs by which launchers have started agents for a study, which need not be there yet."""
+    principal.check(name)
+    return _answer(list[JobRow], shared.store.jobs(name))
+
+
+@router.get("/studies/{name}/news", summary="What became of tickets", response_model=dict[str, Any])
+def news(
+    study: Seen,
+    shared: Shared,
+    since: Since,
+) -> Response:
+    """Return the tickets that are not waiting any more, and what those that are over have measured."""
+    found = shared.store.news(study.id, dict(_since(since)))
+    shown = dataclasses.replace(found, tickets=[_shown(each) for each in found.tickets], reports=[])
+    return _plain({**to_plain(shown, News), "reports": measurements_to_plain(found.reports)})
+
+
+def _since(given: list[str]) -> Iterable[tuple[Kind, int]]:
+    for each in given:
+        kind, colon, number = each.partition(":")
+        if each == "none":
+            continue
+        if kind not in _KINDS or not (colon and number.isascii() and number.isdecimal() and len(number) < 10):
+            raise ApiError(
+                422,
+                "invalid_request",
+                f'since was given "{each[:100]}". Give KIND:NUMBER, as in search:12; the kinds are '
+                f"{', '.join(_KINDS)}.",
+            )
+        yield kind, int(number)  # type: ignore[misc]
+
+
+@router.get("/studies/{name}/runs/{ticket}", summary="One run", response_model=dict[str, Any])
+def run(study: Seen, shared: Shared, ticket: Annotated[int, Path(ge=0, le=LARGEST)]) -> Response:
+    """Return one ticket by its id, with its study and its reports."""
+    found: RunRow | None = shared.store.run(ticket)
+    if found is None or found.study.id != study.id:
+        raise ApiError(404, "run_not_found", f'The study "{study.name}" has no ticket {ticket}.')
+    shown = dataclasses.replace(found, study=_public(found.study), ticket=_shown(found.ticket))
+    return _plain(run_to_plain(shown))

@@ -1,0 +1,327 @@
+"""What is done to studies: begin one, have it grow, rest, go on or end, delete it, free its files.
+
+Decides what a command on the database decides, with the same code. What a study's own modules say is told by
+whoever asks: no code of users runs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import Field
+
+from tempopt.agent.beginning import stand
+from tempopt.agent.runner import optimizers
+from tempopt.confirmation.compare import check_comparison
+from tempopt.errors import SpecError, UsageError, not_text
+from tempopt.records.rows import StudyState
+from tempopt.remote.protocol import Body
+from tempopt.server import weights
+from tempopt.server.app_state import State
+from tempopt.server.asked import LARGEST, SUBMIT, Meant, Shared
+from tempopt.server.auth import Principal, about
+from tempopt.server.bundles import refuse_missing
+from tempopt.server.documented import REFUSALS
+from tempopt.server.pool_admin import check_priority
+from tempopt.spec.own_schedules import check_schedules
+from tempopt.spec.study_spec import StudySpec
+from tempopt.study import admin
+from tempopt.study.amend import Modules
+from tempopt.study.checking import refuse_not_looked_up
+from tempopt.study.enlarge import grow, grown, ordered
+from tempopt.version import __version__
+from tempopt.workers.secrets import refuse_secrets
+
+router = APIRouter(prefix="/api/studies", tags=["studies"], responses=REFUSALS)
+Submitting = Annotated[Principal, Depends(SUBMIT)]
+
+_MOST_RUNS = 100_000
+_MOST_PAIRS = 1000
+_DEEPEST = 60
+Runs = Annotated[int, Field(ge=0, le=_MOST_RUNS)]
+Sets = Annotated[list[dict[str, Any]], Field(default_factory=list, max_length=_MOST_RUNS)]
+Changes = Annotated[
+    list[str],
+    Field(default_factory=list, max_length=100, examples=[["search.lr={low: 0.001, high: 0.1}"]]),
+]
+Version = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=LARGEST,
+        description="Version that the study's tickets had when you looked: nothing is done if they are of "
+        "another by now. With it a request that arrives twice adds its runs once.",
+    ),
+]
+Defaults = Annotated[
+    dict[str, Any],
+    Field(
+        default_factory=dict,
+        description="What searched arguments are where nobody sets them, by name: asked for where an "
+        "amendment adds or takes out an argument of a module, which a server does not import.",
+    ),
+]
+_SPEC = {
+    "study": {"name": "max_retrieval", "metric": "val_accuracy", "direction": "maximize", "trials": 20},
+    "model": {"class_path": "lightning_modules.MaxRetrieval"},
+    "trainer": {"max_steps": 300},
+    "search": {"temperature_init": {"low": 0.25, "high": 4, "log": True}},
+}
+
+
+class Submission(Body):
+    """A study to begin, or to go on with and let grow.
+
+    Args:
+        spec: The study spec as plain data, as in its YAML file or as ``StudySpec.to_json`` returns it.
+        trials: Search tickets of a study that is begun, instead of the spec's number.
+        more: Search tickets to add to a study that has been begun.
+        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        amend: Whether a study that searches another space searches this one from now on.
+    """
+
+    spec: Annotated[dict[str, Any], Field(examples=[_SPEC])]
+    trials: Annotated[int | None, Field(ge=1, le=_MOST_RUNS)] = None
+    more: Runs = 0
+    enqueue: Sets
+    amend: bool = False
+    defaults: Defaults
+    version: Version = None
+
+
+class Resumption(Body):
+    """What a study is to do more when it goes on.
+
+    Args:
+        more: Search tickets to add.
+        pairs: Pairs to add to its verdict.
+        amend: Changes of its search space: ``search.NAME=DOMAIN`` each, ``null`` takes a name out.
+        retry_failed: Whether runs that failed on every attempt are trained again.
+    """
+
+    more: Runs = 0
+    pairs: Annotated[int, Field(ge=0, le=_MOST_PAIRS)] = 0
+    amend: Changes
+    retry_failed: bool = False
+    defaults: Defaults
+    version: Version = None
+
+
+class Queue(Body):
+    """Parameter sets to try, of some or all of the searched names."""
+
+    sets: Annotated[
+        list[dict[str, Any]],
+        Field(min_length=1, max_length=_MOST_RUNS, examples=[[{"temperature_init": 2.0}]]),
+    ]
+    version: Version = None
+
+
+class Collection(Body):
+    """Which checkpoints are removed; with ``dry_run`` they are listed only."""
+
+    dry_run: bool = False
+
+
+class Done(Body):
+    """How a study stands after it was asked for something.
+
+    Args:
+        begun: Whether it was begun by this.
+        notes: What there is to say of it, for people.
+    """
+
+    study: Annotated[str, Field(examples=["max_retrieval"])]
+    id: int
+    state: StudyState
+    version: int
+    begun: bool = False
+    notes: Annotated[list[str], Field(default_factory=list)]
+
+
+class Told(Body):
+    """What came of telling a study to pause or to stop, as :class:`tempopt.study.admin.Told`."""
+
+    before: StudyState
+    agents: list[str]
+    withdrawn: int = 0
+    compares: bool = False
+
+
+class Deleted(Body):
+    """What came of deleting a study: agents at work, bytes freed, and what was not removed, with why."""
+
+    agents: list[str]
+    freed: int
+    left: dict[str, str]
+
+
+class Collected(Body):
+    """What was removed of a study's checkpoints: bytes by location; and what was not, with why."""
+
+    study: str
+    files: dict[str, int]
+    left: dict[str, str]
+
+
+def modules(known: Mapping[str, Any]) -> Modules:
+    """Return what is known of a study's modules where none is imported: what whoever asks has told."""
+    return Modules(schedules=check_schedules, defaults=lambda stored, given: known)
+
+
+def _refuse_no_text(data: Any) -> None:
+    """Refuse what no database holds, and what is nested so deep that reading it could fail."""
+    waiting: list[tuple[Any, int]] = [(data, 0)]
+    while waiting:
+        each, depth = waiting.pop()
+        if isinstance(each, str) and (told := not_text(each)):
+            raise UsageError(f"The body holds {told}. Give text in UTF-8 without it.")
+        if isinstance(each, dict | list):
+            if depth == _DEEPEST:
+                raise UsageError(f"The body is nested more than {_DEEPEST} deep. Give plain data.")
+            below = [*each, *each.values()] if isinstance(each, dict) else each
+            waiting += [(part, depth + 1) for part in below]
+
+
+def _checked(body: Submission, principal: Principal) -> StudySpec:
+    """Return the spec of a submission, whose names are all of studies that whoever asks may see."""
+    _refuse_no_text(body.model_dump())
+    try:
+        spec = StudySpec.parse(body.spec, source="the study spec that was submitted")
+    except SpecError as error:
+        raise SpecError(
+            f"{error}\nThis server is tempopt {__version__}: keys of another version are unknown to it."
+        ) from None
+    for name in (spec.study.name, *spec.study.warm_start):
+        principal.check(name)
+    check_schedules(spec)
+    optimizers(spec)
+    refuse_secrets(spec.trainer.get("logger"))
+    if spec.compare is not None:
+        check_comparison(spec)
+    return spec
+
+
+def _done(shared: State, name: str, notes: list[str], *, begun: bool = False) -> Done:
+    row = shared.store.load_study(name)
+    return Done(study=name, id=row.id, state=row.state, version=row.version, begun=begun, notes=notes)
+
+
+def _wake(shared: State, name: str) -> None:
+    row = shared.store.load_study(name)
+    if row.state == "paused":
+        shared.store.set_state(row.id, "running")
+
+
+@router.post(
+    "",
+    summary="Begin or continue a study",
+    responses={201: {"description": "The study was begun.", "model": Done}},
+)
+def submit(
+    body: Submission, principal: Submitting, shared: Shared, request: Request, answer: Response
+) -> Done:
+    """Begin the study of a spec, or go on with the one that there is, and let it grow.
+
+    Nothing is tried before: `tempopt search` has trained two steps of it where it was typed. Agents train it.
+    """
+    done = submitted(body, principal, shared, request)
+    answer.status_code = 201 if done.begun else 200
+    return done
+
+
+def submitted(body: Submission, principal: Principal, shared: State, request: Request) -> Done:
+    """Do what a submission asks for, of whoever may submit."""
+    spec = _checked(body, principal)
+    about(request, study=spec.study.name)
+    refuse_missing(spec, shared)
+    weights.refuse_missing(spec, shared)
+    notes: list[str] = []
+    spec, study = ordered(
+        shared.store,
+        spec,
+        trials=body.trials,
+        more=body.more,
+        enqueue=body.enqueue,
+        amend=body.amend,
+        told=notes.append,
+        modules=modules(body.defaults),
+        version=body.version,
+    )
+    begun = study is None
+    if begun:
+        refuse_not_looked_up(spec)
+        check_priority(shared, principal, queue=spec.study.queue, priority=spec.study.priority)
+    if study is None or shared.store.load_study(study.name).state != "done":
+        kept = shared.checkpoints if study is None else study.checkpoints or shared.checkpoints
+        stand(shared.store, spec, study, checkpoints=kept, owner=principal.user, told=notes.append)
+        _wake(shared, spec.study.name)
+    return _done(shared, spec.study.name, notes, begun=begun)
+
+
+@router.post("/{name}/pause", summary="Pause a study")
+def pause(study: Meant, shared: Shared) -> Told:
+    """Have every agent of a study save its runs and leave, until it is resumed."""
+    return Told(**asdict(admin.pause(shared.store, study.name)))
+
+
+@router.post("/{name}/stop", summary="Stop the search of a study")
+def stop(study: Meant, shared: Shared) -> Told:
+    """End the search of a study: runs at work end, and what was found is confirmed."""
+    return Told(**asdict(admin.stop(shared.store, study.name)))
+
+
+@router.post("/{name}/resume", summary="Resume a study, and let it grow")
+def resume(body: Resumption, study: Meant, shared: Shared) -> Done:
+    """Let a study that was paused go on, with more trials, pairs, another search space or failed runs."""
+    _refuse_no_text(body.model_dump())
+    notes: list[str] = []
+    grown(
+        shared.store,
+        study,
+        more=body.more,
+        pairs=body.pairs,
+        amend=body.amend,
+        retry_failed=body.retry_failed,
+        told=notes.append,
+        modules=modules(body.defaults),
+        version=body.version,
+    )
+    _wake(shared, study.name)
+    return _done(shared, study.name, notes)
+
+
+@router.post("/{name}/enqueue", summary="Have parameter sets tried")
+def enqueue(body: Queue, study: Meant, shared: Shared) -> Done:
+    """Add search tickets with these parameter sets; those that were tried before are left out."""
+    _refuse_no_text(body.sets)
+    spec = StudySpec.stored(study)
+    added = grow(shared.store, study, spec, 0, body.sets, version=body.version)
+    return _done(shared, study.name, [] if added else ["Each of them is in the study already."])
+
+
+@router.delete("/{name}", summary="Delete a study")
+def delete(
+    study: Meant,
+    shared: Shared,
+    force: Annotated[
+        bool, Query(description="Even while agents work on it; they notice, and leave.")
+    ] = False,
+) -> Deleted:
+    """Delete a study with its trials, its checkpoints and what it logged."""
+    try:
+        done = admin.delete(shared.store, study.name, force=force)
+    finally:
+        shared.desks.close(study.name)
+    return Deleted(**asdict(done))
+
+
+@router.post("/{name}/gc", summary="Remove checkpoints that are no longer needed")
+def collect(study: Meant, shared: Shared, body: Collection | None = None) -> Collected:
+    """Remove the checkpoints of a study that no run needs any more, or list them."""
+    dry_run = body is not None and body.dry_run
+    [found] = admin.collect(shared.store, study.name, dry_run=dry_run)
+    return Collected(study=found.study, files=found.files, left=found.left)

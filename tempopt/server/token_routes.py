@@ -1,0 +1,103 @@
+"""Tokens over HTTP, for whoever may do everything."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from tempopt.records.access import TokenRow
+from tempopt.server.app_state import State, state_of
+from tempopt.server.auth import Principal, Scope, about, require
+from tempopt.server.documented import REFUSALS
+from tempopt.server.errors import ApiError
+from tempopt.server.tokens import lifetime, made
+
+router = APIRouter(prefix="/api/tokens", tags=["access"], responses=REFUSALS)
+Asking = Annotated[Principal, Depends(require("admin"))]
+Shared = Annotated[State, Depends(state_of)]
+
+
+class Token(BaseModel):
+    """A token, without what it is verified by."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    studies: str
+    created: datetime
+    expires: datetime | None
+    used: datetime | None
+    revoked: datetime | None
+    created_by: str
+    user: str
+
+
+class Wished(BaseModel):
+    """A token that somebody wants.
+
+    Args:
+        expires: How long it is valid, as in ``30d``; null: until it is revoked.
+        user: Whose studies are begun with it, in the pool's shares and quotas; empty: the name.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(max_length=64, examples=["cluster-a"])]
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=4, examples=[["agent"]])]
+    studies: Annotated[str, Field(max_length=255, examples=["vision-"])] = ""
+    expires: Annotated[str | None, Field(max_length=10, examples=["30d"])] = None
+    user: Annotated[str, Field(max_length=100, examples=["ada"])] = ""
+
+
+class Made(Token):
+    """A new token: the whole of it, which is shown this once."""
+
+    token: str
+
+
+def _told(row: TokenRow) -> dict[str, object]:
+    return Token.model_validate(row, from_attributes=True).model_dump()
+
+
+@router.get("", summary="List tokens")
+def listed(principal: Asking, shared: Shared) -> list[Token]:
+    """Return every token, oldest first; none of them can be used by what is told here."""
+    principal.check_whole()
+    return [Token.model_validate(row, from_attributes=True) for row in shared.store.tokens()]
+
+
+@router.post("", status_code=201, summary="Create a token")
+def create(wished: Wished, principal: Asking, shared: Shared, request: Request) -> Made:
+    """Create a token; the whole of it is in this answer, and nowhere else."""
+    life = None if wished.expires is None else lifetime(wished.expires)
+    principal.check_whole()
+    token, row = made(
+        shared.store,
+        name=wished.name,
+        scopes=wished.scopes,
+        studies=wished.studies,
+        life=life,
+        by=principal.name,
+        user=wished.user,
+    )
+    scopes, where = ", ".join(row.scopes), f'"{row.studies}..."' if row.studies else "all studies"
+    about(request, detail=f"token {row.id} {row.name}: {scopes} on {where}")
+    return Made.model_validate({**_told(row), "token": token})
+
+
+@router.delete("/{id}", summary="Revoke a token")
+def revoke(
+    id: Annotated[str, Path(pattern=r"^[A-Za-z0-9]{1,64}$", examples=["3f9a1c02b7de"])],
+    principal: Asking,
+    shared: Shared,
+) -> Token:
+    """Revoke a token: within a few seconds no server accepts it any more."""
+    principal.check_whole()
+    shared.store.revoke_token(id)
+    row = shared.store.token(id)
+    if row is None:
+        raise ApiError(404, "token_not_found", "There is no token of that id.")
+    return Token.model_validate(row, from_attributes=True)

@@ -1,0 +1,341 @@
+"""A file that comes in pieces: put together in a folder, or in an object store that signs no request for it.
+
+Nothing of an upload is in memory for longer than one request, so that a server may be started again, and
+several may take pieces of one file. A few unfinished uploads, and files that nobody has recorded, are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from tempopt.errors import masked
+from tempopt.server.errors import ApiError
+from tempopt.store.checkpoints import opened, reason
+
+LOGGER = logging.getLogger("tempopt.server")
+UPLOAD = re.compile(r"[0-9a-f]{8,32}")
+"""Names that a client gives its uploads."""
+MOST_KEPT = 4
+"""Unfinished uploads, and files that are not recorded, of one run that are kept."""
+_FILE = re.compile(r"step-([0-9]+)-([0-9]+)\.ckpt")
+# Weights that runs start from come in pieces, too.
+_PART = re.compile(
+    rf"(?:step-[0-9]+-[0-9]+\.ckpt|[0-9a-f]{{64}}\.ckpt)\.({UPLOAD.pattern})"
+    r"(?:\.([0-9]+))?\.writing"
+)
+_CHUNK = 4 * 1024 * 1024
+# A client does without an answer for longer than this.
+_JOIN_SECONDS = 20.0
+
+
+class Came(BaseModel):
+    """How much of a file has come.
+
+    Args:
+        bytes: That are there.
+        whole: Whether the file is in its place. All bytes may have come before it is: ask again.
+    """
+
+    bytes: int
+    whole: bool
+
+
+# ---- in a folder
+
+
+def into_folder(target: Path, upload: str, offset: int, total: int, some: bytes) -> Came:
+    """Write a piece of a file; put the file in its place once all of it has come.
+
+    Raises:
+        ApiError: Pieces before it are missing, or it cannot be written.
+    """
+    part = _part(target, upload)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # others on this machine may read it as they may read what a worker here writes
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            size = os.fstat(descriptor).st_size
+            if offset > size:
+                return _beyond(target, part, size, total)
+            os.pwrite(descriptor, some, offset)
+            size = max(size, offset + len(some))
+            if size < total:
+                return Came(bytes=size, whole=False)
+            os.ftruncate(descriptor, total)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        part.replace(target)
+        _sync(target.parent)
+    except FileNotFoundError as error:
+        # another request has put the file in its place, or has tidied up
+        if _is_there(target, total):
+            return Came(bytes=total, whole=True)
+        raise _missing(0) from error
+    except OSError as error:
+        raise _not_written(error) from error
+    return Came(bytes=total, whole=True)
+
+
+def _beyond(target: Path, part: Path, size: int, total: int) -> Came:
+    if size == 0:
+        part.unlink(missing_ok=True)
+        if _is_there(target, total):
+            # the answer to the last piece was lost, and all of it is there
+            return Came(bytes=total, whole=True)
+    raise _missing(size)
+
+
+def come_into_folder(target: Path, upload: str) -> Came:
+    """Return how much of a file has come."""
+    with contextlib.suppress(FileNotFoundError):
+        return Came(bytes=_part(target, upload).lstat().st_size, whole=False)
+    return Came(bytes=target.stat().st_size, whole=True) if target.is_file() else Came(bytes=0, whole=False)
+
+
+def _part(target: Path, upload: str) -> Path:
+    return target.with_name(f"{target.name}.{upload}.writing")
+
+
+def _is_there(target: Path, total: int) -> bool:
+    return target.is_file() and target.stat().st_size == total
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- in an object store
+
+
+def into_store(url: str, upload: str, offset: int, total: int, some: bytes) -> Came:
+    """Keep a piece of a file as an object; have the file put together once all of it has come.
+
+    Raises:
+        ApiError: Pieces before the last one are missing, or the object store cannot be reached.
+    """
+    with _reached(url) as (fs, path):
+        if len(some) == total:
+            fs.pipe_file(path, some)
+            return Came(bytes=total, whole=True)
+        if some:
+            fs.pipe_file(f"{path}.{upload}.{offset}.writing", some)
+        if offset + len(some) < total:
+            return Came(bytes=offset + len(some), whole=False)
+        pieces, size = _pieces(fs, path, upload)
+        if size < total:
+            if fs.exists(path) and fs.size(path) == total:
+                return Came(bytes=total, whole=True)
+            raise _missing(size)
+        return Came(bytes=total, whole=_JOINS.done(f"{url}.{upload}", lambda: _join(fs, path, pieces)))
+
+
+def come_into_store(url: str, upload: str) -> Came:
+    """Return how much of a file has come.
+
+    Raises:
+        ApiError: The object store cannot be reached.
+    """
+    with _reached(url) as (fs, path):
+        pieces, size = _pieces(fs, path, upload)
+        if not pieces and fs.exists(path):
+            return Came(bytes=fs.size(path), whole=True)
+        return Came(bytes=size, whole=False)
+
+
+def _pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
+    """Return the pieces from the first to the one after which one is missing, and their bytes."""
+    fs.invalidate_cache()
+    sizes: dict[int, tuple[str, int]] = {}
+    for name, info in fs.find(path.rpartition("/")[0], detail=True).items():
+        found = _PART.fullmatch(name.rpartition("/")[2])
+        if found and found[1] == upload and found[2] and name == f"{path}.{upload}.{found[2]}.writing":
+            sizes[int(found[2])] = (name, int(info["size"] or 0))
+    pieces: list[str] = []
+    size = 0
+    while size in sizes and sizes[size][1]:
+        name, more = sizes[size]
+        pieces.append(name)
+        size += more
+    return pieces, size
+
+
+def _join(fs: Any, path: str, pieces: list[str]) -> None:
+    """Write one file of its pieces, whole or not at all, and delete these."""
+    file = fs.open(path, "wb")
+    try:
+        for each in pieces:
+            file.write(fs.cat_file(each))
+    except BaseException:
+        # closing it would put a part of it in its place
+        file.discard()
+        file.closed = True
+        raise
+    file.close()
+    for each in pieces:
+        fs.rm_file(each)
+
+
+class _Joins:
+    """Files that are put together just now, each in a thread; a large one takes longer than a request."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, _Joining] = {}
+
+    def done(self, upload: str, work: Callable[[], None]) -> bool:
+        """Return whether a file is put together; have that begun if it was not.
+
+        Args:
+            upload: What is put together, and of what.
+            work: Puts it together.
+
+        Raises:
+            Exception: What came of the work.
+        """
+        with self._lock:
+            if upload not in self._running:
+                self._running[upload] = _Joining(work)
+            running = self._running[upload]
+        if not running.over.wait(_JOIN_SECONDS):
+            return False
+        with self._lock:
+            if self._running.get(upload) is running:
+                del self._running[upload]
+        if running.error is not None:
+            raise running.error
+        return True
+
+
+class _Joining:
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self.over = threading.Event()
+        self.error: Exception | None = None
+        # a server that ends does not wait for it: whoever put the file says it again
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            # each store has errors of its own
+            self.error = error
+        finally:
+            self.over.set()
+
+
+_JOINS = _Joins()
+
+
+def out_of_store(url: str, begin: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes of an object between two places, a few at a time."""
+    fs, path = opened(url)
+    for at in range(begin, end, _CHUNK):
+        yield fs.cat_file(path, start=at, end=min(at + _CHUNK, end))
+
+
+def size_in_store(url: str) -> int | None:
+    """Return the bytes of an object, None if there is none.
+
+    Raises:
+        ApiError: The object store cannot be reached.
+    """
+    with _reached(url) as (fs, path):
+        fs.invalidate_cache()
+        try:
+            return int(fs.size(path) or 0)
+        except FileNotFoundError:
+            return None
+
+
+@contextmanager
+def _reached(url: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a URL and the path in it; tell what it raises as a refusal."""
+    try:
+        yield opened(url)
+    except ApiError:
+        raise
+    except PermissionError as error:
+        raise _not_written(error) from error
+    except Exception as error:
+        # each store has errors of its own
+        LOGGER.warning("%s: %s", url, masked(reason(error)))
+        raise ApiError(
+            503, "checkpoints_away", "The object store of this server cannot be reached just now. Try again."
+        ) from error
+
+
+# ---- what is left behind
+
+
+def tidy(folder: str, but: str, recorded: Callable[[], Collection[str]]) -> None:
+    """Remove all but the newest unfinished uploads and files that are not recorded from a run's folder.
+
+    Args:
+        folder: URL of the run's folder.
+        but: Name of the file that is put just now.
+        recorded: Returns the names of files that are recorded; called once the folder has been listed, so
+            that what is recorded by then is not taken for needless.
+    """
+    try:
+        fs, path = opened(folder)
+        fs.invalidate_cache()
+        names = [each.rpartition("/")[2] for each in fs.ls(path, detail=False)]
+    except FileNotFoundError:
+        return
+    except Exception as error:
+        LOGGER.warning("%s: not tidied: %s", folder, masked(reason(error)))
+        return
+    needless = _oldest_uploads(names, but) + _oldest_files(names, but, recorded)
+    for name in needless:
+        with contextlib.suppress(Exception):
+            # that somebody else has deleted it is as well
+            fs.rm_file(f"{path}/{name}")
+
+
+def _order(name: str) -> tuple[int, int]:
+    found = _FILE.match(name)
+    assert found is not None
+    return int(found[2]), int(found[1])
+
+
+def _oldest_files(names: list[str], but: str, recorded: Callable[[], Collection[str]]) -> list[str]:
+    files = sorted((each for each in names if _FILE.fullmatch(each)), key=_order)
+    if len(files) <= MOST_KEPT:
+        return []
+    kept = {but, *recorded()}
+    return [each for each in files if each not in kept][:-MOST_KEPT]
+
+
+def _oldest_uploads(names: list[str], but: str) -> list[str]:
+    """Return pieces of all but a few uploads; those of other files before those of the one that comes."""
+    uploads: dict[tuple[bool, tuple[int, int], str], list[str]] = {}
+    for name in names:
+        if found := _PART.fullmatch(name):
+            key = (name.startswith(f"{but}."), _order(name), found[1])
+            uploads.setdefault(key, []).append(name)
+    return [name for key in sorted(uploads)[: -(MOST_KEPT - 1)] for name in uploads[key]]
+
+
+def _missing(size: int) -> ApiError:
+    return ApiError(409, "piece_missing", f"The pieces before byte {size} are there. Go on there.")
+
+
+def _not_written(error: OSError) -> ApiError:
+    return ApiError(507, "not_written", f"The piece cannot be written: {error.strerror or error}.")

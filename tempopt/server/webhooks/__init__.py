@@ -1,0 +1,1 @@
+"""Webhooks: signed messages to endpoints that an operator names, sent until they are delivered."""

@@ -1,0 +1,44 @@
+"""What does not fit together in a spec whose sections are right each by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tempopt.spec import temperatures as named
+from tempopt.spec.compared_sets import comparison_problems, in_every_set
+from tempopt.spec.compared_values import value_problems
+from tempopt.spec.evaluation_checks import evaluation_problems
+from tempopt.spec.lightning_sections import length_problems
+from tempopt.spec.population import population_problems
+from tempopt.spec.priors import prior_problems
+from tempopt.spec.proxy import proxy_problems
+from tempopt.spec.search_checks import temperature_problems
+from tempopt.spec.yaml_source import FaultsError
+
+if TYPE_CHECKING:
+    from tempopt.spec.study_spec import StudySpec
+
+
+def problems(spec: StudySpec) -> list[tuple[str, str]]:
+    """Return what does not fit together: paths and messages."""
+    names = {*spec.search, *in_every_set(spec.compare)}
+    trains = spec.confirms
+    fixed = spec.fixed_temperatures
+    lines = length_problems(spec.trainer, names) if trains else []
+    unread = evaluation_problems(spec.study, spec.search, fixed)
+    compiled = spec.study.compile is not None
+    lines += unread or temperature_problems(
+        spec.search, fixed, asks=spec.about_temperature, compiled=compiled
+    )
+    try:
+        spec.enqueued_at(spec.study.enqueue, path="study.enqueue")
+    except FaultsError as error:
+        lines += error.lines
+    lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=spec.on_cards)
+    lines += comparison_problems(spec.study, spec.compare)
+    lines += value_problems(spec.study, spec.search, has_sets=spec.compare is not None)
+    lines += named.problems(spec, trains=trains)
+    lines += prior_problems(spec.study.prior, spec.search, list(spec.temperatures))
+    lines += population_problems(spec)
+    # it reads what is right else
+    return lines or proxy_problems(spec)

@@ -1,0 +1,61 @@
+"""What a store knows of those who ask its servers: their tokens, and what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from tempopt.records.access import AuditRow, TokenRow
+from tempopt.store import access
+from tempopt.store.database import Database
+from tempopt.store.sessions import Sessions
+from tempopt.store.webhooks import Webhooks
+
+
+class AccessMethods:
+    """The part of :class:`tempopt.store.Store` that is about access.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add_token(self, token: TokenRow) -> None:
+        """Write a new token, of which the store holds the digest alone."""
+        self._database.write(lambda c: access.add(c, token))
+
+    def tokens(self) -> list[TokenRow]:
+        """Return every token, oldest first, those that were revoked included."""
+        return self._database.read(access.tokens)
+
+    def token(self, id: str) -> TokenRow | None:
+        """Return the token of that id, None if there is none."""
+        return self._database.read(lambda c: access.token(c, id))
+
+    def revoke_token(self, id: str) -> bool:
+        """Revoke a token, and return whether it was valid before."""
+        return self._database.write(lambda c: access.revoke(c, id))
+
+    def use_token(self, id: str, moment: datetime) -> None:
+        """Write when a token was accepted last; an earlier moment than is known changes nothing."""
+        self._database.write(lambda c: access.used(c, id, moment))
+
+    def audit(self, rows: Sequence[AuditRow]) -> None:
+        """Write what was done; numbers are given here, and the oldest rows go, those of refusals apart."""
+        self._database.write(lambda c: access.audit(c, rows))
+
+    def audited(self, *, before: int | None = None, most: int = 100, study: str = "") -> list[AuditRow]:
+        """Return what was done, newest first: rows below a number, of a study, ``most`` of them."""
+        return self._database.read(lambda c: access.audited(c, before=before, most=most, study=study))
+
+    @property
+    def sessions(self) -> Sessions:
+        """The browsers that people have signed in with a token."""
+        return Sessions(self._database)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """What receivers of webhooks are told."""
+        return Webhooks(self._database)

@@ -1,0 +1,148 @@
+"""A whole study written into a database at once: ids, and trials in Optuna's tables, are its own there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.exc import IntegrityError
+
+from tempopt.errors import StorageError
+from tempopt.records.rows import OVER, LogRow, Measurement, StudyRow, TicketRow, TrialParam
+from tempopt.store import optuna_tables, reading
+from tempopt.store.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
+from tempopt.store.optuna_tables import MANY, End, TrialChange
+from tempopt.store.taking import storable
+
+# What is another in each database, or is told by the tickets that wait.
+_OWN = ("id", "study_id", "lease", "agent", "forked_from", "trial_number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeStudy:
+    """A study with everything that hangs on it; ids are those of the database that it was read from.
+
+    Args:
+        study: Its row.
+        tickets: Its tickets; those that are running are written as waiting.
+        measurements: Everything that its runs measured.
+        logs: The ends of what they printed.
+        maps: What heads attend to, by ticket.
+        warm_start: What it keeps of earlier studies.
+        trials: Parameters of the Optuna trials, by the ticket that owns each.
+    """
+
+    study: StudyRow
+    tickets: Sequence[TicketRow]
+    measurements: Sequence[Measurement]
+    logs: Sequence[LogRow]
+    maps: Mapping[int, Any]
+    warm_start: Sequence[Any]
+    trials: Mapping[int, Sequence[TrialParam]]
+
+
+def write(connection: Connection, whole: WholeStudy, *, shown: str) -> int:
+    """Write a study, and return its id; Optuna's study of its name is there.
+
+    Raises:
+        StorageError: There is a study of that name.
+    """
+    study = whole.study
+    columns = [f.name for f in fields(StudyRow) if f.name not in ("id", "age")]
+    row = {name: getattr(study, name) for name in columns}
+    row |= {"labels": list(study.labels), "warm_start": list(whole.warm_start) or None}
+    try:
+        key = connection.execute(insert(STUDY).values(row)).inserted_primary_key
+    except IntegrityError:
+        raise StorageError(
+            f'The store {shown} has a study "{study.name}" already. Load it under another name: --name NAME'
+        ) from None
+    assert key is not None, "one row was inserted"
+    ids = _write_tickets(connection, int(key[0]), whole.tickets)
+    _write_in_parts(
+        connection,
+        MEASUREMENT,
+        (
+            {**dataclasses.asdict(each), "ticket_id": ids[each.ticket_id], "value": _finite(each.value)}
+            for each in whole.measurements
+        ),
+    )
+    logs = (
+        {**dataclasses.asdict(each), "ticket_id": ids[each.ticket_id], "text": storable(each.text)}
+        for each in whole.logs
+    )
+    _write_in_parts(connection, LOG, logs)
+    maps = ({"ticket_id": ids[id], "maps": each} for id, each in whole.maps.items())
+    _write_in_parts(connection, ATTENTION_MAP, maps)
+    _write_trials(connection, whole, ids)
+    return int(key[0])
+
+
+def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[TicketRow]) -> dict[int, int]:
+    """Write tickets, and return the id of each by the one that it had."""
+    ids: dict[int, int] = {}
+    forked: dict[int, int] = {}
+    columns = [f.name for f in fields(TicketRow) if f.name not in _OWN]
+    for ticket in sorted(tickets, key=lambda each: each.id):
+        row = {name: getattr(ticket, name) for name in columns}
+        row |= {
+            "study_id": study_id,
+            "stage": reading.STAGES[ticket.kind],
+            "state": ticket.state if ticket.state in OVER else "waiting",
+            "checkpoints": reading.document(ticket.checkpoints),
+            "error": storable(ticket.error),
+        }
+        key = connection.execute(insert(TICKET).values(row)).inserted_primary_key
+        assert key is not None, "one row was inserted"
+        ids[ticket.id] = int(key[0])
+        if ticket.forked_from is not None:
+            forked[ticket.id] = ticket.forked_from
+    for id, origin in forked.items():
+        connection.execute(update(TICKET).where(TICKET.c.id == ids[id]).values(forked_from=ids.get(origin)))
+    return ids
+
+
+def _write_trials(connection: Connection, whole: WholeStudy, ids: Mapping[int, int]) -> None:
+    """Write the Optuna trials of tickets, in the order in which they were begun."""
+    if not optuna_tables.is_known(connection):
+        return
+    owners = [each for each in whole.tickets if each.id in whole.trials]
+    reports: dict[int, dict[int, float]] = {}
+    for each in whole.measurements:
+        if each.name == "report":
+            reports.setdefault(each.ticket_id, {})[each.step] = each.value
+    changes = {}
+    for ticket in sorted(owners, key=lambda each: (each.trial_number or 0, each.number)):
+        trial, number = optuna_tables.begin_trial(
+            connection, whole.study.name, ids[ticket.id], whole.trials[ticket.id]
+        )
+        values = {"trial_id": trial, "trial_number": number}
+        connection.execute(update(TICKET).where(TICKET.c.id == ids[ticket.id]).values(values))
+        end = None
+        if ticket.state == "withdrawn" or ticket.outcome is not None:
+            end = End(
+                outcome=ticket.outcome or "failed",
+                value=ticket.value,
+                diverged_at=ticket.diverged_at,
+                error=ticket.error,
+            )
+        changes[trial] = TrialChange(values=reports.get(ticket.id, {}), end=end)
+    optuna_tables.write_trials(connection, changes)
+
+
+def _write_in_parts(connection: Connection, table: Any, rows: Iterable[dict[str, Any]]) -> None:
+    part: list[dict[str, Any]] = []
+    for row in rows:
+        part.append(row)
+        if len(part) == MANY:
+            connection.execute(insert(table), part)
+            part = []
+    if part:
+        connection.execute(insert(table), part)
+
+
+def _finite(value: float) -> float | None:
+    return value if value - value == 0 else None

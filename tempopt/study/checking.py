@@ -1,0 +1,152 @@
+"""Whether the study of a spec could be begun, as far as that is told without its modules; begins nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tempopt.agent.continuation import find, refuse_alike
+from tempopt.agent.prior_runs import load_prior_runs
+from tempopt.agent.runner import optimizers
+from tempopt.confirmation.compare import check_comparison
+from tempopt.errors import SpecError, UsageError
+from tempopt.records.rows import StudyState
+from tempopt.spec.checked_text import CheckedText, Message, check_text, message_at, messages_of
+from tempopt.spec.identity import differences
+from tempopt.spec.own_schedules import check_schedules
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import begun_as
+from tempopt.store.store import Store
+from tempopt.workers.secrets import refuse_secrets
+
+_NOT_SENT = (
+    "a server reads no file of yours. Begin the study where the file is, with tempopt search SPEC, which "
+    "sends it."
+)
+
+MaySee = Callable[[str], bool]
+"""Whether whoever asks may see a study of this name; there is none of another name for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The study that has a spec's name already.
+
+    Args:
+        state: Its state.
+        same: Whether the spec is the stored one, in all that has to be equal to go on with it.
+        differences: A line for each thing that the spec asks otherwise.
+    """
+
+    state: StudyState
+    same: bool
+    differences: tuple[str, ...]
+
+
+def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
+    """Check the text of a spec as ``tempopt check`` does, apart from the classes that it names.
+
+    Args:
+        text: The spec in YAML.
+        store: Where the study would be begun; nothing is written.
+        may_see: See :data:`MaySee`.
+    """
+    found = check_text(text)
+    if found.spec is None or found.origin is None:
+        return found
+    spec, origin = found.spec, found.origin
+    more = list(_unseen(spec, found, may_see))
+    for each in (check_schedules, optimizers, _check_loggers, _check_sets):
+        more += _told(each, spec, found)
+    if not more and find(store, spec.study.name) is None:
+        for of_store in (refuse_alike, load_prior_runs):
+            try:
+                of_store(store, spec)
+            except SpecError as error:
+                more += messages_of(str(error), origin)
+        more += [message_at(origin, path, text) for path, text in not_looked_up(spec)]
+    return found.with_messages(more)
+
+
+def refuse_not_looked_up(spec: StudySpec) -> None:
+    """Refuse to begin a study where a dry run would have found what it cannot begin without.
+
+    Raises:
+        SpecError: Something is missing.
+    """
+    if lines := not_looked_up(spec):
+        raise SpecError("\n".join(f"{path}: {text}" for path, text in lines))
+
+
+def standing(spec: StudySpec, store: Store) -> Standing | None:
+    """Return the study that has a spec's name already, None if there is none."""
+    row = find(store, spec.study.name)
+    if row is None:
+        return None
+    stored = StudySpec.stored(row)
+    lines = list(differences(stored, begun_as(spec, stored)).values())
+    if not lines:
+        counts = ((each.num_baseline, each.num_constant, each.study.trials) for each in (stored, spec))
+        names = ("study.arms.baseline", "study.arms.constant", "study.trials")
+        before, after = counts
+        lines = [
+            f"{name}: was {old}, now {new}"
+            for name, old, new in zip(names, before, after, strict=True)
+            if old != new
+        ]
+    return Standing(state=row.state, same=not lines, differences=tuple(lines))
+
+
+def _unseen(spec: StudySpec, found: CheckedText, may_see: MaySee) -> Iterator[Message]:
+    assert found.origin is not None
+    if not may_see(spec.study.name):
+        text = f'you may not begin a study named "{spec.study.name}". Give another name.'
+        yield message_at(found.origin, "study.name", text)
+    for name in spec.study.warm_start:
+        if not may_see(name):
+            yield message_at(found.origin, "study.warm_start", f'there is no study "{name}".')
+
+
+def _told(does: Callable[[StudySpec], None], spec: StudySpec, found: CheckedText) -> list[Message]:
+    assert found.origin is not None
+    try:
+        does(spec)
+    except (SpecError, UsageError) as error:
+        return messages_of(str(error), found.origin)
+    return []
+
+
+def _check_loggers(spec: StudySpec) -> None:
+    refuse_secrets(spec.trainer.get("logger"))
+
+
+def _check_sets(spec: StudySpec) -> None:
+    if spec.compare is not None:
+        check_comparison(spec)
+
+
+def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
+    """Return path and message of what a dry run finds in a module, and a study cannot begin without."""
+    start = spec.study.start_from
+    weights = [] if start is None or start.sha256 is not None else [("study.start_from", _NOT_SENT)]
+    return [*weights, *_sizes_not_looked_up(spec)] + [
+        (
+            f"temperatures.{name}",
+            "as_found is missing: the temperature that the module has there, to which searched ones are "
+            f"compared. A server imports no module. Give it, as in {name}: {{..., as_found: 0.5}}, or begin "
+            "the study with tempopt search, which looks it up.",
+        )
+        for name, each in spec.temperatures.items()
+        if each.as_found is None
+    ]
+
+
+def _sizes_not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
+    if spec.study.proxy is None or spec.study.proxy.shift is not None:
+        return []
+    text = (
+        "is missing: the dimension of a head, which temperature: head_dim reads. A server imports no module. "
+        "Give it for the proxy and at full size, as in head_dim: [8, 32], or begin the study with tempopt "
+        "search, which looks it up."
+    )
+    return [("study.proxy.head_dim", text)]

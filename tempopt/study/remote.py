@@ -1,0 +1,215 @@
+"""Studies behind a server: what a command asks it to do, and the looking on until a study has ended.
+
+What a person's modules say is found here, by a dry run and by workers of this machine: a server runs none of
+them. Nothing is trained here, unless workers are given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tempopt.agent.code import AcceptCode, code_in_force
+from tempopt.agent.continuation import find, same_question
+from tempopt.agent.dry_run import rehearse, stage_text, workers_of
+from tempopt.agent.observer import Observer, Unobserved
+from tempopt.agent.runner import optimizers, places_here
+from tempopt.agent.server_runner import work_behind
+from tempopt.agent.start_weights import weights_of
+from tempopt.bundle.archive import MOST_BYTES
+from tempopt.errors import AccessDenied
+from tempopt.remote.filesystem import put_weights
+from tempopt.remote.paths import STUDIES, study_path
+from tempopt.results.study_result import StudyResult, load
+from tempopt.spec.identity import differences
+from tempopt.spec.resources import Workers
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import begun_as
+from tempopt.store.remote_store import RemoteStore
+from tempopt.study.amend import HERE, with_changes
+from tempopt.study.watch import look_on
+from tempopt.workers.messages import Stage
+
+# A search says of the parts of its dry run only those for which a person has waited.
+_LONG = 5.0
+_TOKEN = "TEMPOPT_TOKEN"
+
+
+def submit(
+    store: RemoteStore,
+    spec: StudySpec,
+    *,
+    trials: int | None = None,
+    more: int = 0,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    amend: bool = False,
+    workers: Workers | None = None,
+    observer: Observer | None = None,
+    archive: bytes | None = None,
+) -> None:
+    """Have a study begun, or go on and grow, after a dry run on this machine if it is new.
+
+    Args:
+        store: The server's.
+        spec: The spec, whose schedules have been imported.
+        trials: As for :func:`tempopt.study.enlarge.ordered`, and so ``more``, ``enqueue`` and ``amend``.
+        workers: Trials side by side that this machine is to train then; None: none.
+        observer: Who is told what there is to say of it.
+        archive: The bundle of code that the study brings, which is in force; None: it brings none.
+
+    Raises:
+        AccessDenied: This machine is to train, and the token is none of an agent.
+        SpecError: The spec cannot be carried out.
+        StudyChanged: The server has a study of that name that asks something else.
+    """
+    seen = observer or Unobserved()
+    _check_agent(store, workers)
+    optimizers(spec)
+    study = find(store, spec.study.name)
+    asked: dict[str, Any] = {"trials": trials, "more": more, "enqueue": list(enqueue), "amend": amend}
+    if study is None:
+        if not (amend or more):
+            spec = rehearsed(spec, seen)
+    elif amend:
+        asked["defaults"] = _defaults(StudySpec.stored(study), spec)
+    else:
+        same_question(study, spec)
+    if study is not None and (more or enqueue):
+        asked["version"] = study.version
+    if archive is not None and spec.study.code is not None:
+        store.server.send(study_path(spec.study.name, "code", spec.study.code), {}, archive)
+    if spec.start_at is not None and (file := weights_of(spec)) is not None:
+        put_weights(store.server, study_path(spec.study.name, "weights", file), spec.start_at)
+    _tell(store.server.post(STUDIES, {"spec": spec.to_json(), **asked}), seen)
+
+
+def resume(
+    store: RemoteStore,
+    name: str,
+    *,
+    more: int = 0,
+    pairs: int = 0,
+    amend: Sequence[str] = (),
+    retry_failed: bool = False,
+    workers: Workers | None = None,
+    observer: Observer | None = None,
+    accept: AcceptCode | None = None,
+) -> None:
+    """Have a study go on, and grow as is asked; arguments and errors as for :func:`tempopt.resume`."""
+    _check_agent(store, workers)
+    study = store.load_study(name)
+    asked: dict[str, Any] = {
+        "more": more,
+        "pairs": pairs,
+        "amend": list(amend),
+        "retry_failed": retry_failed,
+    }
+    if amend and study.spec.get("compare") is None and not pairs:
+        stored = StudySpec.stored(study)
+        changed = with_changes(stored, amend)
+        with code_in_force(stored, accept, _fetched(store, name)):
+            HERE.schedules(changed)
+            asked["defaults"] = _defaults(stored, changed)
+    if more or pairs:
+        asked["version"] = study.version
+    _tell(store.ask(name, "resume", asked), observer or Unobserved())
+
+
+def carried_out(
+    store: RemoteStore,
+    name: str,
+    *,
+    workers: Workers | None = None,
+    observer: Observer | None = None,
+    accept: AcceptCode | None = None,
+) -> StudyResult:
+    """Return the result of a study once it is done or paused.
+
+    Args:
+        store: The server's.
+        name: Name of the study.
+        workers: Trials side by side that this machine trains as one of its agents; None: none.
+        observer: Who looks on.
+        accept: Whether code that the study brings is run here; None: it is not.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        StudyFailed: It was deleted meanwhile; or it is trained here, and nothing can be.
+    """
+    seen = observer or Unobserved()
+    if workers is not None:
+        return joined(store, name, workers=workers, folder=None, observer=seen, accept=accept)
+    look_on(store, name, seen)
+    return load(store, name, whole=True)
+
+
+def joined(
+    store: RemoteStore,
+    name: str,
+    *,
+    workers: Workers | None,
+    folder: str | Path | None,
+    observer: Observer,
+    accept: AcceptCode | None = None,
+) -> StudyResult:
+    """Work on a study as one of its agents, and return its result; as :func:`tempopt.study.api.join`."""
+    with _shown_to_workers(store.given_token):
+        work_behind(store.server, name, workers=workers, folder=folder, observer=observer, accept=accept)
+    return load(store, name, whole=True)
+
+
+def _fetched(store: RemoteStore, name: str) -> Callable[[str], bytes]:
+    """Return what fetches the bundle of a study from its server."""
+    return lambda digest: store.server.fetch(study_path(name, "code"), most=MOST_BYTES)
+
+
+@contextlib.contextmanager
+def _shown_to_workers(token: str | None) -> Iterator[None]:
+    """Have workers, which keep their checkpoints themselves, find a token that was given to this program."""
+    before = os.environ.get(_TOKEN)
+    if token is not None:
+        os.environ[_TOKEN] = token
+    try:
+        yield
+    finally:
+        if token is not None and before is None:
+            del os.environ[_TOKEN]
+        elif token is not None and before is not None:
+            os.environ[_TOKEN] = before
+
+
+def _check_agent(store: RemoteStore, workers: Workers | None) -> None:
+    """Refuse to train where the token does not allow it, before anything is asked."""
+    if workers is None:
+        return
+    me = store.server.get("/api/me")
+    if "agent" not in me["scopes"]:
+        raise AccessDenied(
+            f"With --workers this machine trains as an agent, and the token of {me['name']} may "
+            f"{', '.join(me['scopes'])} alone. Ask for one with the scope agent, or take --workers out."
+        )
+
+
+def rehearsed(spec: StudySpec, observer: Observer) -> StudySpec:
+    """Return the spec with what a dry run on this machine has found."""
+
+    def told(stage: Stage) -> None:
+        if stage.seconds >= _LONG:
+            observer.note(stage_text(stage))
+
+    with places_here(spec, 1) as places, workers_of(places) as workers:
+        return rehearse(spec, workers[0], task="rehearse", told=told)[0]
+
+
+def _defaults(stored: StudySpec, given: StudySpec) -> dict[str, Any]:
+    """Return what a server cannot know of an amendment's arguments, as plain data."""
+    given = begun_as(given, stored)
+    return dict(HERE.defaults(stored, given)) if differences(stored, given) else {}
+
+
+def _tell(answer: Mapping[str, Any], observer: Observer) -> None:
+    for note in answer["notes"]:
+        observer.note(note)

@@ -1,0 +1,332 @@
+"""A study in one file, without secrets: written from any store, read into any database, where it goes on."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tempopt.agent.start_weights import with_weights
+from tempopt.errors import StorageError, StudyNotFound, UsageError, masked, not_text, without_passwords
+from tempopt.records.rows import LogRow, StudyRow, TicketRow
+from tempopt.remote.wire import from_plain, measurements_from_plain, measurements_to_plain, to_plain
+from tempopt.sampling.optuna_study import trial_params
+from tempopt.spec.own_schedules import check_schedules
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.checkpoints import DEFAULT_FOLDER, is_local, location
+from tempopt.store.optuna_calls import make_study
+from tempopt.store.store import Store, behind_server
+from tempopt.store.transfer import WholeStudy
+from tempopt.study.admin import Storage, opened
+from tempopt.study.code import brought, put_beside
+from tempopt.version import __version__
+
+FORMAT = "tempopt study"
+VERSION = 1
+_MANY = 2000
+_MOST_BYTES = 4 * 1024**3
+_LONGEST_LINE = 256 * 1024**2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Dumped:
+    """What a file holds of a study, or what was written of one.
+
+    Args:
+        study: Name of the study.
+        tickets: Number of its tickets.
+        measurements: Number of its measurements.
+        file: Size of the file in bytes.
+        no_code: Why the code that the study brings is not in the file; empty: it is, or there is none.
+        no_weights: Why the weights that its runs start from are not to be had; of a file that was written,
+            which they are. Empty: they are to be had, or it starts from none.
+    """
+
+    study: str
+    tickets: int
+    measurements: int
+    file: int
+    no_code: str = ""
+    no_weights: str = ""
+
+
+def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) -> Dumped:
+    """Write a study into a file: spec, tickets, measurements, logs and maps, without passwords and tokens.
+
+    Runs in progress are written as waiting. Checkpoints are not in the file; those in a bucket are named.
+    Nor are the weights that runs start from, of which it has the hash.
+
+    Args:
+        storage: The store or its URL, that of a server too.
+        name: Name of the study.
+        path: The file.
+        overwrite: Whether a file that is there is replaced.
+
+    Raises:
+        StudyNotFound: There is no study of that name.
+        UsageError: The file is there, or cannot be written.
+    """
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} is there already and is left as it is. Remove it, or give another name.")
+    temporary = path.with_name(path.name + ".writing")
+    try:
+        with opened(storage) as store:
+            study = store.load_study(name)
+            code, no_code = _code(store, study)
+            counts = _write(store, study, temporary, code)
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror or error}. Give another path."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    size = path.stat().st_size
+    start = StudySpec.stored(study).study.start_from
+    return Dumped(
+        study=name,
+        tickets=counts[0],
+        measurements=counts[1],
+        file=size,
+        no_code=no_code,
+        no_weights="" if start is None else f"{start.path}, SHA-256 {start.sha256}",
+    )
+
+
+def _code(store: Store, study: StudyRow) -> tuple[bytes | None, str]:
+    """Return the code that a study brings, and why it cannot be had."""
+    try:
+        return brought(store, study), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def _write(store: Store, study: StudyRow, path: Path, code: bytes | None) -> tuple[int, int]:
+    digest, written = hashlib.sha256(), 0
+    # the tickets first: of what becomes of them meanwhile, measurements tell more than is needed, never less
+    tickets = store.tickets(study.id)
+    ids = [each.id for each in tickets]
+    with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:
+
+        def line(kind: str, data: Any) -> None:
+            text = json.dumps({kind: data}, allow_nan=False).encode() + b"\n"
+            digest.update(text)
+            file.write(text)
+
+        about = {"format": FORMAT, "version": VERSION, "tempopt": __version__}
+        line("about", {**about, "written": datetime.now(UTC).isoformat()})
+        line("study", to_plain(_portable(study)))
+        if kept := store.warm_start(study.id):
+            line("warm_start", kept)
+        if code is not None:
+            line("code", base64.b64encode(code).decode())
+        for ticket in tickets:
+            line("ticket", to_plain(_moved(ticket)))
+        for start in range(0, len(ids), _MANY):
+            some = ids[start : start + _MANY]
+            found = store.measurements(study.id, some)
+            written += len(found)
+            line("measurements", measurements_to_plain(found))
+            for log in store.logs(study.id, some):
+                line("log", to_plain(dataclasses.replace(log, text=masked(log.text))))
+            for id, maps in store.attention_maps(study.id, some).items():
+                line("map", {"ticket_id": id, "maps": maps})
+        file.write(json.dumps({"end": {"sha256": digest.hexdigest()}}).encode() + b"\n")
+    return len(tickets), written
+
+
+def _portable(study: StudyRow) -> StudyRow:
+    kept = study.checkpoints
+    return dataclasses.replace(
+        study, checkpoints=None if kept is None or is_local(kept) else without_passwords(kept)
+    )
+
+
+def _moved(ticket: TicketRow) -> TicketRow:
+    kept = tuple(
+        dataclasses.replace(each, url=without_passwords(each.url))
+        for each in ticket.checkpoints
+        if not is_local(each.url) and not each.url.startswith("tempopt://")
+    )
+    error = None if ticket.error is None else masked(ticket.error)
+    return dataclasses.replace(ticket, checkpoints=kept, error=error, lease=None)
+
+
+def load(storage: Storage, path: Path, *, name: str | None = None) -> Dumped:
+    """Write the study of a file into a database: paused unless it is done, for ``tempopt resume``.
+
+    Whoever loads a file trusts it as they trust a spec: agents train what it names.
+
+    Args:
+        storage: The database or its URL.
+        path: The file, as :func:`dump` has written it.
+        name: Name of the study there; None: the one that it has.
+
+    Raises:
+        UsageError: The file is none of a study, is damaged, or was written by a later version.
+        StorageError: The database has a study of that name.
+    """
+    with opened(storage, create=True) as store:
+        if behind_server(store):
+            raise UsageError(
+                "A study is loaded into a database itself. Type this where the database is reached, with its "
+                "URL as --storage."
+            )
+        whole, code = read(path, name=name)
+        study, spec = whole.study, StudySpec.stored(whole.study)
+        try:
+            store.load_study(study.name)
+        except StudyNotFound:
+            pass
+        else:
+            raise StorageError(
+                f'The store {store.url_shown} has a study "{study.name}" already. Load it under another '
+                "name: --name NAME"
+            )
+        no_code = ""
+        if spec.study.code is not None and code is not None:
+            whole = dataclasses.replace(whole, study=put_beside(study, code, spec.study.code))
+        elif spec.study.code is not None:
+            no_code = "it was not there when the file was written"
+        study, no_weights = _started(whole.study, spec)
+        whole = dataclasses.replace(whole, study=study)
+        section = spec.study
+        make_study(store.url, name=study.name, direction=section.direction, metric=section.metric)
+        store.write_whole(whole)
+        return Dumped(
+            study=study.name,
+            tickets=len(whole.tickets),
+            measurements=len(whole.measurements),
+            file=path.stat().st_size,
+            no_code=no_code,
+            no_weights=no_weights,
+        )
+
+
+def _started(study: StudyRow, spec: StudySpec) -> tuple[StudyRow, str]:
+    """Return a study with the place of the weights that it starts from, and why they are not to be had."""
+    if spec.study.start_from is None:
+        return study, ""
+    try:
+        place = location(DEFAULT_FOLDER) if study.checkpoints is None else study.checkpoints
+        with_weights(spec, [place], Path(DEFAULT_FOLDER).absolute() / study.name)
+    except UsageError as error:
+        return study, str(error)
+    return dataclasses.replace(study, checkpoints=place), ""
+
+
+def read(path: Path, *, name: str | None = None) -> tuple[WholeStudy, bytes | None]:
+    """Return the study that a file holds, and the bundle of code that it brings if that is in there.
+
+    Args:
+        path: The file.
+        name: Name that it is to have; None: the one that it has.
+
+    Raises:
+        UsageError: The file is none of a study, is damaged, or was written by a later version.
+    """
+    found: dict[str, list[Any]] = {}
+    for kind, data in _lines(path):
+        found.setdefault(kind, []).append(data)
+    try:
+        study: StudyRow = from_plain(StudyRow, found["study"][0])
+        if study.state == "running":
+            study = dataclasses.replace(study, state="paused")
+        if name is not None:
+            study = _renamed(study, name)
+        tickets: list[TicketRow] = from_plain(list[TicketRow], found.get("ticket", []))
+        logs: list[LogRow] = from_plain(list[LogRow], found.get("log", []))
+        measured = [each for part in found.get("measurements", []) for each in measurements_from_plain(part)]
+        code = [base64.b64decode(each, validate=True) for each in found.get("code", [])]
+        maps = {int(each["ticket_id"]): each["maps"] for each in found.get("map", [])}
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise _damaged(path, str(error)) from error
+    spec = StudySpec.stored(study)
+    check_schedules(spec)
+    ids = {each.id for each in tickets}
+    told = {each.ticket_id for each in measured} | {each.ticket_id for each in logs} | maps.keys()
+    if not told <= ids or len(ids) < len(tickets):
+        raise _damaged(path, "it tells of tickets that are not in it")
+    whole = WholeStudy(
+        study=study,
+        tickets=tickets,
+        measurements=measured,
+        logs=logs,
+        maps=maps,
+        warm_start=found.get("warm_start", [[]])[0],
+        trials={
+            each.id: trial_params(each.sampled or {}, spec.in_space(each.space).space("search"))
+            for each in tickets
+            if each.trial_number is not None
+        },
+    )
+    return whole, code[0] if code else None
+
+
+def _renamed(study: StudyRow, name: str) -> StudyRow:
+    """Return a study under another name, which its spec has as well."""
+    spec = StudySpec.stored(study).with_overrides([f"study.name={json.dumps(name)}"])
+    return dataclasses.replace(study, name=name, spec=spec.to_json())
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what each line of a file tells, its last line verified."""
+    digest, size, ended = hashlib.sha256(), 0, False
+    try:
+        with gzip.open(path, "rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b"")):
+                size += len(line)
+                if ended or size > _MOST_BYTES or not line.endswith(b"\n"):
+                    raise _damaged(path, "it goes on where it should have ended")
+                kind, data = _parsed(path, line)
+                if number == 0:
+                    _check_version(path, kind, data)
+                if kind == "end":
+                    ended = True
+                    if data != {"sha256": digest.hexdigest()}:
+                        raise _damaged(path, "its checksum is another")
+                digest.update(line)
+                yield kind, data
+    except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise UsageError(
+                f"{path} cannot be read: {error.strerror}. Give a file that tempopt dump has written."
+            ) from error
+        raise _damaged(path, str(error)) from error
+    if not ended:
+        raise _damaged(path, "its end is missing")
+
+
+def _parsed(path: Path, line: bytes) -> tuple[str, Any]:
+    try:
+        [(kind, data)] = json.loads(line).items()
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise _damaged(path, "a line is not as it should be") from error
+    if no_text := not_text(line.decode("utf-8", "replace")):
+        raise _damaged(path, f"it holds {no_text}")
+    return str(kind), data
+
+
+def _check_version(path: Path, kind: str, data: Any) -> None:
+    if kind != "about" or not isinstance(data, Mapping) or data.get("format") != FORMAT:
+        raise _damaged(path, "it does not begin as one")
+    if data.get("version") != VERSION:
+        raise UsageError(
+            f"{path} was written by tempopt {data.get('tempopt')} in a form that this version, "
+            f"{__version__}, does not know. Load it with that version, or a later one."
+        )
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{path} is no file of a study, or is damaged: {why}. Give one that tempopt dump has written."
+    )

@@ -1,0 +1,97 @@
+"""Knots of a piecewise schedule: which lists of them are allowed, and where those of the parameters lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tempopt.errors import SpecError
+from tempopt.temperature.ranges import RANGES
+
+Knot = tuple[float, float]
+"""Training progress in [0, 1], and the temperature there."""
+
+KNOTS = "temperature_knots"
+"""The parameter that is a whole schedule as a list of knots."""
+
+INNER_KNOTS = tuple(f"temperature_knot_{number}" for number in range(1, 5))
+"""The parameters that are temperatures of inner knots, in order."""
+
+FEWEST_KNOTS = 2
+MOST_KNOTS = 16
+
+_EXAMPLE = "[[0, 2.0], [0.7, 2.0], [1, 0.5]]"
+
+
+def check_knots(value: object) -> None:
+    """Refuse what is no list of knots.
+
+    Args:
+        value: 2 to 16 pairs ``[progress, temperature]``, progress in [0, 1] and ascending, temperatures from
+            1e-6 to 1e6.
+
+    Raises:
+        SpecError: It is something else; the message names the first pair that is wrong.
+    """
+    if not isinstance(value, list | tuple):
+        raise SpecError(
+            f"{KNOTS}={value!r} is no list. Give pairs [progress, temperature], as in {_EXAMPLE}."
+        )
+    if not FEWEST_KNOTS <= len(value) <= MOST_KNOTS:
+        raise SpecError(
+            f"{KNOTS} has {len(value)} knots. Give {FEWEST_KNOTS} to {MOST_KNOTS} pairs "
+            f"[progress, temperature], as in {_EXAMPLE}."
+        )
+    before = None
+    for place, each in enumerate(value):
+        if not (isinstance(each, list | tuple) and len(each) == 2 and all(map(_is_number, each))):
+            raise SpecError(
+                f"{KNOTS}[{place}]={each!r} is no pair of numbers. Give [progress, temperature], as in "
+                f"[0.7, 2.0]."
+            )
+        progress, temperature = each
+        if not 0.0 <= progress <= 1.0:
+            raise SpecError(
+                f"{KNOTS}[{place}] is at progress {progress!r}. Give a share of training from 0 to 1."
+            )
+        if before is not None and progress <= before:
+            raise SpecError(
+                f"{KNOTS}[{place}] is at progress {progress!r}, and the knot before it at {before!r}. Give "
+                "each progress once, in ascending order."
+            )
+        if not RANGES["temperature"].accepts(temperature):
+            raise SpecError(
+                f"{KNOTS}[{place}] has the temperature {temperature!r}. Give {RANGES['temperature'].allowed}."
+            )
+        before = progress
+
+
+def as_knots(value: Sequence[Sequence[float]]) -> tuple[Knot, ...]:
+    """Return a list of knots that was checked as floats that cannot be changed."""
+    return tuple((float(progress), float(temperature)) for progress, temperature in value)
+
+
+def last_inner(parameters: Mapping[str, Any]) -> int:
+    """Return the number of inner knots: ``num_knots``, or the last that has a temperature; 0 for none."""
+    given = [number for number, name in enumerate(INNER_KNOTS, 1) if parameters.get(name) is not None]
+    count = parameters.get("num_knots")
+    return count if count is not None else max(given, default=0)
+
+
+def unread_of_piecewise(parameters: Mapping[str, Any]) -> set[str]:
+    """Return the parameters that decide knots and that a piecewise schedule with these values does not read.
+
+    A list of knots is the whole schedule. Without one, an inner knot counts that has a temperature and a
+    number up to ``num_knots``.
+    """
+    if parameters.get(KNOTS) is not None:
+        return {"temperature_init", "temperature_final", "hold_fraction", "num_knots", *INNER_KNOTS}
+    last = last_inner(parameters)
+    read = [name for name in INNER_KNOTS[:last] if parameters.get(name) is not None]
+    unread = {KNOTS, *INNER_KNOTS} - set(read)
+    # without a knot it has nothing to place
+    return unread if read and parameters.get("num_knots") is not None else unread | {"num_knots"}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,78 @@
+"""Whether training and the metric read the named temperatures of a module, by a run of two steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from tempopt.attention.attach.values import ValueAttachment
+from tempopt.errors import AttachError, SpecError
+from tempopt.training.batch_loss import loss_of_a_batch
+from tempopt.training.named_values import section_of
+from tempopt.training.run import Run
+from tempopt.workers.messages import Evaluation
+
+VALIDATE = Evaluation(name="validate", on="validate")
+
+# Below this ratio two metrics in single precision are the same but for rounding.
+_ROUNDED = 1e-5
+
+
+def require_read(run: Run) -> None:
+    """Refuse named temperatures that training does not read, with a line for each."""
+    faults: list[str] = []
+    for name, attachment in run.values.attachments.items():
+        try:
+            attachment.self_test(loss_of_a_batch(run))
+        except AttachError as error:
+            elsewhere = next(_metric_moves(run, [name]), None) is not None
+            metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
+            place = section_of(name, run.request.program.values[name])
+            faults.append(f"{place}: {error}{metric if elsewhere else ''}")
+    if faults:
+        raise AttachError("\n".join(faults))
+
+
+def trained_values(run: Run) -> list[str]:
+    """Return the named temperatures that the module's own optimizers hold where nothing is written."""
+    groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
+    moved = {id(each) for group in groups for each in group["params"]}
+    return [
+        name
+        for name, each in run.values.attachments.items()
+        if isinstance(each, ValueAttachment) and each.is_learned and id(each.tensor) in moved
+    ]
+
+
+def read_by_metric(run: Run) -> list[str]:
+    """Return the named temperatures with which the metric moves alone.
+
+    Raises:
+        SpecError: A number is among them, and the study does not say that it may: the metric would compare
+            temperatures, not models. Outputs that are divided are those of the model that is deployed, as
+            attention's weights are, and a model is validated at the last temperature of its schedule.
+    """
+    metric, found = run.request.program.metric, dict[str, None]()
+    for name, plain, moved in _metric_moves(run, list(run.values.attachments)):
+        number = isinstance(run.values.attachments[name], ValueAttachment)
+        if run.request.program.metric_reads_temperature or not number:
+            found[name] = None
+            continue
+        raise SpecError(
+            f'study.metric: "{metric}" changes with the temperature {name} alone: the same weights have '
+            f"{plain:.6g} and {moved:.6g}. It cannot compare trainings at different temperatures. Give a "
+            "metric that does not read the temperature, as the accuracy or the rank of the match, or, if "
+            "the temperature is part of what is deployed, write study: {metric_reads_temperature: true}."
+        )
+    return list(found)
+
+
+def _metric_moves(run: Run, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+    """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
+    metric = run.request.program.metric
+    plain = run.evaluate(VALIDATE)[metric] if names else 0.0
+    for name in run.values.perturbed(names):
+        moved = run.evaluate(VALIDATE)[metric]
+        # a sum in another order, or a product that is undone, rounds otherwise and no more
+        if not math.isclose(moved, plain, rel_tol=_ROUNDED):
+            yield name, plain, moved

@@ -1,0 +1,486 @@
+"""Commands against a server print and do what they print and do on a database."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+import tempopt
+from tempopt import cli
+from tempopt.agent.observer import Unobserved
+from tempopt.confirmation.stages import first_tickets
+from tempopt.errors import AccessDenied, StudyNotFound, UsageError
+from tempopt.remote import credentials
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store import Store, urls
+from tempopt.store.optuna_calls import make_study
+from tempopt.study import watch
+from tests.report.made_study import World, make, write
+from tests.server.conftest import Served
+from tests.server.conftest import served as served
+from tests.store.scenes import HOUR, complete, ended, taken
+from tests.toy_study import SMALL, toy_spec
+
+AGENT = """
+import sys
+from tests import fake_worker
+from tempopt.errors import StudyNotFound
+from tempopt.study import api
+fake_worker.install()
+while True:
+    try:
+        api.join("toy", storage=sys.argv[1], workers=2)
+        break
+    except StudyNotFound:
+        pass
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "120")
+    return folder
+
+
+@pytest.fixture
+def both(served: Served, here: Path) -> tuple[str, str]:
+    """URLs of a database and of a server, with the same finished study, and a begun one with logs."""
+    database = f"sqlite:///{here.parent / 'own.db'}"
+    made = make(World(trials=4, layers=2, heads=2, reports=3))
+    for url in (database, served.storage):
+        write(url, made)
+        with Store.open(url) as store:
+            spec = StudySpec.stored(made.row).with_overrides(["study.name=begun"])
+            study = store.create_study("begun", spec.to_json(), "1")
+            store.set_checkpoints(study.id, (here.parent / "kept").as_uri())
+            store.add_tickets(study.id, first_tickets(spec))
+            ticket = taken(store, study, "far:7")
+            store.begin(ticket.id, 1, {"temperature_init": 1.0}, {}, None)
+            store.write(study.id, [ended(ticket, complete(), log="first\nlast")], agent="far:7", lease=HOUR)
+            store.add_jobs("begun", "slurm", {}, ["17"])
+    return database, served.url
+
+
+def said(
+    words: list[str], url: str, capsys: pytest.CaptureFixture[str], *, code: int | None = None
+) -> tuple[int, str, str]:
+    """Return exit code and output of a command, with nothing in it of the moment or of the store's URL."""
+    found = cli.main([*words, "--storage", url])
+    out, err = capsys.readouterr()
+    text = (out + err).replace(urls.shown(url), "STORE")
+    text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d[.\d]*)?(\+00:00| UTC)?", "MOMENT", text)
+    if code is not None:
+        assert found == code, text
+    return found, text, out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list"],
+        ["list", "--json"],
+        ["show", "pairs"],
+        ["show", "pairs", "--json"],
+        ["show", "pairs", "--heads"],
+        ["show", "begun"],
+        ["show", "begun", "--json"],
+        ["report", "pairs", "-o", "-", "--plotlyjs", "cdn"],
+        ["report", "begun", "-o", "-", "--plotlyjs", "cdn"],
+        ["export", "pairs"],
+        ["export", "pairs", "--format", "python"],
+        ["export", "pairs", "--winner"],
+        ["export", "begun"],
+        ["logs", "begun"],
+        ["logs", "begun", "baseline-0"],
+        ["logs", "begun", "baseline-0", "--attempt", "2"],
+        ["logs", "begun", "nonsense"],
+        ["logs", "pairs"],
+        ["gc", "--dry-run"],
+        ["delete", "pairs"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_printed_is_the_same(
+    words: list[str], both: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    database, server = (said(words, url, capsys)[:2] for url in both)
+    assert server == database
+
+
+@pytest.mark.parametrize(
+    "words", [["show", "nobody"], ["export", "nobody"], ["pause", "nobody"], ["logs", "a b"]]
+)
+def test_a_study_that_is_not_there_ends_in_the_same_way(
+    words: list[str], both: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    database, server = (said(words, url, capsys) for url in both)
+    assert server[0] == database[0] == 2
+    assert words[1] in server[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pause", "begun"],
+        ["pause", "pairs"],
+        ["stop", "begun"],
+        ["stop", "pairs"],
+        ["delete", "begun", "--yes", "--force"],
+        ["delete", "pairs", "--yes"],
+        ["gc"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_done_is_the_same(
+    words: list[str], both: tuple[str, str], served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database, server = (said(words, url, capsys)[:2] for url in both)
+    assert server == database
+    states = [_states(url) for url in (both[0], served.storage)]
+    assert states[0] == states[1]
+
+
+def _states(url: str) -> list[Any]:
+    with Store.open(url) as store:
+        rows = store.list_studies()
+        return [(each.study.name, each.study.state, each.tickets) for each in rows]
+
+
+@contextmanager
+def _agent(storage: str, folder: Path) -> Iterator[None]:
+    """Have an agent, in a process of its own, work on the toy study as soon as it is begun."""
+    path = os.pathsep.join([str(Path(__file__).parents[1] / "training"), *filter(None, sys.path)])
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, storage], cwd=folder, env={**os.environ, "PYTHONPATH": path}
+    )
+    try:
+        yield
+        assert agent.wait(60) == 0
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def small(**study: Any) -> dict[str, Any]:
+    """Return the spec of a study of few runs."""
+    changes: dict[str, Any] = {**SMALL, **study}
+    return toy_spec(**changes)
+
+
+def _spec(folder: Path, **study: Any) -> str:
+    path = folder / "toy.yaml"
+    path.write_text(yaml.safe_dump(small(**study)))
+    return str(path)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("fake_workers", "quick")
+@pytest.mark.long
+def test_a_search_is_looked_at_to_its_verdict_which_is_that_of_the_database(
+    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    spec, database = _spec(here), f"sqlite:///{here / 'own.db'}"
+    expected = said(["search", spec, "--no-report", "--workers", "1"], database, capsys)
+    with _agent(served.storage, here.parent):
+        found = said(["search", spec], served.url, capsys)
+    assert found[0] == expected[0]
+    assert (here / "toy.html").is_file()
+    shown = [json.loads(said(["show", "toy", "--json"], url, capsys)[2]) for url in (database, served.url)]
+    for each in shown:
+        del each["cost"]
+        assert each["state"] == "done"
+    assert shown[0] == shown[1]
+    # the same command again prints the result
+    assert said(["search", spec, "--no-report"], served.url, capsys)[0] == expected[0]
+
+
+@pytest.mark.usefixtures("fake_workers", "quick")
+def test_ctrl_c_leaves_the_study_running_and_says_how_to_look_again(
+    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
+    spec = _spec(here)
+    _, text, _ = said(["search", spec], served.url, capsys, code=130)
+    assert "The study continues without this command." in text
+    assert "tempopt show toy --storage STORE" in text
+    assert "No agent works on toy yet" in text
+    study = served.store.load_study("toy")
+    assert study.state == "running"
+    assert len(served.store.tickets(study.id)) == 4
+    # what is added, enqueued and amended comes to the server's study
+    said(["search", spec, "--trials", "+2"], served.url, capsys, code=130)
+    (here / "sets.yaml").write_text("[{temperature_init: 2.0}]")
+    said(["search", spec, "--enqueue", "sets.yaml"], served.url, capsys, code=130)
+    assert len(served.store.tickets(study.id, ["search"])) == 5
+    said(["resume", "toy", "--trials", "+1"], served.url, capsys, code=130)
+    assert len(served.store.tickets(study.id, ["search"])) == 6
+    data = small()
+    data["search"]["temperature_init"] = {"low": 0.25, "high": 8.0}
+    (here / "wider.yaml").write_text(yaml.safe_dump(data))
+    code, text, _ = said(["search", "wider.yaml"], served.url, capsys)
+    assert code == 2
+    assert "--amend" in text
+    said(["search", "wider.yaml", "--amend"], served.url, capsys, code=130)
+    assert served.store.load_study("toy").spec["search"]["temperature_init"]["high"] == 8.0
+    said(["resume", "toy", "--amend", "search.temperature_init.high=6.0"], served.url, capsys)
+    said(["pause", "toy"], served.url, capsys, code=0)
+    said(["show", "toy"], served.url, capsys, code=0)
+
+
+@pytest.mark.usefixtures("fake_workers", "quick")
+def test_a_comparison_is_carried_out_behind_a_server(
+    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    words = ["compare", _spec(here), "{}", "{temperature_init: 0.5}", "--name", "toy", "--no-report"]
+    database = f"sqlite:///{here / 'own.db'}"
+    expected = said([*words, "--workers", "1"], database, capsys)
+    with _agent(served.storage, here.parent):
+        found = said(words, served.url, capsys)
+    assert found[0] == expected[0]
+
+
+def test_what_needs_the_database_is_refused_in_one_sentence(
+    served: Served, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = _spec(here)
+    for words in (
+        ["dashboard", "--port", "0"],
+        ["storage", "upgrade"],
+        ["search", spec, "--launcher", "local"],
+        ["search", spec, "--checkpoints", "runs"],
+        ["resume", "toy", "--dashboard"],
+    ):
+        _, text, _ = said(words, served.url, capsys, code=2)
+        assert "is a tempopt server" in text
+        assert len(text.splitlines()) == 1
+    assert served.store.list_studies() == []
+
+
+def test_a_server_has_a_dashboard_of_its_own_and_the_command_says_where(
+    served: Served, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = StudySpec.parse(toy_spec(), source="the test")
+    served.store.create_study("toy", spec.to_json(), spec.identity())
+    make_study(served.store.url, name="toy", direction="minimize", metric="val_loss")
+    _, text, _ = said(["dashboard"], served.url, capsys, code=0)
+    assert "Dashboard: STORE/dashboard/\n" in text
+    _, text, _ = said(["dashboard", "toy"], served.url, capsys, code=0)
+    assert "Study:     STORE/dashboard/studies/1\n" in text
+    _, text, _ = said(["dashboard", "tot"], served.url, capsys, code=2)
+    assert "toy" in text
+    served.app.state.dashboard.close()
+    served.app.state.dashboard.close()
+
+
+# ---- tokens and logins
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for what this user has logged in to, and no token from elsewhere."""
+    monkeypatch.delenv("TEMPOPT_TOKEN", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "tempopt" / "servers.json"
+
+
+def test_a_login_makes_a_server_the_default_until_logout(
+    served: Served, here: Path, settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = here / "token"
+    token.write_text(served.token + "\n")
+    token.chmod(0o600)
+    assert cli.main(["login", served.url + "/", "--token-file", str(token)]) == 0
+    out, err = capsys.readouterr()
+    assert "admin" in out
+    assert served.token not in out + err
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o600
+    assert urls.storage_url(None) == served.url
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out == f"No study in {served.url} yet.\n"
+    # what is given comes first
+    assert cli.main(["list", "--storage", served.storage]) == 0
+    assert "server.db" in capsys.readouterr().out
+    assert cli.main(["logout"]) == 0
+    assert urls.storage_url(None) == urls.DEFAULT_STORAGE
+    assert served.token not in settings.read_text()
+    assert cli.main(["list", "--storage", served.url]) == 2
+    assert "tempopt login" in capsys.readouterr().err
+
+
+def test_a_token_that_the_server_does_not_know_is_not_kept(
+    served: Served, here: Path, settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = here / "token"
+    token.write_text("tempopt_000000000000_" + "x" * 43)
+    token.chmod(0o600)
+    assert cli.main(["login", served.url, "--token-file", str(token)]) == 2
+    assert "does not know the token" in capsys.readouterr().err
+    assert not settings.exists()
+
+
+def test_a_login_asks_without_echo_and_says_where_there_is_no_terminal(
+    served: Served, settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["login", served.url]) == 2
+    assert "--token-file" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda question: served.token)
+    assert cli.main(["login", served.url]) == 0
+
+
+def test_files_that_others_can_read_are_told_of(
+    here: Path, settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = here / "token"
+    token.write_text("a-token")
+    token.chmod(0o644)
+    assert credentials.token_in(token) == "a-token"
+    assert "chmod 600" in capsys.readouterr().err
+    credentials.remember("https://one.example", "one")
+    settings.chmod(0o644)
+    assert credentials.token_for("https://one.example") == "one"
+    assert "chmod 600" in capsys.readouterr().err
+
+
+def test_a_file_that_is_given_comes_before_the_environment_and_that_before_logins(
+    here: Path, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, named, given = "https://one.example", here / "named", here / "given"
+    assert credentials.token_for(url) is None
+    credentials.remember(url, "kept")
+    credentials.remember("https://two.example", "other")
+    for path in (named, given):
+        path.write_text(path.name)
+        path.chmod(0o600)
+    assert credentials.token_for(url + "/") == "kept"
+    assert credentials.token_for(url, given) == "given"
+    monkeypatch.setenv("TEMPOPT_TOKEN_FILE", str(named))
+    assert credentials.token_for(url) == "named"
+    monkeypatch.setenv("TEMPOPT_TOKEN", "first")
+    assert credentials.token_for(url) == "first"
+    assert credentials.token_for(url, given) == "given"
+    assert "kept" not in repr(credentials.servers())
+    assert credentials.forget("https://two.example") == "https://two.example"
+    assert credentials.forget("https://two.example") is None
+
+
+@pytest.mark.parametrize("text", ["", "two words", "a\nb", "ü" * 3])
+def test_what_is_no_token_is_refused(text: str, here: Path) -> None:
+    (here / "token").write_text(text)
+    (here / "token").chmod(0o600)
+    with pytest.raises(UsageError, match="holds no token"):
+        credentials.token_in(here / "token")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"servers": {"a": 1}}'])
+def test_a_file_of_servers_that_is_none_is_said_to_be(text: str, settings: Path) -> None:
+    settings.parent.mkdir(parents=True)
+    settings.write_text(text)
+    with pytest.raises(UsageError, match="log in again"):
+        credentials.servers()
+
+
+# ---- Python
+
+
+@pytest.mark.usefixtures("fake_workers", "quick")
+def test_python_reaches_the_studies_of_a_server(
+    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.delenv("TEMPOPT_TOKEN")
+    spec = small()
+    with tempopt.connect(served.url, served.token) as server:
+        assert server.studies() == []
+        begun = server.search(spec, progress=False, wait=False)
+        assert begun.name == "toy"
+        assert [each["study"] for each in server.studies()] == ["toy"]
+        server.pause("toy")
+        assert server.resume("toy", more=1, progress=False, wait=False).tickets["search"].requested == 3
+        with _agent(served.storage, here.parent):
+            result = server.search(spec, progress=False)
+        assert result.state == "done"
+        assert server.load("toy").verdict == result.verdict
+        server.stop("toy")
+        server.delete("toy")
+        with pytest.raises(StudyNotFound):
+            server.load("toy")
+        assert served.token not in repr(server)
+    with tempopt.connect(served.url) as server, pytest.raises(AccessDenied):
+        server.studies()
+    with pytest.raises(UsageError, match="tempopt.connect"):
+        tempopt.search(spec, storage=served.url, wait=False)
+
+
+class _Notes(Unobserved):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.usefixtures("toy_folder")
+@pytest.mark.long
+def test_a_program_that_was_given_a_token_trains_as_an_agent_and_keeps_its_checkpoints(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TEMPOPT_TOKEN")
+    told = _Notes()
+    with tempopt.connect(served.url, served.new_token("submit", "agent")) as server:
+        result = server.search(small(), workers=1, observer=told)
+    assert result.state == "done"
+    assert result.cost.checkpoint_seconds > 0
+    assert not [note for note in told.notes if "checkpoint" in note.lower()]
+    assert "TEMPOPT_TOKEN" not in os.environ
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_who_may_not_work_is_told_so_before_anything_is_asked(
+    served: Served, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("TEMPOPT_TOKEN", served.new_token("submit"))
+    _, text, _ = said(["search", _spec(here), "--workers", "1"], served.url, capsys, code=2)
+    assert "scope agent" in text
+    assert served.store.list_studies() == []
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_plan_reads_the_noise_of_a_study_behind_a_server(
+    both: tuple[str, str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    with Store.open(both[0]) as store:
+        metric = store.load_study("pairs").spec["study"]["metric"]
+    words = ["plan", _spec(here, metric=metric, direction="maximize"), "--earlier", "pairs", "--json"]
+    power = [json.loads(said(words, url, capsys, code=0)[2])["power"] for url in both]
+    assert power[0]["from"]["study"] == "pairs"
+    assert power[0] == power[1]

@@ -1,0 +1,247 @@
+"""Servers in front of a study's database, and a line to them that loses replies and says things twice."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import random
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from tempopt.server.tokens import made
+from tempopt.store import Store
+from tests.cluster.studies import environment, tempopt
+
+# Beyond the time for which a server holds an answer back.
+_PATIENCE = 90.0
+TOKEN = "crew"
+
+
+@dataclass
+class Line:
+    """A proxy between agents and servers, which picks one of those that are up for each request.
+
+    Args:
+        host: Address to listen on.
+        ports: Those of the servers, on this machine's loopback.
+        dropped: Share of the requests that are passed on and whose reply is lost.
+        doubled: Share of the requests that are passed on twice.
+    """
+
+    host: str
+    ports: list[int]
+    dropped: float = 0.0
+    doubled: float = 0.0
+    seed: int = 0
+    requests: int = 0
+    lost: int = 0
+    said_twice: int = 0
+    by_path: dict[str, int] = field(default_factory=dict)
+    sent: int = 0
+    received: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._lock = threading.Lock()
+        line = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+            def _pass(self) -> None:
+                line.pass_on(self)
+
+            do_GET = do_POST = do_PUT = do_DELETE = _pass
+
+        class Listener(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 256
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """Say nothing: clients are killed here."""
+
+        self._server = Listener((self.host, 0), Handler)
+        self.url = f"http://{self.host}:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def pass_on(self, handler: BaseHTTPRequestHandler) -> None:
+        """Pass a request on, and its answer back, unless it is lost."""
+        body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
+        with self._lock:
+            self.requests += 1
+            path = handler.path.partition("?")[0]
+            key = "/api/checkpoints/…" if path.startswith("/api/checkpoints/") else path
+            self.by_path[key] = self.by_path.get(key, 0) + 1
+            lose = self._random.random() < self.dropped
+            twice = self._random.random() < self.doubled
+            self.lost += lose
+            self.said_twice += twice
+        answer = None
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if twice:
+                self._asked(handler, body)
+            answer = self._asked(handler, body)
+        if answer is None or lose:
+            # the connection breaks, whatever became of the request
+            handler.close_connection = True
+            with contextlib.suppress(OSError):
+                handler.connection.shutdown(socket.SHUT_RDWR)
+            return
+        status, headers, content = answer
+        with self._lock:
+            self.received += len(body)
+            self.sent += len(content)
+        handler.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                handler.send_header(name, value)
+        handler.send_header("content-length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    def _asked(
+        self, handler: BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        with self._lock:
+            ports = self._random.sample(self.ports, k=len(self.ports))
+        for port in ports:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
+            try:
+                connection.connect()
+            except OSError:
+                # a balancer passes by what does not answer
+                continue
+            try:
+                headers = {n: v for n, v in handler.headers.items() if n.lower() != "connection"}
+                connection.request(handler.command, handler.path, body=body or None, headers=headers)
+                answer = connection.getresponse()
+                return answer.status, answer.getheaders(), answer.read()
+            finally:
+                connection.close()
+        raise ConnectionRefusedError
+
+
+class HttpServers:
+    """Some servers on one database, the line to them, and the token of the agents, which may be replaced.
+
+    Args:
+        folder: Where checkpoints, logs and the token lie.
+        storage: URL of the database, which the servers alone reach.
+        servers: Number of servers.
+        host: Address at which agents reach the line.
+        options: Further options of ``tempopt serve``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        storage: str,
+        servers: int,
+        *,
+        host: str = "127.0.0.1",
+        options: Sequence[str] = (),
+    ) -> None:
+        self.folder = folder
+        self.storage = storage
+        self.options = list(options)
+        self.ports = [_free_port() for _ in range(servers)]
+        self.processes: list[subprocess.Popen[bytes] | None] = [None] * servers
+        self.token_file = folder / "token"
+        self._token_id = ""
+        self.replace_token()
+        self.admin_file = folder / "admin-token"
+        with Store.open(storage) as store:
+            _write(self.admin_file, made(store, name="admin", scopes=["admin"])[0])
+        for number in range(servers):
+            self.start(number)
+        self.line = Line(host, self.ports)
+
+    @property
+    def url(self) -> str:
+        """URL under which agents reach the servers."""
+        return self.line.url
+
+    def start(self, number: int) -> None:
+        """Start a server, and wait until it answers."""
+        log = (self.folder / f"server-{number}.log").open("ab")
+        words = ["serve", "--storage", self.storage, "--checkpoints", str(self.folder / "kept")]
+        command = tempopt(*words, "--port", str(self.ports[number]), *self.options)
+        with log:
+            self.processes[number] = subprocess.Popen(
+                command, cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        give_up = time.monotonic() + _PATIENCE
+        while not _answers(self.ports[number]):
+            process = self.processes[number]
+            assert process is not None and process.poll() is None, (
+                self.folder / f"server-{number}.log"
+            ).read_text()
+            assert time.monotonic() < give_up, "the server does not answer"
+            time.sleep(0.05)
+
+    def kill(self, number: int) -> None:
+        """End a server with SIGKILL."""
+        process = self.processes[number]
+        assert process is not None
+        process.kill()
+        process.wait()
+
+    def stop(self, number: int) -> None:
+        """End a server in good order."""
+        process = self.processes[number]
+        assert process is not None
+        process.terminate()
+        process.wait()
+
+    def replace_token(self) -> None:
+        """Give the agents another token, and revoke the one that they have."""
+        with Store.open(self.storage) as store:
+            token, row = made(store, name=TOKEN, scopes=["agent"])
+            _write(self.token_file, token)
+            if self._token_id:
+                store.revoke_token(self._token_id)
+        self._token_id = row.id
+
+    def close(self) -> None:
+        """End everything."""
+        self.line.close()
+        for process in self.processes:
+            if process is not None:
+                process.kill()
+                process.wait()
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_text(text)
+    new.replace(path)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    return False

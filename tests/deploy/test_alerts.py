@@ -1,0 +1,74 @@
+"""The alert rules: every metric that they name is there, and they fire when they are to."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tempopt.records.pool import Quota
+from tempopt.records.webhooks import Message
+from tests.server.conftest import Served, served
+
+__all__ = ["served"]
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return the rules of all groups."""
+    data = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
+    return [rule for group in data["groups"] for rule in group["rules"]]
+
+
+def test_every_metric_of_the_alerts_is_exported_with_the_labels_that_are_asked_for(served: Served) -> None:
+    served.store.pool.set_quota(Quota(user="ada", gpu_hours=2.0))
+    served.store.create_study("mine", {}, "hash")
+    served.store.webhooks.add([Message(id="msg_1", endpoint="chat", event="study.done", key="1")])
+    httpx.get(f"{served.url}/readyz", timeout=300.0)
+    headers = {"authorization": f"Bearer {served.token}"}
+    answer = httpx.get(f"{served.url}/metrics", headers=headers, timeout=300.0)
+    labels: dict[str, set[str]] = {}
+    values: dict[tuple[str, str], set[str]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+            for label, value in sample.labels.items():
+                values.setdefault((sample.name, label), set()).add(value)
+    named = set()
+    for rule in rules():
+        for name, matchers in re.findall(r"\b(tempopt_\w+)(?:\{([^}]*)\})?", rule["expr"]):
+            named.add(name)
+            for label, sign, value in re.findall(r'(\w+)(=~|!=|=)"([^"]*)"', matchers):
+                assert label in labels[name], (rule["alert"], name, label)
+                if sign == "=" and label in ("state", "route"):
+                    assert value in values[name, label], (rule["alert"], name, value)
+        for label in re.findall(r"by \(([^)]*)\)", rule["expr"]):
+            (metric,) = re.findall(rf"by \({re.escape(label)}\) \((tempopt_\w+)\)", rule["expr"])
+            assert {each.strip() for each in label.split(",")} <= labels[metric]
+    assert len(named) >= 5 and named <= set(labels)
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert {"summary", "description"} <= set(rule["annotations"])
+    cases = yaml.safe_load((DEPLOY / "alerts.test.yaml").read_text(encoding="utf-8"))["tests"]
+    fired = {e["alertname"] for case in cases for e in case["alert_rule_test"] if e["exp_alerts"]}
+    assert fired == {rule["alert"] for rule in rules()}
+
+
+@pytest.mark.parametrize("words", [("check", "rules", "alerts.yaml"), ("test", "rules", "alerts.test.yaml")])
+def test_prometheus_accepts_the_rules_and_they_fire_when_they_are_to(words: tuple[str, ...]) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("This needs promtool (Debian: apt install prometheus).")
+    done = subprocess.run([promtool, *words], cwd=DEPLOY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout

@@ -1,0 +1,221 @@
+"""A real Ray of two nodes that ask for a token: who has it trains, and who has not is told what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+from tempopt.errors import UsageError
+from tempopt.launch.find import make_launcher
+from tempopt.launch.launcher import Launcher, Task
+from tempopt.launch.launching import PROGRAM
+from tests.cluster import ray_cluster, studies
+from tests.cluster.crew import wait_until
+from tests.cluster.ray_cluster import CPUS, RayCluster
+from tests.servers import descendants, find_or_start
+
+_MISSING = ray_cluster.why_not()
+pytestmark = [pytest.mark.service, pytest.mark.skipif(bool(_MISSING), reason=_MISSING), ray_cluster.PATIENTLY]
+
+TOKEN = secrets.token_hex(32)
+_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")
+
+
+def _kept(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """Two nodes that ask for the token, as a file that an editor has ended with a new line gives it."""
+    token = _kept(tmp_path_factory.mktemp("nodes") / "token", f"{TOKEN}\n")
+    with ray_cluster.running(token_file=token, with_clients=True) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of somebody who has no token yet and whose shell says nothing of Ray."""
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server, why_not = find_or_start("postgresql")
+    if server is None:
+        pytest.skip(why_not)
+    name = f"ray_{uuid.uuid4().hex}"
+    yield server.create_database(name)
+    server.drop_database(name)
+
+
+@pytest.fixture
+def task(tmp_path: Path, url: str) -> Task:
+    environment = {name: studies.environment()[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
+    return Task(
+        program=PROGRAM,
+        study=studies.NAME,
+        storage=url,
+        spec=studies.stored(studies.spec(2, steps=8)),
+        options=("--checkpoints", str(tmp_path / "runs")),
+        cpus=CPUS,
+        folder=str(tmp_path),
+        environment=environment,
+    )
+
+
+def _address(cluster: RayCluster, way: str) -> str:
+    return {"auto": "auto", "host": cluster.address, "client": cluster.client_address}[way]
+
+
+def _states(launcher: Launcher, ids: list[str]) -> list[str]:
+    return [job.state for job in launcher.jobs(ids)]
+
+
+def _everything_in(url: str) -> str:
+    engine = sqlalchemy.create_engine(url)
+    tables = sqlalchemy.MetaData()
+    tables.reflect(engine)
+    with engine.connect() as connection:
+        found = [list(connection.execute(table.select())) for table in tables.tables.values()]
+    engine.dispose()
+    assert any(found)
+    return repr(found)
+
+
+def _command_lines() -> bytes:
+    found = [Path(f"/proc/{pid}/cmdline") for pid in descendants(os.getpid())]
+    return b"".join(path.read_bytes() for path in found if path.exists())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["host", pytest.param("client", marks=pytest.mark.nightly)])
+def test_a_search_ends_with_its_verdict_and_the_token_is_written_down_nowhere(
+    cluster: RayCluster, url: str, tmp_path: Path, way: str
+) -> None:
+    token = _kept(tmp_path / "token", f"{TOKEN}\n")
+    ray = ["--launcher", "ray", "--address", _address(cluster, way), "--launch", f"token_file={token}"]
+    store = ["--storage", url]
+
+    def done(*words: str) -> str:
+        ended = subprocess.run(
+            studies.tempopt(*words, *store),
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=studies.environment(),
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout + ended.stderr
+
+    spec = studies.written(tmp_path, studies.spec(8))
+    said = done("search", spec, *ray, "--workers", "4", "--checkpoints", str(tmp_path / "runs"), "--detach")
+    wait_until(lambda: any(row.state == "running" for row in studies.seen(url)), "an agent at work")
+    lines = _command_lines()
+    assert b"raylet" in lines and studies.NAME.encode() in _everything_in(url).encode()
+    shown = done("show", studies.NAME, *ray)
+    assert "running" in shown
+    wait_until(lambda: studies.state(url) == "done", "the verdict")
+    said += shown + done("show", studies.NAME, "--json")
+    assert TOKEN not in said and TOKEN.encode() not in lines
+    held = _everything_in(url)
+    assert TOKEN not in held and str(token) not in held
+    kept = [path for path in Path(os.environ["RAY_TMPDIR"], "ray").rglob("*") if path.is_file()]
+    kept += [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert any("logs" in path.parts for path in kept)
+    assert not [path for path in kept if TOKEN.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("way", ["auto", "host", "client"])
+@pytest.mark.parametrize("source", ["token_file", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "home"])
+def test_whoever_has_the_token_starts_agents_and_has_them_leave_though_no_mode_is_set(
+    cluster: RayCluster,
+    task: Task,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    source: str,
+) -> None:
+    import ray
+
+    options = {"address": _address(cluster, way)}
+    kept = _kept(home / ".ray" / "auth_token" if source == "home" else tmp_path / "token", f"{TOKEN}\n")
+    if source == "token_file":
+        options[source] = str(kept)
+        # what else is there is not what was asked for
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "another")
+    elif source != "home":
+        monkeypatch.setenv(source, TOKEN if source == "RAY_AUTH_TOKEN" else str(kept))
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    launcher: Any = make_launcher("ray", options)
+    try:
+        ids = launcher.start([task])
+        wait_until(lambda: _states(launcher, ids) == ["running"], "an agent at work")
+        launcher.cancel(ids)
+        assert _states(launcher, ids) == ["done"]
+        assert TOKEN not in json.dumps(launcher.options) and "token_file" not in launcher.options
+        assert TOKEN not in ray.get_runtime_context().get_runtime_env_string()
+    finally:
+        launcher.close()
+    assert {name: os.environ.get(name) for name in _VARIABLES} == before
+
+
+@pytest.mark.parametrize("way", ["auto", "host", "client"])
+def test_without_a_token_one_is_told_what_to_do(cluster: RayCluster, way: str) -> None:
+    address = _address(cluster, way)
+    with pytest.raises(UsageError) as told:
+        make_launcher("ray", {"address": address})
+    said = str(told.value)
+    assert f"--launch address={address}: this Ray cluster asks for a token, and there is none here" in said
+    for word in ("token_file=FILE", "RAY_AUTH_TOKEN_PATH=FILE", "ray get-auth-token --generate"):
+        assert word in said
+
+
+@pytest.mark.parametrize("way", ["auto", "host", "client"])
+def test_a_wrong_token_is_refused_and_not_repeated(cluster: RayCluster, tmp_path: Path, way: str) -> None:
+    wrong = secrets.token_hex(32)
+    file = _kept(tmp_path / "wrong", wrong)
+    with pytest.raises(UsageError, match="refuses the one of --launch token_file=") as told:
+        make_launcher("ray", {"address": _address(cluster, way), "token_file": str(file)})
+    assert str(file) in str(told.value) and wrong not in str(told.value)
+
+
+def test_a_mode_that_shows_no_token_is_named(
+    cluster: RayCluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _kept(home / ".ray" / "auth_token", TOKEN)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UsageError, match="asks for a token, and RAY_AUTH_MODE=disabled is set"):
+        make_launcher("ray", {"address": cluster.address})
+
+
+def test_jobs_that_cannot_be_asked_after_without_a_token_say_so(cluster: RayCluster) -> None:
+    from datetime import UTC, datetime
+
+    from tempopt.launch.standing import Given, standing
+    from tempopt.records.rows import JobRow
+
+    row = JobRow(
+        id="chaos-1:0", launcher="ray", options={"address": cluster.address}, created=datetime.now(UTC)
+    )
+    (found,) = standing([row], Given(launcher="ray", options={"address": cluster.address}))
+    assert found.state == "unknown"
+    assert re.search("asks for a token, and there is none here: .*token_file", found.message)

@@ -1,0 +1,223 @@
+"""Tokens for Ray as a person gives them, and what is said to whom asks for them; no Ray runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import UsageError
+from tempopt.launch.ray_token import Shown, read_file, settle
+
+RIGHT, WRONG = "0123abcd" * 8, "4567cdef" * 8
+_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of somebody who has no token yet."""
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with the right token."""
+    return _written(tmp_path / "token", f"{RIGHT}\n")
+
+
+def _written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+class Head:
+    """What a head node does with tokens, at both of its doors."""
+
+    def __init__(self, token: str | None, credentials: Any = None) -> None:
+        grpc = pytest.importorskip("grpc")
+        self._token, self._unauthenticated = token, grpc.StatusCode.UNAUTHENTICATED
+        self.shown: list[str | None] = []
+        handler = grpc.unary_unary_rpc_method_handler(self._answer)
+        doors = {"NodeInfoGcsService": "GetClusterId", "RayletDriver": "ClusterInfo"}
+        self._pool = ThreadPoolExecutor(2)
+        self._server = grpc.server(self._pool)
+        self._server.add_generic_rpc_handlers(
+            [
+                grpc.method_handlers_generic_handler(f"ray.rpc.{door}", {name: handler})
+                for door, name in doors.items()
+            ]
+        )
+        where = "127.0.0.1:0"
+        port = (
+            self._server.add_insecure_port(where)
+            if credentials is None
+            else self._server.add_secure_port(where, credentials)
+        )
+        self.address = f"127.0.0.1:{port}"
+        self._server.start()
+
+    def _answer(self, request: bytes, context: Any) -> bytes:
+        found = dict(context.invocation_metadata()).get("authorization")
+        self.shown.append(found)
+        if self._token is not None and found != f"Bearer {self._token}":
+            context.abort(self._unauthenticated, "Invalid or missing authentication token")
+        return b""
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def head() -> Iterator[Head]:
+    """A head node that asks for the token."""
+    made = Head(RIGHT)
+    yield made
+    made.stop()
+
+
+class Noted(Shown):
+    """Notes what would be shown, and changes nothing."""
+
+    def __init__(self) -> None:
+        self.calls: list[Path | str | None] = []
+
+    def show(self, path: Path | None = None) -> None:
+        self.calls.append(path)
+
+    def show_none(self) -> None:
+        self.calls.append("none")
+
+
+def test_a_file_that_others_can_read_is_used_with_a_warning(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read_file(str(file)).text == RIGHT
+    assert capsys.readouterr() == ("", "")
+    file.chmod(0o640)
+    assert read_file(str(file)).path == file
+    said = f"{file} holds a token that others on this machine can read. Run: chmod 600 {file}"
+    assert capsys.readouterr().err == f"tempopt: warning: {said}\n"
+
+
+def test_a_token_is_not_in_what_is_printed_of_it(file: Path) -> None:
+    assert RIGHT not in repr(read_file(str(file)))
+
+
+@pytest.mark.parametrize(("text", "held"), [("", "nothing"), (" \n", "nothing"), ("two words", "2 words")])
+def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str, held: str) -> None:
+    path = _written(tmp_path / "held", text)
+    with pytest.raises(
+        UsageError, match=f"token_file={path}: the file holds {held}, where one word is expected"
+    ):
+        read_file(str(path))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match="--launch token_file=.*nowhere cannot be read: .*holds the token of a Ray"
+    ):
+        read_file(str(tmp_path / "nowhere"))
+
+
+def test_a_file_is_refused_where_tokens_are_off(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UsageError, match="RAY_AUTH_MODE=disabled is set.* Unset RAY_AUTH_MODE"):
+        read_file(str(file))
+
+
+@pytest.mark.parametrize("way", ["", "ray://"])
+def test_only_a_cluster_that_asks_for_a_token_is_shown_one(head: Head, file: Path, way: str) -> None:
+    shown = Noted()
+    settle(shown, way + head.address, head.address, read_file(str(file)))
+    assert (shown.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
+    open_to_all = Head(None)
+    settle(shown, way + open_to_all.address, open_to_all.address, read_file(str(file)))
+    open_to_all.stop()
+    assert (shown.calls, open_to_all.shown) == ([file, "none"], [None])
+
+
+def test_a_file_in_the_environment_that_cannot_be_read_matters_once_a_token_is_asked_for(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
+    open_to_all = Head(None)
+    settle(Noted(), open_to_all.address, open_to_all.address, None)
+    open_to_all.stop()
+    with pytest.raises(UsageError, match="RAY_AUTH_TOKEN_PATH=/nowhere/token: .* cannot be read"):
+        settle(Noted(), head.address, head.address, None)
+
+
+def test_the_variable_comes_before_the_file_and_is_what_is_refused(
+    head: Head, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", WRONG)
+    with pytest.raises(UsageError, match="refuses the one of RAY_AUTH_TOKEN. ") as told:
+        settle(Noted(), head.address, head.address, None)
+    assert WRONG not in str(told.value)
+
+
+def test_what_does_not_answer_as_ray_does_is_left_to_ray(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Noted()
+    settle(shown, "127.0.0.1:1", "127.0.0.1:1", None)
+    settle(shown, "127.0.0.1:1", "127.0.0.1:1", read_file(str(file)))
+    settle(shown, "auto", None, read_file(str(file)))
+    assert shown.calls == [file, file]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, bytes]:
+    """Key and certificate of this machine, which Ray's variables name."""
+    key, held = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1".split()
+    alternative = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(held)]
+    try:
+        subprocess.run([*command, *alternative], check=True, capture_output=True)
+    except OSError:
+        pytest.skip("NOT TESTED with TLS: openssl is not installed. Run: apt install openssl")
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    for name, path in (("SERVER_KEY", key), ("SERVER_CERT", held), ("CA_CERT", held)):
+        monkeypatch.setenv(f"RAY_TLS_{name}", str(path))
+    return key.read_bytes(), held.read_bytes()
+
+
+def test_a_cluster_behind_tls_is_asked_too(certificate: tuple[bytes, bytes], file: Path) -> None:
+    grpc = pytest.importorskip("grpc")
+    head = Head(RIGHT, grpc.ssl_server_credentials([certificate], certificate[1], require_client_auth=True))
+    shown = Noted()
+    try:
+        settle(shown, head.address, head.address, read_file(str(file)))
+    finally:
+        head.stop()
+    assert (shown.calls, head.shown) == ([file], [None, f"Bearer {RIGHT}"])
+
+
+@pytest.mark.usefixtures("certificate")
+def test_a_certificate_that_is_not_named_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc")
+    monkeypatch.delenv("RAY_TLS_CA_CERT")
+    with pytest.raises(UsageError, match="RAY_USE_TLS is set, and RAY_TLS_CA_CERT is not"):
+        settle(Noted(), "127.0.0.1:1", "127.0.0.1:1", None)
+
+
+def test_what_is_shown_is_taken_back(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", WRONG)
+    shown = Shown()
+    shown.show(file)
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    loader = ray._raylet.AuthenticationTokenLoader.instance()
+    assert loader.get_token_for_http_header() == {"authorization": f"Bearer {RIGHT}"}
+    shown.take_back()
+    assert os.environ["RAY_AUTH_TOKEN"] == WRONG and "RAY_AUTH_MODE" not in os.environ
+    assert loader.get_token_for_http_header() == {}

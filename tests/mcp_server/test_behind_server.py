@@ -1,0 +1,240 @@
+"""The tools behind a server: what a token lets them do, what a quota leaves, and where code is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.errors import AccessDenied, StudyNotFound, UsageError
+from tempopt.mcp_server import session as sessions
+from tempopt.mcp_server.budget import Budget, Ledger
+from tempopt.mcp_server.session import Session
+from tempopt.mcp_server.tools import TOOLS, call
+from tempopt.records.pool import PoolAgent, Quota
+from tempopt.server.tokens import made
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store import Store
+from tempopt.store.bundles import bundle_url
+from tempopt.study import remote
+from tests.bundle.conftest import Clone
+from tests.bundle.conftest import clone as clone
+from tests.mcp_server.rows import begun, state_after
+from tests.server.conftest import Served
+from tests.server.conftest import served as served
+from tests.toy_study import SMALL, toy_spec, work_in
+
+Opened = Callable[..., Session]
+BEGUN = 90 / 3600
+"""GPU-hours that a study of :func:`begun` has used."""
+
+
+@pytest.fixture
+def opened(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    """Return what opens a session with a token of the user coder; no run is tried in it."""
+    work_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
+    found: list[Session] = []
+
+    def tried(*asked: Any, **more: Any) -> Any:
+        raise AssertionError("a run was tried")
+
+    monkeypatch.setattr(sessions, "forecast", tried)
+    monkeypatch.setattr(remote, "rehearsed", tried)
+
+    def open_(*scopes: str, studies: str = "", budget: Budget | None = None) -> Session:
+        token, _ = made(served.store, name="coder", scopes=scopes or ("submit", "view"), studies=studies)
+        monkeypatch.setenv("TEMPOPT_TOKEN", token)
+        found.append(Session(served.url, user=None, budget=budget or Budget()))
+        return found[-1]
+
+    yield open_
+    for each in found:
+        each.close()
+
+
+def ask(session: Session, tool: str, **given: Any) -> dict[str, Any]:
+    return call(session, next(each for each in TOOLS if each.name == tool), given)
+
+
+def spec_of(name: str, **study: Any) -> dict[str, Any]:
+    return toy_spec(name=name, **SMALL, **study)
+
+
+def names(store: Store) -> list[str]:
+    return [each.study.name for each in store.list_studies()]
+
+
+def requests(served: Served, method: str, route: str) -> int:
+    """Return how many requests a server has answered, whatever the answer was."""
+    found = served.app.state.tempopt.metrics.registry.collect()
+    samples = [each for metric in found for each in metric.samples]
+    meant = {"method": method, "route": route}.items()
+    counts = [s for s in samples if s.name == "tempopt_request_seconds_count" and meant <= s.labels.items()]
+    return round(sum(each.value for each in counts))
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.02)
+
+
+def test_a_spent_quota_refuses_before_anything_is_tried(served: Served, opened: Opened) -> None:
+    begun(served.store, "first", owner="coder", hours=BEGUN)
+    served.store.pool.set_quota(Quota(user="coder", gpu_hours=BEGUN, days=7))
+    coder = opened()
+    for tool, more in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 2}"]})):
+        with pytest.raises(UsageError, match=r"0 of 0\.025 GPU-hours are left by the quota of coder for 7"):
+            ask(coder, tool, spec=spec_of("second"), **more)
+    assert names(served.store) == ["first"]
+    [limit] = ask(coder, "list")["budget"]["limits"]
+    assert limit["left"] == 0 and limit["spent"] == pytest.approx(BEGUN)
+
+
+def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
+    served: Served, opened: Opened
+) -> None:
+    served.store.pool.set_quota(Quota(user="coder", gpu_hours=5.0))
+    with pytest.raises(UsageError, match=r"takes up to 23 runs, and 22 of 22 runs are left"):
+        ask(opened(budget=Budget(runs=22)), "search", spec=spec_of("mine"))
+
+
+def test_a_study_that_a_spent_quota_has_paused_says_so_and_does_not_go_on(
+    served: Served, opened: Opened
+) -> None:
+    begun(served.store, "mine", owner="coder", hours=1.0)
+    served.store.pool.set_quota(Quota(user="coder", gpu_hours=BEGUN))
+    coder = opened()
+    assert state_after(served.store, "mine", state="paused") == "paused"
+    shown = ask(coder, "show", study="mine")
+    assert shown["state"] == "paused"
+    [trouble] = shown["troubles"]
+    assert "0 of 0.025 GPU-hours are left by the quota of coder" in trouble
+    with pytest.raises(UsageError, match=r'"mine" cannot go on within the budget of coder'):
+        ask(coder, "search", spec=spec_of("mine"))
+    assert served.store.load_study("mine").state == "paused"
+
+
+def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
+    served: Served, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another(spec: StudySpec, observer: Any) -> StudySpec:
+        begun(served.store, "other", owner="coder", hours=1.0)
+        return spec
+
+    monkeypatch.setattr(remote, "rehearsed", another)
+    with pytest.raises(UsageError, match=r'"mine" would exceed .* another session has begun a study'):
+        ask(opened(budget=Budget(runs=30)), "search", spec=spec_of("mine"))
+    assert names(served.store) == ["other"]
+
+
+def test_a_study_that_waits_says_for_what(served: Served, opened: Opened) -> None:
+    begun(served.store, "mine", owner="coder", hours=1.0)
+    coder = opened()
+    shown = ask(coder, "show", study="mine")
+    assert (shown["state"], shown["troubles"]) == (
+        "waiting",
+        ["It waits for an agent. The pool has no agents."],
+    )
+    id = served.store.load_study("mine").id
+    why = 'The study "mine" brings its own code, and this agent was not started to run that.'
+    served.app.state.tempopt.dispatcher.hear(PoolAgent(name="box:1:m:1.1", unable={id: why}))
+    [trouble] = ask(coder, "show", study="mine")["troubles"]
+    assert "No agent can serve it" in trouble and "brings its own code" in trouble
+
+
+def test_a_token_that_views_reads_and_does_no_more(served: Served, opened: Opened) -> None:
+    begun(served.store, "mine", owner="coder", hours=BEGUN)
+    served.store.pool.set_quota(Quota(user="coder", gpu_hours=BEGUN))
+    viewer = opened("view")
+    assert [each["study"] for each in ask(viewer, "list")["studies"]] == ["mine"]
+    assert ask(viewer, "show", study="mine")["runs_done"] == 1
+    assert ask(viewer, "verdict", study="mine")["answer"] == "none_yet"
+    for tool, given in (
+        ("search", {"spec": spec_of("mine")}),
+        ("compare", {"spec": spec_of("new"), "sets": ["{}", "{temperature_init: 2}"]}),
+        ("stop", {"study": "mine"}),
+    ):
+        with pytest.raises(AccessDenied, match=r"The token of coder may view, .* takes the scope submit"):
+            ask(viewer, tool, **given)
+    # what it may not pause it does not try to, though all is spent
+    time.sleep(0.5)
+    assert requests(served, "POST", "/api/studies/{name}/pause") == 0
+    assert served.store.load_study("mine").state == "running"
+    assert names(served.store) == ["mine"]
+
+
+def test_a_session_outlives_that_its_token_is_refused_for_a_while(
+    served: Served, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(served.store, "mine", owner="coder", hours=BEGUN)
+    refusals: list[str] = []
+
+    def denied(ledger: Ledger) -> bool:
+        refusals.append(ledger.user)
+        raise AccessDenied("The token has ended.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "counts_hours", denied)
+        opened(budget=Budget(gpu_hours=5.0))
+        wait_until(lambda: len(refusals) > 1)
+        assert served.store.load_study("mine").state == "running"
+    assert state_after(served.store, "mine", state="paused") == "paused"
+
+
+def test_a_session_asks_little_of_a_server_as_long_as_nothing_runs(served: Served, opened: Opened) -> None:
+    served.store.set_state(begun(served.store, "mine", owner="coder", hours=1.0).id, "done")
+    begun(served.store, "hers", owner="ada", hours=1.0)
+    opened(budget=Budget(gpu_hours=5.0))
+    # of the second look everything has been asked when the third begins
+    wait_until(lambda: requests(served, "GET", "/api/summaries") > 2)
+    assert requests(served, "GET", "/api/studies/{name}/tickets") == 0
+
+
+def test_a_token_for_some_studies_sees_and_begins_no_others(
+    served: Served, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(served.store, "coder-1", owner="coder", hours=1.0)
+    begun(served.store, "secret", owner="ada", hours=1.0)
+    coder = opened(studies="coder-")
+    assert [each["study"] for each in ask(coder, "list")["studies"]] == ["coder-1"]
+    for tool in ("show", "verdict", "export", "stop"):
+        with pytest.raises(StudyNotFound, match=r'^Unknown study "secret"[^s]*coder-1'):
+            ask(coder, tool, study="secret")
+    for name in ("secret", "new"):
+        with pytest.raises(AccessDenied, match=f'begin with "coder-", and this one is "{name}"'):
+            ask(coder, "search", spec=spec_of(name))
+    with pytest.raises(AccessDenied, match=r'begin with "coder-"'):
+        ask(coder, "compare", spec=spec_of("new"), sets=["{}", "{temperature_init: 2}"])
+    # there is something to go on with, so that nothing is tried
+    assert ask(coder, "search", spec=spec_of("coder-1"))["study"] == "coder-1"
+    assert sorted(names(served.store)) == ["coder-1", "secret"]
+
+
+def test_code_is_sent_with_a_study_and_is_needed_to_go_on_with_it(
+    served: Served, opened: Opened, clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "rehearsed", lambda spec, observer: spec)
+    folder = clone({"mine.py": "A = 1\n"})
+    coder = opened()
+    answer = ask(coder, "search", spec=spec_of("mine"), with_code=str(folder))
+    assert any(each.startswith("Sends the code: 1 file") for each in answer["notes"]), answer["notes"]
+    code = StudySpec.stored(served.store.load_study("mine")).study.code
+    assert code is not None
+    kept = Path(bundle_url(served.checkpoints.as_uri(), "mine", code).removeprefix("file://"))
+    assert b"A = 1" in kept.read_bytes()
+    # the same again, and then with other code, and with none
+    assert ask(coder, "search", spec=spec_of("mine"), with_code=str(folder))["state"] == "running"
+    with pytest.raises(UsageError, match=r"study\.code"):
+        ask(coder, "search", spec=spec_of("mine"))
+    (folder / "mine.py").write_text("A = 2\n")
+    with pytest.raises(UsageError, match=r"study\.code"):
+        ask(coder, "search", spec=spec_of("mine"), with_code=str(folder))
+    sets = {"sets": ["{}", "{temperature_init: 2}"], "name": "sets"}
+    ask(coder, "compare", spec=spec_of("mine"), with_code=str(folder), **sets)
+    assert StudySpec.stored(served.store.load_study("sets")).study.code not in (None, code)

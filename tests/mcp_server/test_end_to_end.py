@@ -1,0 +1,252 @@
+"""A coding agent's whole way behind a server: real processes of server, pool agent and tools, over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.records.pool import Quota
+from tempopt.results import study_result
+from tempopt.results.verdict_text import verdict_lines
+from tempopt.server.tokens import made
+from tempopt.store import Store
+from tempopt.study.allowance import allowance
+from tests.bundle.conftest import Clone
+from tests.bundle.conftest import clone as clone
+from tests.cluster.http_servers import HttpServers
+from tests.cluster.studies import environment, tempopt
+from tests.mcp_server.asker import Asker, run, session
+from tests.toy_study import REPOSITORY, SMALL, TOYS, toy_spec
+
+pytestmark = pytest.mark.long
+
+PREFIX = "coder-"
+# What a study trains comes with it, and is installed nowhere.
+CODE = {
+    "toy_modules.py": (TOYS / "toy_modules.py").read_text(),
+    "paced_modules.py": (REPOSITORY / "tests" / "cluster" / "paced_modules.py").read_text(),
+}
+INSTALLED = {"PYTHONPATH": str(REPOSITORY)}
+
+
+@dataclass(frozen=True)
+class Team:
+    """A server on a database, with an agent of the pool that runs code which is sent.
+
+    Args:
+        folder: Where the server's files lie.
+        desk: An empty folder, where a coding agent works.
+        code: Folder of the code that it sends.
+        url: Of the server.
+        storage: URL of its database.
+        agent: Folder in which the agent of the pool works.
+    """
+
+    folder: Path
+    desk: Path
+    code: str
+    url: str
+    storage: str
+    agent: Path
+
+    @property
+    def pace(self) -> Path:
+        """File with the seconds that each step of paced trainings takes more."""
+        return self.agent.parent / "pace"
+
+    def set_quota(self, gpu_hours: float) -> None:
+        """Set what the coding agent's user may use."""
+        with Store.open(self.storage) as store:
+            store.pool.set_quota(Quota(user="coder", gpu_hours=gpu_hours, days=7))
+
+    def token(self, *scopes: str) -> dict[str, str]:
+        """Return the environment in which a coding agent's token is found: a file, as people give it."""
+        with Store.open(self.storage) as store:
+            text, _ = made(
+                store, name=f"coder-{'-'.join(scopes)}", user="coder", scopes=scopes, studies=PREFIX
+            )
+        file = self.folder / f"{'-'.join(scopes)}.token"
+        file.touch(mode=0o600)
+        file.write_text(text)
+        return {"TEMPOPT_TOKEN_FILE": str(file)}
+
+    def begun_runs(self) -> int:
+        """Return how many runs were begun so far, of all studies."""
+        with Store.open(self.storage) as store:
+            rows = [row for each in store.list_studies() for row in store.tickets(each.study.id)]
+        return sum(each.attempt > 0 for each in rows)
+
+
+@contextmanager
+def _pool_agent(folder: Path, servers: HttpServers) -> Iterator[None]:
+    folder.mkdir()
+    said = folder.with_suffix(".txt")
+    where = ("--server", servers.url, "--token-file", str(servers.token_file))
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            tempopt("agent", "--pool", *where, "--accept-code"),
+            cwd=folder,
+            env=environment(**INSTALLED, PACE=str(folder.parent / "pace")),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+@pytest.fixture
+def team(tmp_path: Path, clone: Clone) -> Iterator[Team]:
+    folder, desk, agent = tmp_path / "server", tmp_path / "desk", tmp_path / "agent"
+    folder.mkdir()
+    desk.mkdir()
+    storage = f"sqlite:///{folder / 'studies.db'}"
+    with Store.open(storage):
+        pass
+    servers = HttpServers(folder, storage, 1)
+    try:
+        with _pool_agent(agent, servers):
+            yield Team(folder, desk, str(clone(CODE)), servers.url, storage, agent)
+    finally:
+        servers.close()
+
+
+def _spec(name: str) -> dict[str, Any]:
+    return toy_spec(name=name, **SMALL)
+
+
+def _paced(name: str) -> dict[str, Any]:
+    spec = _spec(name)
+    return {**spec, "model": {**spec["model"], "class_path": "paced_modules.Paced"}}
+
+
+async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
+    spec = _spec("coder-toy")
+    planned = await coder.ask("plan", spec=spec, with_code=team.code)
+    assert planned["fits"] and planned["gpu_hours_at_most"] > 0
+    assert planned["budget"]["user"] == "coder"
+    begun = await coder.ask("search", spec=spec, with_code=team.code)
+    assert begun["state"] == "running"
+    assert any(each.startswith("Sends the code: 2 files") for each in begun["notes"])
+    shown = await coder.until_done("coder-toy")
+    assert shown["runs_done"] > 0 and len(shown["details"]["code"]) == 64
+    found = await coder.ask("verdict", study="coder-toy")
+    with Store.open(team.storage) as store:
+        result = study_result.load(store, "coder-toy")
+        assert store.load_study("coder-toy").owner == "coder"
+    assert found["done"] and found["words"] == shown["words"] == verdict_lines(result)
+    assert result.verdict is not None
+    assert found["answer"] == ("gain_shown" if result.verdict.total.significant else "not_shown")
+    text = (await coder.ask("export", study="coder-toy"))["text"]
+    assert text == result.export() and shown["details"]["code"] in text
+
+
+async def _compare(coder: Asker, team: Team) -> None:
+    sets = ["{}", "{temperature_init: 2}"]
+    await coder.ask(
+        "compare", spec=_spec("coder-toy"), sets=sets, pairs=2, name="coder-sets", with_code=team.code
+    )
+    await coder.until_done("coder-sets")
+    found = await coder.ask("verdict", study="coder-sets")
+    assert found["details"]["comparison"]["reference"]["name"] == "A"
+    assert found["answer"] in ("gain_shown", "not_shown")
+
+
+async def _nothing_is_left(coder: Asker, team: Team) -> None:
+    """Have the quota used up, and see that another study is refused and none of its runs begun."""
+    with Store.open(team.storage) as store:
+        used = allowance(store, "coder").gpu_hours
+    assert used > 0
+    team.set_quota(used)
+    before = team.begun_runs()
+    for tool, more in (("search", {}), ("compare", {"sets": ["{}", "{temperature_init: 3}"]})):
+        told = await coder.refused(tool, spec=_spec("coder-more"), with_code=team.code, **more)
+        assert "would exceed the budget of coder" in told
+        assert "GPU-hours are left by the quota of coder for 7 days" in told
+    listed = await coder.ask("list")
+    assert [each["study"] for each in listed["studies"]] == ["coder-toy", "coder-sets"]
+    assert [each["left"] for each in listed["budget"]["limits"]] == [0]
+    assert team.begun_runs() == before
+
+
+def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_quota_is_used_up(team: Team) -> None:
+    team.set_quota(5.0)
+    where = {"folder": team.desk, **INSTALLED}
+
+    async def codes() -> None:
+        async with session("--storage", team.url, **where, **team.token("submit", "view")) as coder:
+            assert (await coder.ask("list"))["studies"] == []
+            await _search_to_its_verdict(coder, team)
+            await _compare(coder, team)
+            await _nothing_is_left(coder, team)
+
+    async def looks() -> None:
+        async with session("--storage", team.url, **where, **team.token("view")) as viewer:
+            assert (await viewer.ask("verdict", study="coder-toy"))["done"]
+            told = await viewer.refused("search", spec=_spec("coder-new"), with_code=team.code)
+            assert "may view" in told and "takes the scope submit" in told and "\n" not in told
+
+    run(codes)
+    run(looks)
+    assert list(team.agent.glob("tempopt-code/*/toy_modules.py"))
+
+
+def test_a_quota_that_is_used_up_meanwhile_ends_the_trainings_until_there_is_more(team: Team) -> None:
+    team.set_quota(5.0)
+    team.pace.write_text("0.3")
+    where = {"folder": team.desk, **INSTALLED, **team.token("submit", "view")}
+    given: dict[str, Any] = {"spec": _paced("coder-paced"), "with_code": team.code}
+
+    async def begins() -> None:
+        async with session("--storage", team.url, **where) as coder:
+            await coder.ask("search", **given)
+
+    async def goes_on() -> None:
+        # what was begun is trained without the session that has begun it
+        async with session("--storage", team.url, **where) as coder:
+            await coder.until("coder-paced", "running")
+            team.set_quota(1e-4)
+            paused = await coder.until("coder-paced", "paused")
+            assert any("GPU-hours are left by the quota of coder" in each for each in paused["troubles"])
+            before = team.begun_runs()
+            told = await coder.refused("search", **given)
+            assert '"coder-paced" cannot go on within the budget of coder' in told
+            await asyncio.sleep(5)
+            assert team.begun_runs() == before and paused["runs_running"] == 0
+            team.set_quota(5.0)
+            team.pace.write_text("0")
+            await coder.ask("search", **given)
+            await coder.until_done("coder-paced")
+            assert (await coder.ask("verdict", study="coder-paced"))["answer"] in ("gain_shown", "not_shown")
+
+    run(begins)
+    run(goes_on)
+
+
+@pytest.mark.nightly
+def test_on_a_database_this_machine_trains_the_code_that_was_given(clone: Clone, tmp_path: Path) -> None:
+    desk, code = tmp_path / "desk", str(clone(CODE))
+    desk.mkdir()
+    given: dict[str, Any] = {"spec": _spec("toy"), "with_code": code}
+
+    async def codes() -> None:
+        async with session("--workers", "1", folder=desk, **INSTALLED) as coder:
+            await coder.ask("search", **given)
+            shown = await coder.until_done("toy")
+            with Store.open(f"sqlite:///{desk / 'tempopt.db'}", create=False) as store:
+                code = store.load_study("toy").spec["study"]["code"]
+            assert len(code) == 64 and shown["details"]["code"] == code
+            assert (desk / "tempopt-code" / code / "toy_modules.py").is_file()
+            assert (await coder.ask("search", **given))["state"] == "done"
+
+    run(codes)

@@ -1,0 +1,138 @@
+"""A session on rows that are written by hand: what is spent, who is paused, whose studies it touches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tempopt.errors import AccessDenied, UsageError
+from tempopt.mcp_server import session as sessions
+from tempopt.mcp_server.budget import Budget
+from tempopt.mcp_server.session import Session
+from tempopt.records.pool import Quota
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store import Store
+from tempopt.study import admin
+from tests.mcp_server.rows import begun, state_after
+from tests.server.conftest import Served
+from tests.server.conftest import served as served
+from tests.toy_study import SMALL, toy_spec, work_in
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    work_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
+    return "sqlite:///here.db"
+
+
+def test_spent_is_what_the_rows_of_the_users_studies_say_and_not_of_others(url: str) -> None:
+    with Store.open(url) as store:
+        done = begun(store, "done", owner="mcp", hours=1.0)
+        store.set_state(done.id, "done")
+        begun(store, "open", owner="mcp", hours=0.5)
+        begun(store, "others", owner="ada", hours=0.5)
+    with Session(url, user=None, budget=Budget(runs=30, gpu_hours=2.0)) as session:
+        standing = session.standing()
+    assert standing.runs is not None and standing.gpu_hours is not None
+    # 23 is the most that the open study can come to, one of which has been trained
+    assert (standing.runs.spent, standing.runs.reserved, standing.runs.left) == (2, 22, 6)
+    assert standing.gpu_hours.spent == pytest.approx(180 / 3600)
+    assert standing.gpu_hours.reserved == pytest.approx(0.5 - 90 / 3600)
+
+
+def test_hours_of_a_deleted_study_stay_spent(url: str) -> None:
+    with Store.open(url) as store:
+        begun(store, "gone", owner="mcp", hours=0.5)
+        admin.delete(store, "gone", force=True)
+    with Session(url, user=None, budget=Budget(gpu_hours=2.0)) as session:
+        standing = session.standing()
+    assert standing.gpu_hours is not None
+    assert standing.gpu_hours.spent == pytest.approx(90 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "budget", "expected"),
+    [(0.02, 5.0, "paused"), (0.5, 0.02, "paused"), (0.5, 5.0, "running")],
+    ids=["its reservation is used up", "the budget is used up", "both are left"],
+)
+def test_a_study_that_has_used_what_it_may_is_paused(
+    url: str, reserved: float, budget: float, expected: str
+) -> None:
+    with Store.open(url) as store:
+        begun(store, "mine", owner="mcp", hours=reserved)
+        begun(store, "others", owner="ada", hours=0.001)
+        with Session(url, user=None, budget=Budget(gpu_hours=budget)) as session:
+            if expected == "running":
+                time.sleep(0.5)
+            assert state_after(store, "mine", state=expected) == expected
+            assert store.load_study("others").state == "running"
+            spent = any("reserved for it" in each for each in session.troubles("mine", "paused"))
+            assert spent == (reserved == 0.02)
+
+
+def test_a_study_without_a_limit_leaves_nothing_that_could_be_promised(url: str) -> None:
+    spec = StudySpec.parse(toy_spec(name="second", **SMALL), source="the test")
+    with Store.open(url) as store:
+        begun(store, "endless", owner="mcp", hours=None)
+    with Session(url, user=None, budget=Budget(gpu_hours=100.0)) as session:
+        with pytest.raises(UsageError, match=r"endless may yet spend is not known"):
+            session.begin(spec)
+        assert [each.study.name for each in session.store.list_studies()] == ["endless"]
+
+
+def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
+    spec = StudySpec.parse(toy_spec(name="hers", **SMALL), source="the test")
+    with Store.open(url) as store:
+        begun(store, "hers", owner="ada", hours=None)
+    with Session(url, user=None, budget=Budget()) as session:
+        for does in (lambda: session.begin(spec), lambda: session.stop("hers")):
+            with pytest.raises(UsageError, match=r"was begun by ada"):
+                does()
+    with Session(url, user="ada", budget=Budget()) as session:
+        assert session.stop("hers").withdrawn == 1
+
+
+def test_a_quota_of_the_user_counts_as_the_budget_does(url: str) -> None:
+    spec = StudySpec.parse(toy_spec(name="second", **SMALL), source="the test")
+    with Store.open(url) as store:
+        begun(store, "first", owner="mcp", hours=0.5)
+        store.pool.set_quota(Quota(user="mcp", gpu_hours=0.5))
+        store.pool.set_quota(Quota(user="ada", gpu_hours=0.0))
+    with Session(url, user=None, budget=Budget()) as session:
+        [part] = session.standing().parts()
+        assert (part.allowed, part.left) == (0.5, 0.0)
+        with pytest.raises(UsageError, match=r"0 of 0\.5 GPU-hours are left by the quota of mcp"):
+            session.begin(spec)
+
+
+@pytest.fixture
+def viewer(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setenv("TEMPOPT_TOKEN", served.new_token("view"))
+    with Session(served.url, user=None, budget=Budget()) as session:
+        yield session
+
+
+def test_a_viewers_token_reads_and_begins_and_stops_nothing(served: Served, viewer: Session) -> None:
+    spec = StudySpec.parse(toy_spec(**SMALL), source="the test")
+    begun(served.store, "there", owner="other", hours=None)
+    assert [each.study.name for each in viewer.store.list_studies()] == ["there"]
+    for does in (lambda: viewer.begin(spec), lambda: viewer.stop("there")):
+        with pytest.raises(AccessDenied, match=r"may view, .* takes the scope submit"):
+            does()
+    assert served.store.load_study("there").state == "running"
+
+
+def test_behind_a_server_the_user_is_the_tokens(served: Served) -> None:
+    with pytest.raises(UsageError, match=r"Take --user and --workers out"):
+        Session(served.url, user="me", budget=Budget())
+    begun(served.store, "there", owner="admin", hours=0.5)
+    served.store.pool.set_quota(Quota(user="admin", gpu_hours=3.0))
+    with Session(served.url, user=None, budget=Budget(runs=40)) as session:
+        runs, quota = session.standing().parts()
+    assert session.user == "admin"
+    assert (runs.spent, runs.left) == (1, 17)
+    assert quota.allowed == 3.0 and quota.spent == pytest.approx(90 / 3600)

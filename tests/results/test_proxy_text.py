@@ -1,0 +1,80 @@
+"""What is said of a study's proxy: in the first lines, in the recommendation, as data, and beforehand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tempopt.results.not_shown import not_shown
+from tempopt.results.proxy_text import proxy_sizes
+from tempopt.results.verdict_text import verdict_lines
+from tests.confirmation.test_transfer import REVERSED, TRANSFERS, spec_of
+from tests.simulated import Simulated
+from tests.specs import make
+
+
+@pytest.fixture(scope="module")
+def held(result_of: Any) -> Any:
+    study = Simulated(spec_of(), TRANSFERS).run()
+    return result_of(study.spec, study.rows, state="done")
+
+
+@pytest.fixture(scope="module")
+def misled(result_of: Any) -> Any:
+    study = Simulated(spec_of(), REVERSED).run()
+    return result_of(study.spec, study.rows, state="done")
+
+
+def test_a_proxy_that_misled_is_in_the_first_lines_and_in_the_recommendation(misled: Any) -> None:
+    first, second, todo, *_ = verdict_lines(misled)
+    assert "the best that the search has found in val_accuracy is τ = 1 itself" in first
+    assert second.startswith("  The proxy misled: the order of the proxy at full size: reversed.")
+    assert "on the proxy +" in second and "at full size −" in second
+    assert todo.startswith("  What to do: change nothing: train and evaluate at τ = 1.")
+    assert todo.endswith(
+        "What gains on the proxy loses at full size: search at full size, or on a larger proxy."
+    )
+    assert any("order of the proxy at full size: reversed" in each for each in not_shown(misled))
+
+
+def test_an_order_that_held_is_told_with_mapping_and_cost(held: Any) -> None:
+    lines = verdict_lines(held)
+    assert not any("misled" in line for line in lines)
+    (mapping,) = [line for line in lines if "from the proxy to full size" in line]
+    assert "ln τ moves by +0.5 (as given), which multiplies temperatures by 1.65" in mapping
+    assert "moved: temperature_init" in mapping
+    (order,) = [line for line in lines if "the order of the proxy at full size: held" in line]
+    assert "8 confirming pairs" in order
+    assert any("compared at full size, in the order of the proxy" in line for line in lines)
+    assert any("of all steps" in line and "times as much" in line for line in lines)
+    assert not any("order of the proxy" in each for each in not_shown(held))
+
+
+def test_as_data_it_is_whole_and_plain(held: Any, misled: Any) -> None:
+    for result, order in ((held, "held"), (misled, "reversed")):
+        data = json.loads(json.dumps(result.to_json(), allow_nan=False))["proxy"]
+        assert (data["order"], data["rule"], data["shift_of_ln_tau"]) == (order, 0.5, 0.5)
+        assert data["finalists"][-1]["at_one"] is True and data["moved"] == ["temperature_init"]
+        assert 0 < data["cost"]["full_steps"] < 1
+
+
+def test_a_study_without_a_proxy_says_nothing_of_one(result_of: Any) -> None:
+    spec = make(study__trials=6)
+    result = result_of(spec, Simulated(spec, TRANSFERS).run().rows, state="done")
+    assert result.proxy is None and result.to_json()["proxy"] is None
+    assert not any("proxy" in line for line in verdict_lines(result))
+    assert result.tickets["transfer"].requested == 0
+
+
+def test_the_sizes_of_both_are_told_before_a_study_begins() -> None:
+    spec = spec_of({"temperature": "head_dim"})
+    first, second = proxy_sizes(spec)
+    assert first == "The search trains a proxy (model.d_model=8, trainer.max_steps=10)."
+    assert second == "From it to full size temperatures move by head_dim, once its sizes are known."
+    found = spec.with_found({}, sizes={"steps": [10, 100], "parameters": [1234, 56789], "head_dim": [32, 8]})
+    first, second = proxy_sizes(found)
+    assert "1,234 parameters, 10 steps a run; at full size 56,789 parameters, 100 steps a run" in first
+    assert "ln τ moves by −0.693 (head_dim: 32 to 8), which multiplies temperatures by 0.5" in second
+    assert proxy_sizes(make()) == []

@@ -1,0 +1,155 @@
+"""Small spaces in a search: every configuration is tried before any is repeated with another seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from tempopt.confirmation.stages import first_tickets
+from tempopt.records.rows import TicketRow
+from tempopt.sampling.arms import Arms
+from tempopt.sampling.initial_design import first_trial
+from tempopt.sampling.unit_cube import at_place, configurations, count_values
+from tempopt.spec.study_spec import StudySpec
+from tests.simulated import row
+from tests.specs import make
+
+ONE_TEMPERATURE = {"temperature_init": [1.0]}
+SPACES: dict[str, dict[str, Any]] = {
+    "one int": {"heads": {"low": 1, "high": 3}},
+    "a stepped float": {"dropout": {"low": 0.0, "high": 0.2, "step": 0.1}},
+    "two ints": {"heads": {"low": 1, "high": 2}, "layers": {"low": 1, "high": 2}},
+    "choices": {"norm": ["layer", "rms", "none"]},
+    "int and choices": {"heads": {"low": 1, "high": 3}, "norm": ["layer", "rms", "none"]},
+    "a constant whose end is not read": {
+        "schedule": ["constant", "linear"],
+        "temperature_init": [1.0, 2.0],
+        "temperature_final": [1.0, 2.0],
+    },
+}
+CONFIGURATIONS = {
+    "one int": 3,
+    "a stepped float": 3,
+    "two ints": 4,
+    "choices": 3,
+    "int and choices": 9,
+    # of the eight, constants with different ends and lines from a temperature to itself are the same
+    "a constant whose end is not read": 4,
+}
+
+
+def spec(space: dict[str, Any], **study: Any) -> StudySpec:
+    return make(
+        search={**ONE_TEMPERATURE, **space}, **{f"study__{name}": value for name, value in study.items()}
+    )
+
+
+def worth(parameters: dict[str, Any]) -> float:
+    """Return the mean over seeds, which differs from one configuration to another."""
+    return random.Random(repr(sorted(parameters.items()))).uniform(0.0, 1.0)
+
+
+def search(of: StudySpec, *, in_flight: int = 4) -> tuple[Arms, list[TicketRow]]:
+    """Return the search of a study, of which so many trials are always in progress, with its sampler."""
+    waiting = [row(each, place) for place, each in enumerate(first_tickets(of)) if each.kind == "search"]
+    arms, rows = Arms(of, waiting, []), list(waiting)
+    for number in range(len(rows) + in_flight - 1):
+        if number < len(rows):
+            sampled = arms.ask(rows[number])
+            whole = of.parameters("search", sampled)
+            rows[number] = dataclasses.replace(rows[number], sampled=sampled, parameters=whole)
+            arms.asked(rows[number])
+        if (last := number - in_flight + 1) >= 0:
+            ended = rows[last]
+            luck = random.Random(f"{ended.seed} {ended.parameters}").gauss(0.0, 0.01)
+            value = worth(ended.parameters or {}) + luck
+            rows[last] = dataclasses.replace(ended, state="done", outcome="complete", value=value)
+            arms.told(rows[last], {10: value})
+    return arms, rows
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_configuration_is_tried_before_any_is_repeated(name: str, seed: int) -> None:
+    _, rows = search(spec(SPACES[name], seed=seed, trials=2 * CONFIGURATIONS[name]))
+    tried = [repr(t.parameters) for t in rows]
+    assert len(set(tried[: CONFIGURATIONS[name]])) == CONFIGURATIONS[name]
+    assert set(tried) == set(tried[: CONFIGURATIONS[name]])
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_training_is_repeated_with_the_other_seed_only(name: str) -> None:
+    _, rows = search(spec(SPACES[name], trials=2 * CONFIGURATIONS[name]))
+    assert len({(t.seed, repr(t.parameters)) for t in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_best_configuration_of_a_small_space_is_named_first_and_none_twice(name: str) -> None:
+    arms, rows = search(spec(SPACES[name], trials=2 * CONFIGURATIONS[name]))
+    named = arms.recommend("search", 3)
+    assert named[0] == max((t.parameters or {} for t in rows), key=worth)
+    assert len({repr(each) for each in named}) == 3
+
+
+def test_two_configurations_are_both_tried_though_no_model_can_be_fitted_to_them_yet() -> None:
+    _, rows = search(spec({"heads": {"low": 1, "high": 2}}, trials=4))
+    assert {(t.seed, (t.parameters or {})["heads"]) for t in rows} == set(
+        itertools.product({t.seed for t in rows}, (1, 2))
+    )
+
+
+def test_the_baseline_arm_tries_all_of_few_values_as_well() -> None:
+    of = make(
+        search={"temperature_init": {"low": 0.25, "high": 4.0}, "heads": {"low": 1, "high": 3}},
+        study__arms={"baseline": 6},
+    )
+    tickets = [row(each, place) for place, each in enumerate(first_tickets(of)) if each.kind == "baseline"]
+    arms, tried = Arms(of, tickets, []), []
+    for ticket in tickets[:3]:
+        sampled = arms.ask(ticket)
+        arms.asked(
+            dataclasses.replace(ticket, sampled=sampled, parameters=of.parameters("baseline", sampled))
+        )
+        tried.append(sampled["heads"])
+    assert sorted(tried) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("high", [2, 3, 4])
+def test_the_first_trials_have_all_of_few_values_and_the_middle_half_of_many(high: int) -> None:
+    few = spec({"layers": {"low": 1, "high": high}, "width": {"low": 0, "high": 100}})
+    design = [first_trial(few, "search", number, seed=1) for number in range(1, 64)]
+    assert {each["layers"] for each in design} == set(range(1, high + 1))
+    assert all(25 <= each["width"] <= 75 for each in design)
+
+
+distributions = st.one_of(
+    st.builds(lambda low, more: IntDistribution(low, low + more), st.integers(-3, 3), st.integers(0, 6)),
+    st.builds(lambda more: IntDistribution(1, 1 + more, log=True), st.integers(0, 6)),
+    st.builds(lambda steps: FloatDistribution(0.5, 0.5 + 0.25 * steps, step=0.25), st.integers(0, 5)),
+    st.builds(CategoricalDistribution, st.sampled_from([("a",), (1, "1", None), (True, 2)])),
+)
+
+
+@given(st.lists(distributions, min_size=1, max_size=2))
+def test_the_configurations_are_those_that_places_lead_to(found: list[Any]) -> None:
+    space = {f"p{place}": each for place, each in enumerate(found)}
+    places = [number / 400 for number in range(401)]
+    reached = [{repr(at_place(each, place)) for place in places} for each in found]
+    listed = configurations(space, most=64)
+    assert {tuple(map(repr, each.values())) for each in listed} == set(itertools.product(*reached))
+    assert len(listed) == len({repr(each) for each in listed})
+    assert [count_values(each) for each in found] == [len(each) for each in reached]
+
+
+def test_a_space_with_more_configurations_than_asked_or_a_range_lists_none() -> None:
+    assert configurations({"x": IntDistribution(1, 10**9)}, most=256) == []
+    assert configurations({"x": FloatDistribution(0.0, 1.0), "y": IntDistribution(1, 2)}, most=256) == []
+    assert len(configurations({"x": IntDistribution(1, 3)}, most=3)) == 3
+    assert configurations({"x": IntDistribution(1, 4)}, most=3) == []

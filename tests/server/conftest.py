@@ -1,0 +1,90 @@
+"""A server of the test's own, on a free port of this machine, in a thread of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from tempopt.server.app import create_app
+from tempopt.server.lines import Line
+from tempopt.server.tokens import made
+from tempopt.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A server that runs.
+
+    Args:
+        url: Of the server.
+        storage: URL of the database behind it.
+        store: The server's own store, open.
+        checkpoints: Folder under which it keeps checkpoints.
+        app: What answers.
+        token: One that may do everything; TEMPOPT_TOKEN in the test.
+    """
+
+    url: str
+    storage: str
+    store: Store
+    checkpoints: Path
+    app: FastAPI
+    token: str
+
+    def new_token(self, *scopes: str, studies: str = "") -> str:
+        """Return a token with these scopes, on studies whose names begin so."""
+        return made(self.store, name="other", scopes=scopes, studies=studies)[0]
+
+
+@contextmanager
+def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """Yield the URL of an application that is served in a thread; at port 0 of any port that is free."""
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=port,
+        http=Line,
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        thread.join(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        app.state.tempopt.leaving.set()
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the server did not end"
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A server on an SQLite database and a folder, of which nobody else knows."""
+    storage, checkpoints = f"sqlite:///{tmp_path / 'server.db'}", tmp_path / "checkpoints"
+    with Store.open(storage) as store:
+        app = create_app(store, checkpoints=checkpoints.as_uri())
+        token, _ = made(store, name="admin", scopes=["admin"])
+        monkeypatch.setenv("TEMPOPT_TOKEN", token)
+        with listening(app) as url:
+            yield Served(url=url, storage=storage, store=store, checkpoints=checkpoints, app=app, token=token)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store of the test's own."""
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}") as found:
+        yield found

@@ -1,0 +1,162 @@
+"""Studies for the pages to show: one of each kind that people meet, written without any training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import create_engine, delete, insert, update
+
+from tempopt.records.pool import PoolAgent, Quota
+from tempopt.store import Store
+from tempopt.store.models import LOG, MEASUREMENT, STUDY, TICKET
+from tests.report.made_study import Made, World, make, write
+
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+TRACEBACK = f"""Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    fit({MARKUP!r})
+RuntimeError: CUDA error: an illegal memory access was encountered {MARKUP}
+"""
+PAST = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a study stands beside its runs."""
+
+    owner: str = "ada"
+    queue: str = "default"
+    priority: int = 0
+    labels: tuple[str, ...] = ()
+    state: str | None = None
+    age: timedelta = timedelta(days=2)
+
+
+def put(url: str, world: World, standing: Standing, first_id: int) -> int:
+    """Write a study whose tickets have ids from one on, and return the first id that is free."""
+    made = make(world)
+    shift = first_id - 1
+    tickets = [replace(each, id=each.id + shift) for each in made.tickets]
+    measured = [replace(each, ticket_id=each.ticket_id + shift) for each in made.measurements]
+    maps = {id + shift: each for id, each in made.maps.items()}
+    write(url, Made(row=made.row, tickets=tickets, measurements=measured, maps=maps))
+    told: dict[str, Any] = {
+        "owner": standing.owner,
+        "queue": standing.queue,
+        "priority": standing.priority,
+        "labels": list(standing.labels),
+        "created": datetime.now(UTC) - standing.age,
+    }
+    if standing.state is not None:
+        told["state"] = standing.state
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(update(STUDY).where(STUDY.c.name == made.row.name).values(told))
+    engine.dispose()
+    return first_id + len(tickets)
+
+
+def at_work(url: str, name: str, *, running: int, waiting: int) -> None:
+    """Have the last runs of a study be in progress, and those before them wait."""
+    engine = create_engine(url)
+    with Store.open(url) as store, engine.begin() as connection:
+        rows = store.tickets(store.load_study(name).id)
+        some = rows[len(rows) - running - waiting :]
+        clean = {"outcome": None, "value": None, "finished": None}
+        for row in some[:waiting]:
+            values = {**clean, "state": "waiting", "agent": None, "attempt": 0, "seconds": 0.0}
+            connection.execute(update(TICKET).where(TICKET.c.id == row.id).values(values))
+            connection.execute(delete(MEASUREMENT).where(MEASUREMENT.c.ticket_id == row.id))
+        lease = datetime.now(UTC).timestamp() + 3600
+        for row in some[waiting:]:
+            values = {
+                **clean,
+                "state": "running",
+                "lease": lease,
+                "agent": f"node-{row.id % 2}:{row.id}:0:0.1",
+            }
+            connection.execute(update(TICKET).where(TICKET.c.id == row.id).values({**values, "steps": 420}))
+    engine.dispose()
+
+
+def break_runs(url: str, name: str) -> None:
+    """Have a study's failed runs say why, in markup, with a log each."""
+    engine = create_engine(url)
+    with Store.open(url) as store, engine.begin() as connection:
+        for row in store.tickets(store.load_study(name).id):
+            if row.state == "failed":
+                error = f"RuntimeError: CUDA error {MARKUP}"
+                connection.execute(update(TICKET).where(TICKET.c.id == row.id).values(error=error))
+                logged = {"ticket_id": row.id, "attempt": 1, "agent": row.agent, "text": TRACEBACK}
+                connection.execute(insert(LOG).values({**logged, "written": datetime.now(UTC)}))
+    engine.dispose()
+
+
+def fill(url: str) -> None:
+    """Write one study of each kind."""
+    free = put(url, World(study={"name": "pairs"}), Standing(labels=("h200",)), 1)
+    free = put(
+        url,
+        World(study={"name": "no-gain.v2"}, gain=0.0, layers=1),
+        Standing(owner="grace", age=timedelta(days=9), queue="vision"),
+        free,
+    )
+    free = put(
+        url,
+        World(study={"name": "searching"}, confirmed=False, trials=24),
+        Standing(owner="grace", queue="vision", priority=5, age=timedelta(hours=3)),
+        free,
+    )
+    at_work(url, "searching", running=3, waiting=9)
+    free = put(
+        url,
+        World(
+            study={"name": "a.very-long_name.of-a-study.that-somebody.has-chosen.with-care_2026-11-27"},
+            confirmed=False,
+            trials=12,
+            cards=False,
+        ),
+        Standing(owner="katherine.johnson@example.com", state="paused", age=timedelta(minutes=40)),
+        free,
+    )
+    free = put(
+        url,
+        World(
+            study={"name": "losing"},
+            confirmed=False,
+            trials=12,
+            ends=["failed", "complete", "diverged"],
+            search={"optimizer": {"choices": [MARKUP, "adam"]}},
+        ),
+        Standing(owner="ada", age=timedelta(seconds=50)),
+        free,
+    )
+    break_runs(url, "losing")
+
+
+def fill_pool(store: Store) -> None:
+    """Have the pool of a store hold agents, each of another kind, and quotas."""
+    study = store.load_study("searching")
+    agents = [
+        PoolAgent(name="node-a:11:0:0.1", machine="node-a", started_by="cluster", gpus=8, study_id=study.id),
+        PoolAgent(
+            name="node-b:12:0:0.1",
+            machine="node-b",
+            started_by="cluster",
+            gpus=8,
+            leaving=True,
+            study_id=study.id,
+        ),
+        PoolAgent(
+            name="laptop:13:0:0.1",
+            machine="laptop",
+            queues=frozenset({"vision", "default"}),
+            unable={store.load_study("losing").id: f"ModuleNotFoundError: {MARKUP}"},
+        ),
+    ]
+    for each in agents:
+        store.pool.hear(each)
+    store.pool.set_quota(Quota(queue="vision", user="grace", weight=3.0, priority=10, agents=4))
+    store.pool.set_quota(Quota(user="ada", gpu_hours=120.0, days=30.0))

@@ -1,0 +1,464 @@
+"""What agents say to a server: judged there as an agent on the database judges it, and safe to repeat."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tempopt.agent.server_client import _parts
+from tempopt.confirmation.stages import first_tickets
+from tempopt.records.changes import Began, Change, Ended, Kept, Lost, Outcomes, Reported, Returned
+from tempopt.records.rows import Checkpoint, Measurement, TicketRow
+from tempopt.remote.protocol import Counted, Renewal, Sync, Take
+from tempopt.remote.wire import PROTOCOL, change_to_plain, from_plain
+from tempopt.server import agents
+from tempopt.spec.study_spec import StudySpec
+from tempopt.store.optuna_calls import make_study
+from tempopt.store.store import Store
+from tests.server.conftest import Served
+from tests.toy_study import toy_spec
+
+STEPS = 24
+
+
+class Agent:
+    """An agent that trains nothing: it says what it is told to say.
+
+    Args:
+        served: The server.
+        name: Name of the agent.
+        token: That it shows; None: one with the scope ``agent`` and the name ``other``.
+    """
+
+    def __init__(self, served: Served, name: str = "here:1:m:1.1", token: str | None = None) -> None:
+        token = token or served.new_token("agent")
+        headers = {"authorization": f"Bearer {token}", "tempopt-protocol": str(PROTOCOL)}
+        self.http = httpx.Client(base_url=served.url, headers=headers, timeout=60)
+        self.name, self.session = name, f"session{name.encode().hex()}"[:40]
+        self.study_id = 0
+
+    def join(self, study: str = "toy") -> dict[str, Any]:
+        """Join a study, and return the answer."""
+        said = {"study": study, "agent": self.name, "session": self.session}
+        answer: dict[str, Any] = self.http.post("/api/agents/join", json=said).raise_for_status().json()
+        self.study_id = answer["study"]["id"]
+        return answer
+
+    def said(self, *changes: Change, **more: Any) -> httpx.Response:
+        """Say what happened; return the raw answer."""
+        said = Sync(
+            study="toy",
+            study_id=self.study_id,
+            agent=self.name,
+            session=self.session,
+            changes=[change_to_plain(each) for each in changes],
+            **more,
+        )
+        return self.http.post("/api/agents/sync", json=said.model_dump(mode="json", exclude_defaults=True))
+
+    def sync(self, *changes: Change, **more: Any) -> dict[str, Any]:
+        """Say what happened; return what the server answers."""
+        answer = self.said(*changes, **more)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def take(self, held: list[int] | None = None, wait: float = 0.0) -> TicketRow | None:
+        """Return a ticket, None if there is none just now."""
+        taken = self.sync(take=Take(held=held or [], wait=wait))["taken"]
+        return None if taken is None else from_plain(TicketRow, taken["ticket"])
+
+    def trained(self, ticket: TicketRow, values: list[float]) -> dict[str, Any]:
+        """Say that a run reported these values, evenly, and came to its end; return the answer."""
+        steps = [STEPS // len(values) * (place + 1) for place in range(len(values))]
+        told = [
+            Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=s, value=v)
+            for s, v in zip(steps, values, strict=True)
+        ]
+        began = Began(ticket_id=ticket.id, attempt=ticket.attempt, total_steps=STEPS, code="code")
+        return self.sync(
+            began,
+            *told,
+            ended(ticket, values[-1]),
+            runs=counted(ticket, dict(zip(steps, values, strict=True))),
+        )
+
+
+def ended(ticket: TicketRow, value: float) -> Ended:
+    measured = [Measurement(ticket_id=ticket.id, step=STEPS, name="validate", value=value)]
+    outcomes = Outcomes(outcome="complete", value=value, steps=STEPS, seconds=1.0, measurements=measured)
+    return Ended(ticket_id=ticket.id, attempt=ticket.attempt, outcomes=outcomes)
+
+
+def counted(ticket: TicketRow, reports: dict[int, float]) -> dict[int, Counted]:
+    return {ticket.id: Counted(attempt=ticket.attempt, total_steps=STEPS, reports=list(reports.items()))}
+
+
+def begin(store: Store, **study: Any) -> StudySpec:
+    """Begin the study ``toy`` as a server does, and return its spec."""
+    spec = StudySpec.parse(toy_spec(**study), source="the test")
+    row = store.create_study("toy", spec.to_json(), spec.identity())
+    make_study(store.url, name="toy", direction="minimize", metric="val_loss")
+    store.add_tickets(row.id, first_tickets(spec))
+    return spec
+
+
+@pytest.fixture
+def agent(served: Served) -> Iterator[Agent]:
+    begin(served.store, lease=60, parallel=4, trials=12)
+    made = Agent(served)
+    made.join()
+    yield made
+    made.http.close()
+
+
+def _row(served: Served, ticket: TicketRow) -> TicketRow:
+    found = served.store.ticket(ticket.study_id, ticket.kind, ticket.number)
+    assert found is not None
+    return found
+
+
+def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things_lie(
+    served: Served, agent: Agent
+) -> None:
+    taken = agent.sync(take=Take())["taken"]
+    ticket, request = taken["ticket"], taken["request"]
+    assert ticket["agent"] == f"{agent.name}@other" and ticket["parameters"] == request["parameters"]
+    assert request["checkpoints"] == "tempopt://toy/baseline-0000"
+    assert request["folder"] is request["program"] is None
+    text = str(taken) + str(agent.join())
+    assert str(served.checkpoints) not in text and "sqlite" not in text
+
+
+def test_everything_that_is_said_may_be_said_again(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    for _ in range(3):
+        answer = agent.trained(ticket, [3.0, 2.0, 1.0])
+        assert answer["refused"] == [] and answer["pruned"] == {}
+    row = _row(served, ticket)
+    assert (row.state, row.outcome, row.value, row.attempt, row.seconds) == ("done", "complete", 1.0, 1, 1.0)
+    reports = served.store.measurements(ticket.study_id, [ticket.id], ["report"])
+    assert [(each.step, each.value) for each in reports] == [(8, 3.0), (16, 2.0), (24, 1.0)]
+
+
+def test_an_answer_that_was_lost_costs_no_failure(served: Served, agent: Agent) -> None:
+    first = agent.take()
+    assert first is not None
+    again = agent.take()
+    assert again is not None and again.id == first.id
+    assert (again.attempt, again.failures) == (2, 0)
+    other = agent.take(held=[again.id])
+    assert other is not None and other.id != again.id
+
+
+def test_a_run_is_pruned_where_it_would_be_on_the_database_however_late_that_is_told(
+    served: Served, agent: Agent
+) -> None:
+    values = {"baseline": [3.0, 2.0, 1.0], "constant": [3.0, 2.0, 1.0], "search": [3.0, 2.0, 1.0]}
+    pruned: list[TicketRow] = []
+    for _ in range(17):
+        ticket = agent.take()
+        assert ticket is not None
+        bad = ticket.kind == "search" and ticket.number >= 8
+        answer = agent.trained(ticket, [3.0, 9.0, 0.5] if bad else values[ticket.kind])
+        assert answer["pruned"] == ({str(ticket.id): 16} if bad else {})
+        if bad:
+            pruned.append(_row(served, ticket))
+    assert len(pruned) == 4
+    # the run went on to its end, and its last report was better than any other: it does not count
+    assert {(row.state, row.outcome, row.value) for row in pruned} == {("done", "pruned", 9.0)}
+    reports = served.store.measurements(agent.study_id, [pruned[0].id])
+    assert [(each.name, each.step) for each in reports] == [("report", 8), ("report", 16)]
+
+
+def test_a_server_that_was_started_anew_judges_a_run_by_all_of_its_reports(
+    served: Served, agent: Agent
+) -> None:
+    for _ in range(13):
+        ticket = agent.take()
+        assert ticket is not None
+        agent.trained(ticket, [3.0, 2.0, 1.0])
+    ticket = agent.take()
+    assert ticket is not None and ticket.kind == "search" and ticket.number == 8
+    told = [Reported(ticket_id=ticket.id, attempt=1, step=step, value=2.5) for step in (8, 16)]
+    began = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
+    assert agent.sync(began, told[0], runs=counted(ticket, {8: 2.5}))["pruned"] == {}
+    served.app.state.tempopt.desks.close("toy")
+    # nothing is said of the reports before: the store knows them
+    assert agent.sync(told[1])["pruned"] == {str(ticket.id): 16}
+    served.app.state.tempopt.desks.close("toy")
+    assert agent.sync(ended(ticket, 0.1))["pruned"] == {str(ticket.id): 16}
+    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("pruned", 2.5)
+
+
+def test_who_comes_late_is_refused_and_what_another_does_stays(served: Served, agent: Agent) -> None:
+    late, other = agent.take(), Agent(served, "there:2:m:1.1")
+    assert late is not None
+    other.join()
+    served.store.write(late.study_id, [], agent=f"{agent.name}@other", renew={late.id: 1}, lease=-1.0)
+    served.app.state.tempopt.desks._started -= 3600
+    served.app.state.tempopt.desks.close("toy")
+    again = other.take()
+    assert again is not None and (again.id, again.attempt) == (late.id, 2)
+    answer = agent.trained(late, [3.0, 2.0, 0.1])
+    assert answer["refused"] == [late.id] and answer["taken"] is None
+    assert _row(served, late).agent == f"{other.name}@other" and _row(served, late).state == "running"
+    assert other.trained(again, [3.0, 2.0, 1.0])["refused"] == []
+    assert _row(served, late).value == 1.0
+    other.http.close()
+
+
+def test_a_token_of_another_name_cannot_speak_for_an_agent(served: Served, agent: Agent) -> None:
+    from tempopt.server.tokens import made
+
+    ticket = agent.take()
+    assert ticket is not None
+    thief = Agent(served, agent.name, made(served.store, name="thief", scopes=["agent"])[0])
+    thief.join()
+    assert thief.sync(ended(ticket, 0.0))["refused"] == [ticket.id]
+    assert _row(served, ticket).state == "running"
+    thief.http.close()
+
+
+def test_two_agents_of_one_name_are_told_apart(served: Served, agent: Agent) -> None:
+    double = Agent(served, agent.name)
+    double.session = "anothersession"
+    answer = double.http.post(
+        "/api/agents/join", json={"study": "toy", "agent": double.name, "session": double.session}
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "agent_name_taken")
+    double.study_id = agent.study_id
+    assert double.said(take=Take()).status_code == 409
+    double.http.close()
+
+
+def test_a_lost_and_a_returned_run_wait_again(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    agent.sync(Returned(ticket_id=ticket.id, attempt=1, seconds=2.0))
+    assert (_row(served, ticket).state, _row(served, ticket).failures) == ("waiting", 0)
+    again = agent.take()
+    assert again is not None and (again.id, again.attempt) == (ticket.id, 2)
+    agent.sync(Lost(ticket_id=ticket.id, attempt=2, error="it died", max_attempts=2))
+    assert (_row(served, ticket).state, _row(served, ticket).failures) == ("waiting", 1)
+    last = agent.take()
+    assert last is not None and last.id == ticket.id
+    agent.sync(Lost(ticket_id=ticket.id, attempt=3, error="it died", max_attempts=2))
+    assert _row(served, ticket).state == "failed"
+
+
+def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_the_next_attempt(
+    served: Served, agent: Agent
+) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    url = "tempopt://toy/baseline-0000/step-8-1.ckpt"
+    kept = Checkpoint(step=8, url=url, digest="d", size=5)
+    folder = served.checkpoints / "toy" / "baseline-0000"
+    folder.mkdir(parents=True)
+    (folder / "step-8-1.ckpt").write_bytes(b"12345")
+    agent.sync(Kept(ticket_id=ticket.id, attempt=1, checkpoint=kept))
+    (recorded,) = _row(served, ticket).checkpoints
+    assert recorded.url.endswith(str(folder / "step-8-1.ckpt"))
+    agent.sync(Returned(ticket_id=ticket.id, attempt=1))
+    taken = agent.sync(take=Take())["taken"]
+    assert [each["url"] for each in taken["request"]["resume"]] == [url]
+    ticket = from_plain(TicketRow, taken["ticket"])
+    agent.trained(ticket, [3.0, 2.0, 1.0])
+    assert list(folder.iterdir()) == [], "the server deletes what no run needs any more"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tempopt://toy/baseline-0001/step-8-1.ckpt",
+        "tempopt://other/baseline-0000/step-8-1.ckpt",
+        "tempopt://toy/baseline-0000/../../../etc/step-8-1.ckpt",
+        "/etc/passwd",
+        "s3://bucket/toy/baseline-0000/step-8-1.ckpt",
+        "tempopt://toy/baseline-0000/step-8-1.ckpt\n",
+        "tempopt://toy/baseline-0000/step-8-1.ckpt.writing",
+        "tempopt://toy/baseline-0000/resume-1.ckpt",
+    ],
+)
+def test_a_checkpoint_of_another_place_is_refused(served: Served, agent: Agent, url: str) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    kept = Kept(ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5))
+    answer = agent.said(kept)
+    assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
+    assert _row(served, ticket).checkpoints == ()
+
+
+def test_measurements_of_another_ticket_are_refused_and_the_server_goes_on(
+    served: Served, agent: Agent
+) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    change = ended(ticket, 1.0)
+    foreign = [dataclasses.replace(each, ticket_id=ticket.id + 1) for each in change.outcomes.measurements]
+    bad = dataclasses.replace(change, outcomes=dataclasses.replace(change.outcomes, measurements=foreign))
+    assert agent.said(bad).status_code == 400
+    assert agent.sync(change)["refused"] == []
+    assert _row(served, ticket).value == 1.0
+
+
+def test_a_stage_is_opened_and_the_study_ended_by_whoever_tells_the_last_run(
+    served: Served, agent: Agent
+) -> None:
+    kinds: list[str] = []
+    while (ticket := agent.take()) is not None:
+        kinds.append(ticket.kind)
+        change = ended(ticket, 1.0 + 0.001 * ticket.number)
+        names = ("validate", "validate_current", "test")
+        measured = [
+            Measurement(ticket_id=ticket.id, step=STEPS, name=name, value=1.0 + 0.001 * ticket.number)
+            for name in names
+        ]
+        outcomes = dataclasses.replace(change.outcomes, measurements=measured)
+        agent.sync(dataclasses.replace(change, outcomes=outcomes))
+    assert {"baseline", "constant", "search", "choose", "confirm"} <= set(kinds)
+    assert served.store.load_study("toy").state == "done"
+    assert agent.sync(take=Take())["over"]
+
+
+def test_who_waits_for_a_ticket_is_answered_as_soon_as_there_is_one(served: Served, agent: Agent) -> None:
+    held: list[TicketRow] = []
+    while (ticket := agent.take([each.id for each in held])) is not None:
+        held.append(ticket)
+    waiting = Agent(served, "there:2:m:1.1")
+    waiting.join()
+    with ThreadPoolExecutor() as pool:
+        begun = time.monotonic()
+        answer = pool.submit(waiting.take, None, 25.0)
+        while len(served.app.state.tempopt.desks.of("toy").listeners) == 0:
+            assert not answer.done()
+            threading.Event().wait(0.01)
+        agent.trained(next(each for each in held if each.kind == "search"), [3.0, 2.0, 1.0])
+        ticket = answer.result()
+    assert ticket is not None and time.monotonic() - begun < 20
+    waiting.http.close()
+
+
+def test_who_leaves_gives_back_what_was_given_a_moment_ago(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    said = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
+    assert agent.http.post("/api/agents/leave", json=said).json() == {"released": 1, "status": "left"}
+    assert (_row(served, ticket).state, _row(served, ticket).failures) == ("waiting", 0)
+
+
+def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(served: Served, agent: Agent) -> None:
+    served.store.delete_study("toy")
+    assert agent.said(take=Take()).json()["error"]["code"] == "study_not_found"
+    begin(served.store)
+    assert agent.said(take=Take()).json()["error"]["code"] == "study_not_found"
+    agent.join()
+    assert agent.take() is not None
+
+
+def test_an_agent_is_not_told_where_the_database_is(served: Served) -> None:
+    agent = Agent(served)
+    said = {"study": "toy", "agent": agent.name, "session": agent.session}
+    refused = agent.http.post("/api/agents/join", json=said)
+    agent.http.close()
+    assert refused.json()["error"]["code"] == "study_not_found"
+    assert "tempopt search SPEC" in refused.text and "sqlite" not in refused.text
+
+
+def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    served.store.set_state(agent.study_id, "paused")
+    answer = agent.sync(ended(ticket, 1.0), take=Take())
+    assert answer["state"] == "paused" and answer["taken"] is None and not answer["over"]
+    assert _row(served, ticket).state == "done"
+    said = {"study": "toy", "agent": agent.name, "session": agent.session}
+    refused = agent.http.post("/api/agents/join", json=said).json()["error"]
+    assert "tempopt resume toy" in refused["message"]
+
+
+def test_an_agent_that_knows_another_search_space_is_told_to_join_again(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    answer = agent.said(ended(ticket, 1.0), take=Take(), amendments=1)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "amended")
+    # what it did before it knew of that counts
+    assert _row(served, ticket).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "code"),
+    [
+        (None, 400, "protocol_missing"),
+        ("x", 400, "protocol_missing"),
+        ("²", 400, "protocol_missing"),
+        ("1" * 50, 400, "protocol_missing"),
+        ("3", 426, "agent_too_old"),
+        ("6", 400, "agent_too_new"),
+        ("4", 200, ""),
+        ("5", 200, ""),
+    ],
+)
+def test_agents_of_this_version_and_the_one_before_are_served(
+    served: Served,
+    agent: Agent,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str | None,
+    status: int,
+    code: str,
+) -> None:
+    monkeypatch.setattr(agents, "PROTOCOL", 5)
+    del agent.http.headers["tempopt-protocol"]
+    headers = {} if version is None else {"tempopt-protocol": version.encode()}
+    said = {"study": "toy", "agent": agent.name, "session": agent.session}
+    answer = agent.http.post("/api/agents/join", json=said, headers=headers)
+    assert answer.status_code == status
+    assert not code or answer.json()["error"]["code"] == code
+
+
+def test_an_outage_that_was_long_is_told_in_parts_that_keep_the_order() -> None:
+    logs = [Returned(ticket_id=number, attempt=1, log="x" * 1_000_000) for number in range(10)]
+    parts = _parts(logs)
+    assert len(parts) > 1 and [each for part in parts for each in part] == logs
+    assert _parts([]) == [[]]
+    huge = [Returned(ticket_id=1, attempt=1, log="x" * 9_000_000)]
+    assert _parts(huge) == [huge]
+
+
+def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(
+    served: Served, agent: Agent
+) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    agent.sync(renew={ticket.id: Renewal(attempt=1, step=7)}, lease=80_000.0)
+    row = _row(served, ticket)
+    assert row.steps == 7 and row.lease is not None and 100 < row.lease <= 180
+
+
+def test_many_agents_at_once_get_each_ticket_once(served: Served, agent: Agent) -> None:
+    crowd = [Agent(served, f"crowd:{number}:m:1.1") for number in range(8)]
+
+    def work(one: Agent) -> list[tuple[str, int]]:
+        one.join()
+        mine = []
+        while (ticket := one.take()) is not None and ticket.kind in ("baseline", "constant", "search"):
+            mine.append((ticket.kind, ticket.number))
+            one.trained(ticket, [3.0, 2.0, 1.0 + ticket.number / 100])
+        return mine
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [each for part in pool.map(work, crowd) for each in part]
+    assert len(found) == len(set(found))
+    rows = served.store.tickets(agent.study_id, ["baseline", "constant", "search"])
+    assert all(row.attempt <= 1 for row in rows)
+    for one in crowd:
+        one.http.close()

@@ -1,0 +1,431 @@
+"""Agents that lie: of runs of others nothing is changed, and what nobody can have measured is refused."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from tempopt.errors import StorageError, StoreBusy, StoreUnreachable
+from tempopt.records.changes import MOST_SECONDS, Began, Ended, Kept, Lost, Outcomes, Reported, Returned
+from tempopt.records.rows import LARGEST_VALUE, Checkpoint, TicketRow
+from tempopt.remote.protocol import Counted, Renewal
+from tempopt.remote.wire import PROTOCOL
+from tempopt.server.tokens import made
+from tempopt.store.models import TICKET
+from tempopt.store.store import Store
+from tests.server.conftest import Served
+from tests.server.test_agents import STEPS, Agent, counted, ended
+from tests.server.test_agents import agent as agent
+
+REPORTS = {8: 3.0, 16: 2.0, 24: 1.0}
+
+
+@pytest.fixture
+def liar(served: Served, agent: Agent) -> Iterator[Agent]:
+    """An agent with a token of another name."""
+    joined = Agent(served, "there:2:m:1.1", made(served.store, name="liar", scopes=["agent"])[0])
+    joined.join()
+    yield joined
+    joined.http.close()
+
+
+def _row(served: Served, ticket: TicketRow) -> TicketRow:
+    return next(each for each in served.store.tickets(ticket.study_id) if each.id == ticket.id)
+
+
+def _prunable(agent: Agent) -> TicketRow:
+    """Return a search ticket that the agent has taken, whose run would be pruned if it did badly."""
+    for _ in range(13):
+        ticket = agent.take()
+        assert ticket is not None
+        agent.trained(ticket, [3.0, 2.0, 1.0])
+    ticket = agent.take()
+    assert ticket is not None and ticket.kind == "search" and ticket.number == 8
+    return ticket
+
+
+def _said_of(ticket: TicketRow, step: int, value: float) -> tuple[Reported, dict[int, Counted]]:
+    return Reported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=value), counted(ticket, {})
+
+
+# ---- runs of others
+
+
+@pytest.mark.parametrize(("step", "value"), [(17, 99.0), (16, 99.0), (2**52, 0.0)])
+def test_what_others_say_of_a_run_neither_prunes_it_nor_keeps_it_from_being_pruned(
+    served: Served, agent: Agent, liar: Agent, step: int, value: float
+) -> None:
+    ticket = _prunable(agent)
+    began = Began(ticket_id=ticket.id, attempt=1, total_steps=STEPS, code="code")
+    agent.sync(began, runs=counted(ticket, {}))
+    forged, _ = _said_of(ticket, step, value)
+    answer = liar.sync(forged, runs=counted(ticket, {16: value}))
+    assert answer["refused"] == [ticket.id] and answer["pruned"] == {}
+    first, runs = _said_of(ticket, 8, 3.0)
+    assert agent.sync(first, runs=runs)["pruned"] == {}
+    bad, _ = _said_of(ticket, 16, 9.0)
+    assert agent.sync(bad, runs=counted(ticket, {8: 3.0}))["pruned"] == {str(ticket.id): 16}
+    agent.sync(ended(ticket, 0.5), runs=counted(ticket, {8: 3.0, 16: 9.0}))
+    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("pruned", 9.0)
+
+
+def test_a_good_run_ends_as_it_did_whatever_others_have_said_of_it(
+    served: Served, agent: Agent, liar: Agent
+) -> None:
+    ticket = _prunable(agent)
+    forged, _ = _said_of(ticket, 17, 99.0)
+    liar.sync(forged, runs=counted(ticket, {16: 99.0}))
+    answer = agent.trained(ticket, [3.0, 2.0, 0.5])
+    assert answer["pruned"] == {} and answer["refused"] == []
+    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("complete", 0.5)
+
+
+def test_nothing_that_others_say_of_a_run_is_kept(served: Served, agent: Agent, liar: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    file = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/step-8-1.ckpt"
+    saved = Checkpoint(step=8, url=file, digest="d", size=5)
+    of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
+    before = _row(served, ticket)
+    for change in (
+        Began(**of_it, total_steps=1, code="forged", resumed=False, forked_from=1, forked_at=1),
+        Kept(**of_it, checkpoint=saved),
+        Lost(**of_it, error="forged", max_attempts=1),
+        Returned(**of_it, seconds=1.0),
+        ended(ticket, 0.0),
+    ):
+        answer = liar.sync(change, renew={ticket.id: Renewal(attempt=1, step=23)})
+        assert answer["refused"] == [ticket.id]
+        after = _row(served, ticket)
+        assert (after.state, after.agent, after.code, after.steps, after.checkpoints, after.error) == (
+            "running",
+            before.agent,
+            None,
+            None,
+            (),
+            None,
+        )
+    assert "forged" not in liar.join()["codes"]
+    assert agent.trained(ticket, [3.0, 2.0, 1.0])["refused"] == []
+    assert _row(served, ticket).forked_from is None
+
+
+def test_of_tickets_that_are_not_there_nothing_is_taken(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    of_it: dict[str, Any] = {"ticket_id": 2**31 - 1, "attempt": 1}
+    saved = Checkpoint(step=8, url="tempopt://toy/search-0000/step-8-1.ckpt", digest="d", size=5)
+    report = Reported(ticket_id=ticket.id, attempt=1, step=8, value=3.0)
+    told = (Kept(**of_it, checkpoint=saved), Returned(**of_it), report)
+    assert agent.sync(*told)["refused"] == [2**31 - 1]
+    (found,) = served.store.measurements(ticket.study_id, [ticket.id], ["report"])
+    assert (found.step, found.value) == (8, 3.0)
+
+
+def test_a_run_whose_pruning_report_is_told_no_more_still_ends(served: Served, agent: Agent) -> None:
+    ticket = _prunable(agent)
+    agent.sync(*(_said_of(ticket, step, value)[0] for step, value in ((8, 3.0), (16, 9.0))))
+    answer = agent.said(ended(ticket, 0.5), runs=counted(ticket, {8: 3.0}))
+    assert answer.status_code == 200, answer.text
+    assert (_row(served, ticket).outcome, _row(served, ticket).value) == ("pruned", 9.0)
+
+
+def test_an_attempt_that_is_ended_before_an_older_one_is_judged_all_the_same(
+    served: Served, agent: Agent
+) -> None:
+    first = agent.take()
+    assert first is not None
+    agent.sync(Returned(ticket_id=first.id, attempt=1))
+    again = agent.take()
+    assert again is not None and (again.id, again.attempt) == (first.id, 2)
+    older = Returned(ticket_id=first.id, attempt=1, seconds=5.0)
+    assert agent.sync(ended(again, 1.0), older, runs=counted(again, REPORTS))["refused"] == []
+    assert (_row(served, first).outcome, _row(served, first).seconds) == ("complete", 1.0)
+
+
+@pytest.mark.parametrize("name", ["step-10-9.ckpt", "step-9-1.ckpt", "step-10-01.ckpt"])
+def test_a_checkpoint_of_another_attempt_or_step_is_refused(served: Served, agent: Agent, name: str) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    url = f"tempopt://toy/{ticket.kind}-{ticket.number:04d}/{name}"
+    saved = Checkpoint(step=10, url=url, digest="d", size=5)
+    answer = agent.said(Kept(ticket_id=ticket.id, attempt=1, checkpoint=saved))
+    assert answer.status_code == 400 and "step-10-1.ckpt" in answer.json()["error"]["message"]
+    assert _row(served, ticket).checkpoints == ()
+
+
+# ---- time
+
+
+def test_no_more_time_counts_than_has_passed_since_a_run_was_taken(served: Served, agent: Agent) -> None:
+    most = 3600.0
+    for change in (Ended, Lost, Returned):
+        ticket = agent.take()
+        assert ticket is not None
+        of_it: dict[str, Any] = {"ticket_id": ticket.id, "attempt": ticket.attempt}
+        spent: dict[str, Any] = {"seconds": 1e9, "gpu_seconds": 1e9}
+        if change is Ended:
+            outcomes = Outcomes(outcome="complete", value=1.0, steps=STEPS, checkpoint_seconds=1e9, **spent)
+            told: Any = Ended(**of_it, outcomes=outcomes)
+        elif change is Lost:
+            told = Lost(**of_it, error="it fell", max_attempts=3, **spent)
+        else:
+            told = Returned(**of_it, **spent)
+        assert agent.sync(told, runs=counted(ticket, REPORTS))["refused"] == []
+        row = _row(served, ticket)
+        assert 0 < row.seconds < most and 0 < row.gpu_seconds < most and row.checkpoint_seconds < most
+        most += 3600.0
+
+
+def test_time_that_has_passed_counts_as_it_was_told(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    assert ticket.started is not None
+    earlier = ticket.started - timedelta(days=30)
+    served.store._database.write(
+        lambda c: c.execute(update(TICKET).where(TICKET.c.id == ticket.id).values(started=earlier))
+    )
+    served.app.state.tempopt.desks.close("toy")
+    outcomes = Outcomes(outcome="complete", value=1.0, steps=STEPS, seconds=86400.0, gpu_seconds=86400.0)
+    told = Ended(ticket_id=ticket.id, attempt=1, outcomes=outcomes)
+    agent.sync(told, runs=counted(ticket, REPORTS))
+    agent.sync(told, runs=counted(ticket, REPORTS))
+    assert (_row(served, ticket).seconds, _row(served, ticket).gpu_seconds) == (86400.0, 86400.0)
+
+
+def test_a_pool_whose_store_holds_times_without_end_is_served(served: Served, agent: Agent) -> None:
+    """As an older version took them from agents."""
+    for _ in range(2):
+        ticket = agent.take()
+        assert ticket is not None
+        agent.trained(ticket, [3.0, 2.0, 1.0])
+    for number, forged in enumerate((math.inf, 1.7e308)):
+        served.store._database.write(
+            lambda c, forged=forged, number=number: c.execute(  # type: ignore[misc]
+                update(TICKET)
+                .where(TICKET.c.number == number, TICKET.c.kind == "baseline")
+                .values(seconds=forged, gpu_seconds=forged)
+            )
+        )
+    headers = {"authorization": f"Bearer {served.token}", "tempopt-protocol": str(PROTOCOL)}
+    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as client:
+        for deleted in (False, True):
+            if deleted:
+                assert client.delete("/api/studies/toy", params={"force": True}).status_code == 200
+            else:
+                assert client.get("/api/studies/toy").status_code == 200
+                assert client.get("/api/studies/toy/tickets").status_code == 200
+            assert client.post("/api/pool/sync", json={"agent": "here:1:m:1.1"}).status_code == 200
+            for path in ("/api/pool", "/api/studies", "/metrics"):
+                assert client.get(path).status_code == 200, path
+
+
+# ---- values
+
+
+@pytest.mark.parametrize("value", [1e101, -1e160, 1.7e308])
+def test_a_run_whose_metric_is_beyond_the_largest_that_counts_has_diverged(
+    served: Served, agent: Agent, value: float
+) -> None:
+    for _ in range(17):
+        ticket = agent.take()
+        assert ticket is not None
+        bad = ticket.kind == "search" and ticket.number % 2 == 1
+        assert agent.trained(ticket, [3.0, value if bad else 2.0, value if bad else 1.0])["refused"] == []
+        row = _row(served, ticket)
+        if bad:
+            assert row.value is None and row.outcome in ("diverged", "pruned")
+        else:
+            assert (row.outcome, row.value) == ("complete", 1.0)
+    answer = httpx.get(
+        f"{served.url}/api/studies/toy", headers={"authorization": f"Bearer {served.token}"}, timeout=60
+    )
+    assert answer.status_code == 200
+
+
+def test_a_study_of_the_largest_values_that_count_is_served(served: Served, agent: Agent) -> None:
+    values = (LARGEST_VALUE, -LARGEST_VALUE, 0.5)
+    for number in range(17):
+        ticket = agent.take()
+        assert ticket is not None
+        agent.trained(ticket, [3.0, 2.0, values[number % 3]])
+        assert _row(served, ticket).outcome in ("complete", "pruned")
+
+
+# ---- what no run can have done, and no database holds
+
+OUTCOMES: dict[str, Any] = {"outcome": "complete", "value": 0.5, "steps": 24, "seconds": 1.0}
+MEASURED: dict[str, Any] = {"step": 24, "name": "validate", "value": 1.0}
+SAVED: dict[str, Any] = {
+    "step": 8,
+    "url": "tempopt://toy/baseline-0000/step-8-1.ckpt",
+    "digest": "d",
+    "size": 5,
+}
+
+
+def _ended(**outcomes: Any) -> dict[str, Any]:
+    return {"type": "Ended", "outcomes": OUTCOMES | outcomes}
+
+
+LOST: dict[str, Any] = {"type": "Lost", "error": "it fell", "max_attempts": 3}
+BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
+REPORTED: dict[str, Any] = {"type": "Reported", "step": 4, "value": 0.5}
+UNFIT: list[dict[str, Any]] = [
+    *(
+        _ended(**{name: value})
+        for name in ("seconds", "gpu_seconds", "checkpoint_seconds")
+        for value in (
+            -1.0,
+            1.7e308,
+            MOST_SECONDS * 1.01,
+            True,
+            "1e308",
+        )
+    ),
+    _ended(steps=-1),
+    _ended(steps=2**53),
+    _ended(diverged_at=-1),
+    _ended(peak_memory=-1),
+    _ended(value=True),
+    *(
+        _ended(measurements=[MEASURED | more])
+        for more in (
+            {"step": -1},
+            {"step": 2**53},
+            {"name": "n" * 256},
+            {"name": "a\0b"},
+            {"value": True},
+            {"value": "1"},
+        )
+    ),
+    {"type": "Ended", "outcomes": OUTCOMES, "checkpoints": [SAVED | {"size": -1}]},
+    *(LOST | more for more in ({"seconds": -1.0}, {"gpu_seconds": 1.7e308}, {"max_attempts": 0})),
+    *(
+        {"type": "Returned"} | more
+        for more in ({"seconds": -1.0}, {"gpu_seconds": -1.0}, {"peak_memory": -5})
+    ),
+    *(
+        BEGAN | more
+        for more in (
+            {"total_steps": -1},
+            {"total_steps": 2**53},
+            {"code": "c" * 256},
+            {"code": "\0"},
+            {"forked_from": -1},
+            {"forked_from": 2**31},
+            {"forked_at": -1},
+            {"attempt": 0},
+            {"ticket_id": -1},
+        )
+    ),
+    *(REPORTED | more for more in ({"step": -5}, {"step": 2**53}, {"step": True}, {"value": True})),
+    *(
+        {"type": "Kept", "checkpoint": SAVED | more}
+        for more in (
+            {"step": -8},
+            {"size": -1},
+            {"digest": "\0"},
+            {"url": "u" * 5000},
+        )
+    ),
+]
+
+
+def test_what_no_run_can_have_done_is_refused_and_nothing_is_written(served: Served, agent: Agent) -> None:
+    ticket = agent.take()
+    assert ticket is not None
+    said = {"study": "toy", "study_id": agent.study_id, "agent": agent.name, "session": agent.session}
+    for change in UNFIT:
+        told = {"ticket_id": ticket.id, "attempt": 1} | change
+        for each in told.get("outcomes", {}).get("measurements", ()):
+            each["ticket_id"] = ticket.id
+        answer = agent.http.post("/api/agents/sync", json={**said, "changes": [told]})
+        assert answer.status_code in (400, 422), (change, answer.text)
+        assert len(answer.json()["error"]["message"]) < 1000
+        row = _row(served, ticket)
+        assert (row.state, row.seconds, row.gpu_seconds, row.total_steps) == ("running", 0.0, 0.0, None)
+    assert served.store.measurements(ticket.study_id, [ticket.id]) == []
+    assert agent.trained(ticket, [3.0, 2.0, 1.0])["refused"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/api/agents/join", {"study": "x\0"}),
+        ("/api/agents/sync", {"study_id": 2**31}),
+        ("/api/agents/sync", {"renew": {"2147483648": {"attempt": 1}}}),
+        ("/api/agents/sync", {"renew": {"1": {"attempt": 2**31}}}),
+        ("/api/agents/sync", {"renew": {"1": {"attempt": 1, "step": 2**53}}}),
+        ("/api/agents/sync", {"runs": {"1": {"attempt": 1, "reports": [[-1, 0.5]]}}}),
+        ("/api/agents/sync", {"take": {"held": [2**31]}}),
+        ("/api/agents/leave", {"study_id": 2**31}),
+        ("/api/pool/sync", {"machine": "\0"}),
+        ("/api/pool/sync", {"study_id": 2**53 - 1}),
+        ("/api/pool/sync", {"idle_at": {"1": "\0"}}),
+        ("/api/pool/sync", {"unable": {"2147483648": "no"}}),
+        ("/api/pool/demand", {"unable": [2**31]}),
+    ],
+)
+def test_what_no_database_holds_is_refused(
+    served: Served, agent: Agent, path: str, more: dict[str, Any]
+) -> None:
+    of_pool = {"agent": agent.name} if path == "/api/pool/sync" else {}
+    of_study = {"study": "toy", "agent": agent.name, "session": agent.session}
+    if path in ("/api/agents/sync", "/api/agents/leave"):
+        of_study["study_id"] = agent.study_id  # type: ignore[assignment]
+    body = (of_study if path.startswith("/api/agents") else of_pool) | more
+    answer = agent.http.post(path, json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request"), answer.text
+
+
+def test_an_id_of_a_token_that_is_none_is_refused(served: Served) -> None:
+    headers = {"authorization": f"Bearer {served.token}"}
+    answer = httpx.delete(f"{served.url}/api/tokens/%00", headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
+
+
+# ---- where the database is
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (StorageError, 500, "storage"),
+        (StoreUnreachable, 503, "storage_away"),
+        (StoreBusy, 503, "storage_busy"),
+    ],
+)
+def test_nobody_is_told_where_the_database_is_and_the_log_says_what_failed(
+    served: Served,
+    agent: Agent,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[StorageError],
+    status: int,
+    code: str,
+) -> None:
+    def fails(store: Store, name: str) -> None:
+        raise error(f"The database postgresql://team:hush@db7:5432/{code} failed: out of range.")
+
+    monkeypatch.setattr(Store, "load_study", fails)
+    headers = {"authorization": f"Bearer {served.token}"}
+    said = {"study": "toy", "agent": agent.name, "session": agent.session}
+    with caplog.at_level(logging.ERROR, logger="tempopt.server"):
+        answers = [
+            httpx.get(f"{served.url}/api/studies/toy", headers=headers),
+            httpx.get(f"{served.url}/studies/toy", headers=headers | {"accept": "text/html"}),
+            agent.http.post("/api/agents/join", json=said),
+        ]
+    for answer in answers:
+        assert answer.status_code == status
+        assert not any(word in answer.text for word in ("db7", "hush", "postgresql", "5432"))
+    assert answers[0].json()["error"]["code"] == answers[2].json()["error"]["code"] == code
+    assert f"db7:5432/{code} failed: out of range" in caplog.text and "hush" not in caplog.text

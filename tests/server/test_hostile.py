@@ -1,0 +1,389 @@
+"""What no client of ours sends: each gets an error with a stable code, and the server goes on serving."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import itertools
+import json
+import math
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tempopt.records.rows import TicketRow
+from tempopt.remote.wire import PROTOCOL
+from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_UNKNOWN, BodyLimits
+from tempopt.server.lines import Line
+from tests.server.conftest import Served
+from tests.toy_study import toy_spec
+
+AGENT = {"agent": "here:1:m:1.1", "session": "5f3a9c0e7b21"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/agents/join": {"study": "toy", **AGENT},
+    "/api/agents/sync": {"study": "toy", "study_id": 1, **AGENT},
+    "/api/agents/leave": {"study": "toy", "study_id": 1, **AGENT},
+    "/api/checkpoints/where": {
+        "study": "toy",
+        "run": "search-0000",
+        "file": "step-1-1.ckpt",
+        "purpose": "get",
+    },
+    "/api/tokens": {"name": "more", "scopes": ["view"]},
+    "/api/studies": {"spec": toy_spec()},
+    "/api/studies/toy/resume": {"more": 1},
+    "/api/studies/toy/enqueue": {"sets": [{"temperature_init": 1.0}]},
+    "/api/studies/toy/gc": {"dry_run": True},
+    "/api/studies/toy/place": {"priority": 1},
+    "/api/pool/sync": {"agent": "here:1:m:1.1"},
+    "/api/pool/leave": {"agent": "here:1:m:1.1"},
+    "/api/pool/demand": {"launch": "a", "most": 1},
+}
+"""A right body of each route that takes one."""
+SPECS = {"/api/check", "/api/plan"}
+"""Routes that take any text and say what is wrong with it; test_specs.py has theirs."""
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[httpx.Client]:
+    """Somebody who may do everything, to a server with the study ``toy``; it serves to the end."""
+    headers = {"authorization": f"Bearer {served.token}", "tempopt-protocol": str(PROTOCOL)}
+    with httpx.Client(base_url=served.url, headers=headers, timeout=60) as made:
+        assert made.post("/api/studies", json={"spec": toy_spec()}).status_code == 201
+        yield made
+        assert made.get("/api/studies/toy").status_code == 200
+        assert len(made.get("/api/studies").json()) == 1
+
+
+def _refused(answer: httpx.Response) -> tuple[int, str]:
+    error = answer.json()["error"]
+    assert answer.headers["content-type"] == "application/json"
+    assert 0 < len(error["message"]) < 3000
+    return answer.status_code, error["code"]
+
+
+def test_every_route_that_takes_a_body_is_here(served: Served) -> None:
+    paths = served.app.openapi()["paths"]
+    taking = {path.replace("{name}", "toy") for path in paths if "requestBody" in paths[path].get("post", {})}
+    assert taking == BODIES.keys() | SPECS
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_unknown_fields_are_refused(client: httpx.Client, path: str) -> None:
+    answer = client.post(path, json={**BODIES[path], "of_another_version": 1})
+    assert _refused(answer) == (422, "invalid_request")
+    assert "of_another_version" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_bodies_of_other_kinds_are_refused(client: httpx.Client, path: str) -> None:
+    for kind in (
+        "text/plain",
+        "application/xml",
+        "multipart/form-data",
+        "application/x-www-form-urlencoded",
+        "",
+    ):
+        answer = client.post(path, content=json.dumps(BODIES[path]), headers={"content-type": kind})
+        assert _refused(answer) == (422, "invalid_request"), kind
+
+
+UNFIT = {
+    "5000 digits": b"1" * 5000,
+    "400 digits": b"-" + b"9" * 400,
+    "1e400": b"1e400",
+    "NaN": b"NaN",
+    "infinite": b"Infinity",
+    "NUL": b'"\\u0000"',
+    "half a pair": b'"\\ud800"',
+    "half a pair in bytes": b'"\xed\xa0\x80"',
+    "long": b'"' + b"x" * 100_000 + b'"',
+    "deep lists": b"[" * 100_000 + b"]" * 100_000,
+    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+}
+CODES = {
+    (400, "bad_request"),
+    (400, "usage"),
+    (404, "study_not_found"),
+    (422, "invalid_request"),
+    (422, "spec"),
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_values_that_nothing_can_hold_are_refused_wherever_they_are(client: httpx.Client, path: str) -> None:
+    for (name, value), key in itertools.product(UNFIT.items(), BODIES[path]):
+        rest = {other: each for other, each in BODIES[path].items() if other != key}
+        told = json.dumps(rest).encode()[:-1] + (b", " if rest else b"")
+        body = told + f'"{key}": '.encode() + value + b"}"
+        assert _refused(client.post(path, content=body, headers=JSON)) in CODES, (name, key)
+
+
+def _rows(served: Served) -> list[TicketRow]:
+    """Return the tickets of the study, but for how long their leases still are."""
+    rows = served.store.tickets(served.store.load_study("toy").id)
+    return [dataclasses.replace(each, lease=None) for each in rows]
+
+
+BEGAN: dict[str, Any] = {"type": "Began", "total_steps": 24, "code": "code"}
+LOST: dict[str, Any] = {"type": "Lost", "error": "it fell", "max_attempts": 3}
+OUTCOMES = {"outcome": "complete", "value": 0.5, "steps": 24, "seconds": 1.0}
+ENDED: dict[str, Any] = {"type": "Ended", "outcomes": OUTCOMES}
+REPORTED: dict[str, Any] = {"type": "Reported", "step": 4, "value": 0.5}
+NAMELESS = {"ticket_id": 1, "step": 24, "name": "\0", "value": 1.0}
+CHANGES: list[list[dict[str, Any]]] = [
+    [{}],
+    [{"type": "Dropped"}],
+    [{"type": ["Began"]}],
+    [BEGAN | {"ticket_id": 10**400}],
+    [BEGAN | {"ticket_id": "1; DROP TABLE tempopt_ticket"}],
+    [BEGAN | {"attempt": 2**31}],
+    [BEGAN | {"attempt": None}],
+    [BEGAN | {"total_steps": 10**30}],
+    [BEGAN | {"forked_from": 2**40}],
+    [BEGAN | {"of_another_version": 1}],
+    [REPORTED | {"step": 10**30}],
+    [REPORTED | {"value": [[[]]]}],
+    [REPORTED | {"value": math.inf}],
+    [{"type": "Kept", "checkpoint": {"step": 1, "url": "file:///etc/passwd", "digest": "d", "size": 1}}],
+    [ENDED | {"outcomes": {"outcome": "won"}}],
+    [ENDED | {"outcomes": None}],
+    [ENDED | {"outcomes": OUTCOMES | {"value": None}}],
+    [ENDED | {"outcomes": OUTCOMES | {"seconds": math.nan}}],
+    [ENDED | {"outcomes": OUTCOMES | {"measurements": [NAMELESS]}}],
+    [ENDED | {"outcomes": OUTCOMES | {"measurements": [None]}}],
+    [ENDED | {"outcomes": OUTCOMES | {"measurements": 5}}],
+    [LOST | {"max_attempts": 10**20}],
+    [LOST, REPORTED],
+    [ENDED, ENDED],
+]
+
+
+def test_changes_that_make_no_sense_are_refused_and_nothing_is_written(
+    served: Served, client: httpx.Client
+) -> None:
+    study = served.store.load_study("toy")
+    said = {**BODIES["/api/agents/sync"], "study_id": study.id}
+    assert client.post("/api/agents/join", json=BODIES["/api/agents/join"]).status_code == 200
+    ticket = client.post("/api/agents/sync", json={**said, "take": {}}).json()["taken"]["ticket"]
+    before = _rows(served)
+    for changes in CHANGES:
+        body = {**said, "changes": [{"ticket_id": ticket["id"], "attempt": 1} | each for each in changes]}
+        answer = client.post("/api/agents/sync", content=json.dumps(body), headers=JSON)
+        assert _refused(answer) in CODES, changes
+        assert _rows(served) == before, changes
+    good = [{"ticket_id": ticket["id"], "attempt": 1} | each for each in (BEGAN, REPORTED, ENDED)]
+    answer = client.post("/api/agents/sync", json={**said, "changes": good})
+    assert (answer.status_code, answer.json()["refused"]) == (200, [])
+
+
+@pytest.mark.parametrize("length", [str(LARGEST_BODY + 1), "9" * 18, "9" * 40])
+def test_a_body_that_is_announced_as_too_large_is_not_waited_for(
+    client: httpx.Client, served: Served, length: str
+) -> None:
+    with _line(served) as line:
+        line.sendall(_head(served, "/api/studies", f"content-length: {length}"))
+        status, error, more = _answer(line)
+    if len(length) <= 18:
+        assert (status, error) == (413, "too_large")
+    else:
+        # no length that a server could read
+        assert status in (400, 413)
+    assert more == b""
+
+
+def test_a_body_that_grows_too_large_is_cut_off(client: httpx.Client) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(LARGEST_BODY // 2**20 + 1):
+            yield b" " * 2**20
+
+    answer = client.post("/api/studies", content=pieces(), headers=JSON)
+    assert _refused(answer) == (413, "too_large")
+
+
+def test_a_parameter_that_no_route_takes_is_refused(client: httpx.Client) -> None:
+    answer = client.delete("/api/studies/toy", params={"froce": "true"})
+    assert _refused(answer) == (422, "invalid_request")
+    assert answer.json()["error"]["message"].startswith('Unknown parameter "froce". Did you mean "force"?')
+    assert _refused(client.get("/api/me", params={"": "0"})) == (422, "invalid_request")
+
+
+def test_a_large_body_of_nobody_is_refused_before_it_is_read(served: Served) -> None:
+    for head in (f"content-length: {LARGEST_UNKNOWN + 1}", "transfer-encoding: chunked"):
+        with _line(served) as line:
+            line.sendall(_head(served, "/api/studies", head).replace(b"authorization: ", b"x-other: "))
+            status, error, more = _answer(line)
+        assert (status, error, more) == (401, "token_missing", b""), head
+
+
+def test_what_is_asked_with_few_words_takes_no_large_body(client: httpx.Client) -> None:
+    body = b" " * (LARGEST_ELSEWHERE + 1)
+    for path in ("/api/check", "/api/tokens", "/studies/toy/pause"):
+        assert _refused(client.post(path, content=body, headers=JSON)) == (413, "too_large"), path
+
+
+def test_a_body_that_dribbles_in_is_not_waited_for(served: Served) -> None:
+    served.app.add_middleware(BodyLimits, longest=0.3)
+    with _line(served) as line:
+        line.sendall(_head(served, "/api/studies", "content-length: 1000"))
+        for byte in b'{"sp':
+            line.sendall(bytes([byte]))
+        status, error, more = _answer(line)
+    assert (status, error, more) == (408, "too_slow", b"")
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"POST /api/stu", b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET /api"]
+)
+def test_headers_that_dribble_in_are_not_waited_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    monkeypatch.setattr(Line, "longest", 0.3)
+    with _line(served) as line:
+        line.sendall(first)
+        while line.recv(65536):
+            pass
+
+
+def test_many_that_dribble_keep_nobody_from_being_served(served: Served, client: httpx.Client) -> None:
+    lines = [_line(served) for _ in range(100)]
+    try:
+        for number, line in enumerate(lines):
+            head = _head(served, "/api/studies", "content-length: 1000")
+            line.sendall(head if number % 2 else head[:40])
+        for _ in range(20):
+            assert client.get("/api/me").status_code == 200
+    finally:
+        for line in lines:
+            line.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"GET /api/me HTTP/1.1\r\nhost: a\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n",
+        b"POST /api/studies HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+        b"POST /api/studies HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n123456",
+        b"POST /api/studies HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["TLS", "version", "nonsense", "long header", "negative length", "two lengths", "no chunk"],
+)
+def test_what_is_no_request_ends_that_line_alone(served: Served, client: httpx.Client, sent: bytes) -> None:
+    with _line(served) as line:
+        line.sendall(sent)
+        said = b""
+        # whoever is not listened to may be cut off while they speak
+        with contextlib.suppress(OSError):
+            line.shutdown(socket.SHUT_WR)
+            while some := line.recv(65536):
+                said += some
+    assert said == b"" or re.match(rb"HTTP/1\.1 4\d\d ", said)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": b"Bearer \xff\xfe"},
+        {"authorization": b"Bearer"},
+        {"authorization": b"Bearer " + b"x" * 20_000},
+        {"authorization": b"bearer tempopt_000000000000_\xd9\xa1"},
+    ],
+)
+def test_odd_tokens_are_those_of_nobody(
+    served: Served, client: httpx.Client, headers: dict[str, bytes]
+) -> None:
+    status, code = _refused(httpx.get(f"{served.url}/api/me", headers=headers, timeout=60))
+    assert status == 401
+    assert code in ("token_missing", "token_unknown")
+
+
+@pytest.mark.parametrize("version", ["", "x", "-1", "1e3", "٣", "9" * 30])
+def test_a_version_that_is_none_is_refused(client: httpx.Client, version: str) -> None:
+    answer = client.post(
+        "/api/agents/join",
+        json=BODIES["/api/agents/join"],
+        headers={"tempopt-protocol": version.encode()},  # type: ignore[dict-item]
+    )
+    assert _refused(answer) == (400, "protocol_missing")
+
+
+@pytest.mark.parametrize(
+    "date", ["Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "yesterday"]
+)
+def test_the_clock_of_whoever_asks_does_not_matter(client: httpx.Client, date: str) -> None:
+    headers = {"date": date, "if-modified-since": date, "last-event-id": "9" * 15}
+    joined = client.post("/api/agents/join", json=BODIES["/api/agents/join"], headers=headers)
+    assert joined.status_code == 200
+    said = {**BODIES["/api/agents/sync"], "study_id": joined.json()["study"]["id"], "take": {}}
+    first = client.post("/api/agents/sync", json=said, headers=headers).json()
+    assert first["taken"]["ticket"]["state"] == "running"
+    assert 0 <= first["age"] < 3600
+
+
+def test_agents_of_a_prefix_reach_no_study_beyond_it(served: Served, client: httpx.Client) -> None:
+    token = served.new_token("agent", studies="vision-")
+    headers = {"authorization": f"Bearer {token}"}
+    for path in ("/api/agents/join", "/api/agents/sync", "/api/agents/leave", "/api/checkpoints/where"):
+        for name in ("toy", "nobody has this"):
+            answer = client.post(path, json={**BODIES[path], "study": name}, headers=headers)
+            assert _refused(answer) == (404, "study_not_found"), path
+    answer = client.get("/api/checkpoints/toy/search-0000/step-1-1.ckpt", headers=headers)
+    assert _refused(answer) == (404, "study_not_found")
+
+
+def test_requests_that_come_twice_do_once_what_they_do(served: Served, client: httpx.Client) -> None:
+    study = client.get("/api/studies/toy/row").json()
+    count = len(client.get("/api/studies/toy/tickets").json())
+    body = {"more": 2, "version": study["version"]}
+    first, second = (client.post("/api/studies/toy/resume", json=body) for _ in range(2))
+    assert first.status_code == 200
+    assert _refused(second) == (409, "study_changed")
+    assert len(client.get("/api/studies/toy/tickets").json()) == count + 2
+    assert [client.post("/api/studies/toy/pause").status_code for _ in range(2)] == [200, 200]
+    made = client.post("/api/tokens", json=BODIES["/api/tokens"]).json()
+    revoked = [client.delete(f"/api/tokens/{made['id']}").json()["revoked"] for _ in range(2)]
+    assert revoked[0] == revoked[1] is not None
+    other = {**toy_spec(), "study": {**toy_spec()["study"], "name": "other"}}
+    assert [client.post("/api/studies", json={"spec": other}).status_code for _ in range(2)] == [201, 200]
+    assert client.delete("/api/studies/other").status_code == 200
+    assert _refused(client.delete("/api/studies/other")) == (404, "study_not_found")
+
+
+def test_keys_of_another_version_are_told_with_the_versions(client: httpx.Client) -> None:
+    answer = client.post("/api/studies", json={"spec": {**toy_spec(), "containers": {"image": "a"}}})
+    assert _refused(answer) == (422, "spec")
+    assert "containers" in answer.json()["error"]["message"]
+    assert "This server is tempopt" in answer.json()["error"]["message"]
+
+
+# ---- lines by hand
+
+
+def _line(served: Served) -> socket.socket:
+    address = urlsplit(served.url)
+    assert address.hostname is not None
+    return socket.create_connection((address.hostname, address.port or 80), timeout=60)
+
+
+def _head(served: Served, path: str, *lines: str) -> bytes:
+    told = ["host: server", f"authorization: Bearer {served.token}", "content-type: application/json", *lines]
+    return "\r\n".join([f"POST {path} HTTP/1.1", *told, "", ""]).encode()
+
+
+def _answer(line: socket.socket) -> tuple[int, str, bytes]:
+    """Return status and code of an answer, and what comes after it until the server closes the line."""
+    answer = http.client.HTTPResponse(line)
+    answer.begin()
+    body = answer.read()
+    code = json.loads(body)["error"]["code"] if answer.headers["content-type"] == "application/json" else ""
+    return answer.status, code, line.recv(1024)

@@ -1,0 +1,117 @@
+"""Every route as its OpenAPI document describes it, asked what schemathesis makes up from that document."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+
+from tempopt.remote.wire import PROTOCOL
+from tempopt.server.app import create_app
+from tempopt.server.tokens import made as new_token
+from tempopt.store import Store
+from tests.report.made_study import World, make, write
+from tests.toy_study import toy_spec
+
+FOUND = "made"
+"""Name of a study that is there."""
+KNOWN: dict[str, Any] = {"name": FOUND, "study": FOUND, "run": "search-0000", "file": "step-100-1.ckpt"}
+ALWAYS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+# schemathesis reads tuples within a list as an older draft of JSON Schema has them
+UNREAD = {"/api/studies/{name}/measurements": [checks.response_schema_conformance]}
+NONSENSE = [*ALWAYS, checks.negative_data_rejection]
+
+
+def _operations() -> list[str]:
+    """Return every method and path of the document."""
+    nothing: Any = None
+    paths = create_app(nothing, checkpoints="file:///nowhere").openapi()["paths"]
+    return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one study in it."""
+    path = tmp_path_factory.mktemp("filled") / "tempopt.db"
+    study = {"name": FOUND}
+    write(f"sqlite:///{path}", make(World(trials=4, layers=1, heads=2, reports=3, study=study)))
+    return path
+
+
+@pytest.fixture
+def api(filled: Path, tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """The document of a server on a copy of that database, and the headers of who may do everything."""
+    shutil.copy(filled, tmp_path / "tempopt.db")
+    with Store.open(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
+        token, _ = new_token(store, name="admin", scopes=["admin"])
+        app = create_app(store, checkpoints=(tmp_path / "checkpoints").as_uri())
+        # nobody is made to wait for a ticket or for news
+        app.state.tempopt.leaving.set()
+        headers = {"authorization": f"Bearer {token}"}
+        yield schemathesis.openapi.from_asgi("/openapi.json", app), headers
+
+
+def _about_what_is_there(case: Case) -> Case:
+    """Return a request that is about the study that is there, and about one of its runs."""
+    for key in case.path_parameters:
+        case.path_parameters[key] = KNOWN.get(key, case.path_parameters[key])
+    if isinstance(case.body, dict):
+        case.body |= {key: KNOWN[key] for key in ("study", "run", "file") if key in case.body}
+        if "spec" in case.body:
+            case.body["spec"] = toy_spec()
+    if "tempopt-protocol" in {name.lower() for name in case.headers}:
+        case.headers["tempopt-protocol"] = str(PROTOCOL)
+    return case
+
+
+@pytest.mark.parametrize("examples", [4, pytest.param(60, marks=[pytest.mark.long, pytest.mark.nightly])])
+@pytest.mark.parametrize("operation", _operations())
+def test_every_answer_is_one_that_the_document_tells_of(
+    api: tuple[Any, dict[str, str]], operation: str, examples: int
+) -> None:
+    schema, headers = api
+    method, path = operation.split()
+    left_out = UNREAD.get(path, [])
+    asked = schema[path][method]
+    good = asked.as_strategy(generation_mode=GenerationMode.POSITIVE)
+    kinds = [
+        (good, ALWAYS),
+        (good.map(_about_what_is_there), ALWAYS),
+        (asked.as_strategy(generation_mode=GenerationMode.NEGATIVE), NONSENSE),
+    ]
+    for strategy, checked in kinds:
+        _ask(strategy, [each for each in checked if each not in left_out], headers, examples)
+
+
+def _ask(
+    strategy: st.SearchStrategy[Case], checked: list[Any], headers: dict[str, str], examples: int
+) -> None:
+    @hypothesis.seed(20260)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(strategy)
+    def ask(case: Case) -> None:
+        case.call_and_validate(headers=headers, checks=checked)
+
+    ask()

@@ -1,0 +1,268 @@
+"""Specs over HTTP before their study begins: messages at their lines, where it stands, what it would cost."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tempopt.server import specs
+from tempopt.study.pricing import MOST_TRIALS
+from tests.report.made_study import World, make, write
+from tests.server.conftest import Served
+from tests.server.test_studies import asking, code
+from tests.toy_study import toy_spec
+
+TWO_FAULTS = """study:
+  name: two
+  metric: val_loss
+  direction: sideways
+model: {class_path: toy_modules.Toy}
+trainer:
+  max_steps: none
+search:
+  temperature_init: {low: 0.25, high: 4}
+"""
+TRAP = """
+from pathlib import Path
+Path({path!r}).write_text("imported")
+class Model: ...
+"""
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[httpx.Client]:
+    with asking(served, served.token) as made:
+        yield made
+
+
+def text_of(spec: dict[str, Any]) -> str:
+    """Return a spec as its file has it."""
+    return yaml.safe_dump(spec, sort_keys=False)
+
+
+def check(client: httpx.Client, text: str) -> dict[str, Any]:
+    """Return what there is to say of a text."""
+    answer = client.post("/api/check", json={"text": text})
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def plan(client: httpx.Client, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the price of a spec's study."""
+    answer = client.post("/api/plan", json={"text": text_of(spec), **more})
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+# ---- messages
+
+
+def test_every_fault_is_told_at_its_line_and_column(client: httpx.Client) -> None:
+    told = check(client, TWO_FAULTS)
+    assert (told["valid"], told["name"], told["study"]) == (False, "two", None)
+    places = [(each["line"], each["column"], each["path"]) for each in told["messages"]]
+    assert places == [(4, 3, "study.direction"), (7, 3, "trainer.max_steps")]
+    assert {each["severity"] for each in told["messages"]} == {"error"}
+    assert all("Give" in each["text"] for each in told["messages"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("study: {name: a\nmodel: b", 2, "not valid YAML"),
+        ("study:\n  name: a\n  name: b\n", 3, "there twice"),
+        ("study: !include /etc/passwd\n", 1, "Tags that make objects are not read"),
+        ("study: !!python/object/apply:os.system [id]\n", 1, "Tags that make objects are not read"),
+        ("study:\n\tname: a\n", 2, "replace the tab"),
+        ("study: &a {x: *a}\n", 1, "inside of its own anchor"),
+        ("", None, "holds nothing"),
+        ("- 1\n", None, "holds a list"),
+        ("study: \x00", None, "NUL"),
+    ],
+)
+def test_what_is_no_spec_is_one_message_at_its_line(
+    client: httpx.Client, text: str, line: int | None, words: str
+) -> None:
+    told = check(client, text)
+    assert not told["valid"]
+    [message] = told["messages"]
+    assert message["line"] == line
+    assert words in message["text"]
+    assert "passwd:" not in message["text"]
+
+
+def test_what_the_server_alone_refuses_is_told_at_its_key_too(client: httpx.Client) -> None:
+    spec = toy_spec(
+        sampler={"name": "random", "options": {"sed": 1}},
+        trainer={"logger": {"class_path": "a.B", "init_args": {"api_key": "k"}}},
+    )
+    text = text_of(spec)
+    told = check(client, text)
+    lines = text.splitlines()
+    by_path = {each["path"]: each for each in told["messages"]}
+    assert set(by_path) == {"study.sampler", "trainer.logger.init_args.api_key"}
+    assert lines[by_path["study.sampler"]["line"] - 1].strip() == "sampler:"
+    assert lines[by_path["trainer.logger.init_args.api_key"]["line"] - 1].strip() == "api_key: k"
+
+
+def test_what_may_be_a_slip_is_a_warning_and_the_spec_is_valid(client: httpx.Client) -> None:
+    told = check(client, text_of(toy_spec(direction="maximize")))
+    assert told["valid"]
+    [message] = told["messages"]
+    assert (message["severity"], message["path"]) == ("warning", "study.direction")
+
+
+def test_nothing_of_a_spec_is_imported_and_no_file_is_read(
+    client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "imported"
+    (tmp_path / "trap.py").write_text(TRAP.format(path=str(mark)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SECRET_OF_THE_SERVER", "hunter2")
+    spec = toy_spec(evaluate_only="${SECRET_OF_THE_SERVER}/etc/passwd")
+    spec["model"]["class_path"] = "trap.Model"
+    spec["data"] = {"class_path": "trap.Model", "init_args": {"root": "${SECRET_OF_THE_SERVER}"}}
+    spec["trainer"]["callbacks"] = [{"class_path": "trap.Model"}]
+    for body in (spec, {**spec, "study": {**spec["study"], "trials": "x"}}):
+        answer = client.post("/api/check", json={"text": text_of(body)})
+        assert answer.status_code == 200
+        assert "hunter2" not in answer.text
+    assert "trap" not in sys.modules
+    assert not mark.exists()
+
+
+def test_who_checks_much_at_a_time_is_asked_to_come_again(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(specs, "_WAITING", threading.Semaphore(0))
+    answer = client.post("/api/check", json={"text": TWO_FAULTS})
+    assert (answer.status_code, code(answer)) == (429, "rate_limited")
+    assert answer.headers["retry-after"] == "3"
+    monkeypatch.undo()
+    assert len(check(client, TWO_FAULTS)["messages"]) == 2
+
+
+# ---- where it stands
+
+
+def test_a_study_that_is_there_is_told_with_what_differs(client: httpx.Client) -> None:
+    assert check(client, text_of(toy_spec()))["study"] is None
+    client.post("/api/studies", json={"spec": toy_spec()})
+    same = check(client, text_of(toy_spec()))
+    assert same["valid"] and same["study"] == {"state": "running", "same": True, "differences": []}
+    other = check(client, text_of(toy_spec(metric="val_other")))
+    assert not other["valid"] and not other["study"]["same"]
+    assert [each.partition(":")[0] for each in other["study"]["differences"]] == ["study.metric"]
+    more = check(client, text_of(toy_spec(trials=9)))
+    assert more["study"]["differences"] == ["study.trials: was 8, now 9"]
+
+
+def test_a_check_writes_nothing_and_has_no_line_in_the_audit_log(
+    served: Served, client: httpx.Client
+) -> None:
+    check(client, text_of(toy_spec()))
+    plan(client, toy_spec())
+    assert served.store.list_studies() == []
+    assert served.store.audited() == []
+
+
+def test_a_token_is_told_nothing_of_studies_that_it_may_not_see(served: Served, client: httpx.Client) -> None:
+    client.post("/api/studies", json={"spec": toy_spec()})
+    with asking(served, served.new_token("submit", studies="vision-")) as theirs:
+        told = check(theirs, text_of(toy_spec()))
+        never = check(theirs, text_of(toy_spec(name="other")))
+        warm = check(theirs, text_of(toy_spec(name="vision-a", warm_start=["toy"])))
+        none = check(theirs, text_of(toy_spec(name="vision-a", warm_start=["nowhere"])))
+    assert not told["valid"] and told["study"] is None
+    assert [each["path"] for each in told["messages"]] == ["study.name"]
+    assert told["messages"][0]["text"].replace("toy", "other") == never["messages"][0]["text"]
+    assert warm["messages"][0]["text"].replace("toy", "nowhere") == none["messages"][0]["text"]
+
+
+def test_a_temperature_that_nobody_looked_up_is_asked_for(served: Served, client: httpx.Client) -> None:
+    spec = toy_spec(space={"scale.temperature_init": {"low": 0.1, "high": 1.0}})
+    spec["temperatures"] = {"scale": {"value": "scale"}}
+    told = check(client, text_of(spec))
+    assert not told["valid"]
+    assert [each["path"] for each in told["messages"]] == ["temperatures.scale"]
+    assert "as_found" in told["messages"][0]["text"]
+    refused = client.post("/api/studies", json={"spec": spec})
+    assert (refused.status_code, code(refused)) == (422, "spec")
+    assert served.store.list_studies() == []
+    spec["temperatures"]["scale"]["as_found"] = 0.5
+    assert check(client, text_of(spec))["valid"]
+    assert client.post("/api/studies", json={"spec": spec}).status_code == 201
+    # what was found is in the study that is there
+    del spec["temperatures"]["scale"]["as_found"]
+    assert check(client, text_of(spec))["valid"]
+
+
+# ---- prices
+
+
+def test_without_any_run_the_number_of_runs_is_told_and_the_time_is_asked_for(client: httpx.Client) -> None:
+    told = plan(client, toy_spec())
+    assert told["rests_on"]["kind"] == "nothing"
+    assert "seconds of one run" in told["rests_on"]["text"]
+    assert (told["seconds"], told["train_seconds"], told["run_seconds"]) == (None, None, None)
+    assert told["runs"]["least"] <= told["runs"]["expected"] <= told["runs"]["most"]
+    assert told["by_kind"]["search"]["most"] == 8
+    assert told["power"]["pairs"] == 2
+
+
+def test_the_time_follows_from_seconds_that_are_given(client: httpx.Client) -> None:
+    spec = toy_spec(pruner={"name": "none"}, trainer={"devices": 2}, parallel=4)
+    spec["resources"] = {"gpus": 2}
+    one = plan(client, spec, seconds_per_run=3600.0)
+    assert one["rests_on"]["kind"] == "given"
+    assert one["train_seconds"]["most"] == pytest.approx(3600.0 * one["runs"]["most"])
+    assert one["seconds"]["most"] == pytest.approx(one["train_seconds"]["most"])
+    two = plan(client, spec, seconds_per_run=3600.0, workers=2)
+    assert one["seconds"]["most"] / 2 <= two["seconds"]["most"] < one["seconds"]["most"]
+    assert two["train_seconds"] == one["train_seconds"]
+
+
+@pytest.mark.long
+def test_the_time_follows_from_an_earlier_study_of_the_same_model(
+    served: Served, client: httpx.Client
+) -> None:
+    made = make(World(trials=6, study={"name": "earlier"}, cards=True))
+    write(served.storage, made)
+    earlier = served.store.load_study("earlier")
+    spec = {**earlier.spec, "study": {**earlier.spec["study"], "name": "later"}}
+    told = plan(client, spec)
+    assert (told["rests_on"]["kind"], told["rests_on"]["study"]) == ("study", "earlier")
+    whole = sorted(
+        each.seconds / each.total_steps
+        for each in served.store.tickets(earlier.id)
+        if each.outcome == "complete" and each.kind != "timing" and each.total_steps and each.seconds > 0
+    )
+    middle = (whole[(len(whole) - 1) // 2] + whole[len(whole) // 2]) / 2
+    assert told["run_seconds"] == pytest.approx(middle * spec["trainer"]["max_steps"])
+    assert told["rests_on"]["runs"] == len(whole)
+    assert told["gpu_hours"]["most"] > 0
+    assert told["power"]["from"]["study"] == "earlier"
+    # twice the steps take twice the time
+    spec["trainer"] = {**spec["trainer"], "max_steps": 2 * spec["trainer"]["max_steps"]}
+    assert plan(client, spec)["run_seconds"] == pytest.approx(2 * told["run_seconds"])
+    # of a study that may not be seen, nothing is used
+    with asking(served, served.new_token("submit", studies="later")) as theirs:
+        assert plan(theirs, spec)["rests_on"]["kind"] == "nothing"
+
+
+def test_a_wrong_spec_has_no_price_and_a_huge_one_is_priced_elsewhere(client: httpx.Client) -> None:
+    wrong = client.post("/api/plan", json={"text": TWO_FAULTS})
+    assert (wrong.status_code, code(wrong)) == (422, "spec")
+    assert "line 4: study.direction" in wrong.json()["error"]["message"]
+    large = client.post("/api/plan", json={"text": text_of(toy_spec(trials=MOST_TRIALS + 1))})
+    assert (large.status_code, code(large)) == (400, "usage")
+    assert "tempopt plan" in large.json()["error"]["message"]

@@ -1,0 +1,458 @@
+"""REST of studies: what is read, what is done, who may, and that no code of users is run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tempopt.errors import StudyFailed
+from tempopt.server import events
+from tempopt.store import Store
+from tests.report.made_study import World, make, write
+from tests.server.conftest import Served
+from tests.store.scenes import HOUR, ended, taken
+from tests.toy_study import toy_spec
+
+TRAP = """
+from pathlib import Path
+Path({path!r}).write_text("imported")
+class Model: ...
+class Schedule: ...
+"""
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[httpx.Client]:
+    with asking(served, served.token) as made:
+        yield made
+
+
+def asking(served: Served, token: str) -> httpx.Client:
+    """Return a client that shows a token."""
+    return httpx.Client(base_url=served.url, headers={"authorization": f"Bearer {token}"}, timeout=60)
+
+
+def code(answer: httpx.Response) -> str:
+    """Return the code of a refusal."""
+    found: str = answer.json()["error"]["code"]
+    return found
+
+
+def begun(client: httpx.Client, **study: Any) -> dict[str, Any]:
+    """Begin the toy study and return what the server says of it."""
+    answer = client.post("/api/studies", json={"spec": toy_spec(**study)})
+    assert answer.status_code == 201, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def test_a_token_is_told_what_it_may_do(served: Served) -> None:
+    with asking(served, served.new_token("submit", studies="to")) as client:
+        told = client.get("/api/me").json()
+    assert (told["name"], told["prefix"]) == ("other", "to")
+    assert "submit" in told["scopes"]
+    assert "admin" not in told["scopes"]
+
+
+def test_a_study_is_begun_as_a_search_begins_it(served: Served, client: httpx.Client) -> None:
+    told = begun(client)
+    assert told["begun"]
+    study = served.store.load_study("toy")
+    assert study.state == "running"
+    assert study.checkpoints == served.checkpoints.as_uri()
+    assert [row.kind for row in served.store.tickets(study.id)].count("search") == 8
+    again = client.post("/api/studies", json={"spec": toy_spec()})
+    assert (again.status_code, again.json()["begun"]) == (200, False)
+    assert again.json()["version"] == told["version"]
+
+
+def test_a_study_that_asks_something_else_is_refused(client: httpx.Client) -> None:
+    begun(client)
+    other = client.post("/api/studies", json={"spec": toy_spec(metric="val_other")})
+    assert (other.status_code, code(other)) == (409, "study_changed")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({**toy_spec(), "nonsense": 1}, "nonsense"),
+        ({**toy_spec(), "study": {**toy_spec()["study"], "trails": 1}}, "trails"),
+        ({}, "study"),
+        (
+            toy_spec(trainer={"logger": {"class_path": "a.B", "init_args": {"api_key": "k"}}}),
+            "logger",
+        ),
+        (toy_spec(sampler={"name": "random", "options": {"sed": 1}}), "sampler"),
+        (toy_spec(warm_start=["earlier"]), "earlier"),
+        (toy_spec(space={"schedule": ["trap:Schedule"]}), "runs no code of its users"),
+    ],
+)
+def test_a_wrong_spec_is_refused_and_nothing_is_written(
+    served: Served, client: httpx.Client, spec: dict[str, Any], message: str
+) -> None:
+    answer = client.post("/api/studies", json={"spec": spec})
+    assert answer.status_code == 422, answer.text
+    assert code(answer) == "spec"
+    assert message in answer.json()["error"]["message"]
+    assert served.store.list_studies() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"spec": 3}',
+        b'{"spec": {}, "more": -1}',
+        b'{"spec": {}, "unknown": 1}',
+        b'{"spec": {"a": "\\u0000"}}',
+        b'{"spec": {"a": "\\ud800"}}',
+        b'{"spec": {"a": ' + b"[" * 500 + b"]" * 500 + b"}}",
+        b'{"spec": {"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}}",
+        b'{"spec": {"study": {"name": NaN}}}',
+        b'{"spec": {"study": {"name": 1e999}}}',
+        b'{"spec": {"study": {"name": "' + b"x" * 10_000 + b'"}}}',
+        b"\xff\xfe",
+    ],
+)
+def test_an_odd_body_is_refused_in_words(served: Served, client: httpx.Client, body: bytes) -> None:
+    answer = client.post("/api/studies", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+    assert len(answer.json()["error"]["message"]) < 2500
+    assert served.store.list_studies() == []
+
+
+def test_no_module_that_a_study_names_is_imported(tmp_path: Path) -> None:
+    """In a process of its own: a spec whose classes write a file when somebody imports them."""
+    written = tmp_path / "imported.txt"
+    (tmp_path / "trap.py").write_text(TRAP.format(path=str(written)))
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from fastapi.testclient import TestClient
+from tempopt.server.app import create_app
+from tempopt.server.tokens import made
+from tempopt.store import Store
+from tests.toy_study import toy_spec
+with Store.open("sqlite:///{tmp_path}/t.db") as store:
+    token, _ = made(store, name="all", scopes=["admin"])
+    client = TestClient(create_app(store, checkpoints="file://{tmp_path}/c"))
+    client.headers["authorization"] = "Bearer " + token
+    trap = {{"class_path": "trap.Model"}}
+    spec = {{**toy_spec(), "model": trap, "data": trap}}
+    spec["trainer"]["callbacks"] = [trap]
+    spec["trainer"]["logger"] = trap
+    assert client.post("/api/studies", json={{"spec": spec}}).status_code == 201
+    own = {{**spec, "study": {{**spec["study"], "name": "own"}}, "search": {{"schedule": ["trap:Schedule"]}}}}
+    assert client.post("/api/studies", json={{"spec": own}}).status_code == 422
+    study = store.load_study("toy")
+    store.create_study("stored", {{**own, "study": {{**own["study"], "name": "stored"}}}}, "0")
+    body = {{"amend": ["search.schedule=[constant, 'trap:Schedule']"]}}
+    assert client.post("/api/studies/toy/resume", json=body).status_code == 422
+    body = {{"amend": ["search.d_model=[8, 16]"], "defaults": {{"d_model": 8}}}}
+    assert client.post("/api/studies/toy/resume", json=body).status_code == 200
+    body = {{"sets": [{{"temperature_init": 2.0}}]}}
+    assert client.post("/api/studies/toy/enqueue", json=body).status_code == 200
+    for name in ("toy", "stored"):
+        for part in ("", "/row", "/tickets", "/report?plotlyjs=cdn", "/export", "/news?since=search:0"):
+            assert client.get(f"/api/studies/{{name}}{{part}}").status_code != 500, (name, part)
+        for verb in ("pause", "stop", "resume", "gc"):
+            assert client.post(f"/api/studies/{{name}}/{{verb}}", json={{}}).status_code != 500, (name, verb)
+        assert client.delete(f"/api/studies/{{name}}").status_code == 200
+assert not [name for name in ("trap", "torch", "lightning") if name in sys.modules]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not written.exists()
+
+
+def test_an_argument_of_a_module_is_amended_by_what_the_client_has_found(
+    served: Served, client: httpx.Client
+) -> None:
+    begun(client)
+    body = {"amend": ["search.width=[8, 16]"]}
+    refused = client.post("/api/studies/toy/resume", json=body)
+    assert (refused.status_code, code(refused)) == (400, "usage")
+    assert client.post("/api/studies/toy/resume", json={**body, "defaults": {"width": 8}}).status_code == 200
+    study = served.store.load_study("toy")
+    assert "width" in study.spec["search"]
+    assert study.amendments is not None
+    assert study.amendments[0]["missing"] == {"width": 8}
+
+
+def test_runs_are_added_once_though_the_request_comes_twice(served: Served, client: httpx.Client) -> None:
+    version = begun(client)["version"]
+    body = {"more": 3, "version": version}
+    answers = [client.post("/api/studies/toy/resume", json=body) for _ in range(2)]
+    assert [each.status_code for each in answers] == [200, 409]
+    assert code(answers[1]) == "study_changed"
+    study = served.store.load_study("toy")
+    assert len(served.store.tickets(study.id, ["search"])) == 11
+
+
+def test_parameter_sets_are_tried_and_those_of_before_are_not_tried_again(client: httpx.Client) -> None:
+    begun(client)
+    body = {"sets": [{"temperature_init": 2.0}]}
+    first, second = (client.post("/api/studies/toy/enqueue", json=body).json() for _ in range(2))
+    assert first["notes"] == []
+    assert second["notes"]
+    assert second["version"] == first["version"]
+
+
+def test_a_study_is_paused_stopped_resumed_and_deleted(served: Served, client: httpx.Client) -> None:
+    id = begun(client)["id"]
+    assert client.post("/api/studies/toy/pause").json()["before"] == "running"
+    assert served.store.load_study("toy").state == "paused"
+    assert client.post("/api/studies/toy/resume", json={}).json()["state"] == "running"
+    assert client.post("/api/studies/toy/stop").json()["withdrawn"] == 13
+    stale = client.delete("/api/studies/toy", params={"study": id + 1})
+    assert (stale.status_code, code(stale)) == (404, "study_not_found")
+    assert client.delete("/api/studies/toy").status_code == 200
+    assert code(client.get("/api/studies/toy")) == "study_not_found"
+
+
+def test_a_study_at_work_is_deleted_by_force_alone(served: Served, client: httpx.Client) -> None:
+    begun(client)
+    taken(served.store, served.store.load_study("toy"), "far:7")
+    refused = client.delete("/api/studies/toy")
+    assert (refused.status_code, code(refused)) == (400, "usage")
+    assert client.delete("/api/studies/toy?force=true").json()["agents"] == ["far:7"]
+
+
+READS = ["", "/row", "/tickets", "/measurements", "/logs", "/maps?ids=1", "/warm-start", "/news?since=none"]
+READS += ["/runs/1", "/report", "/export", "/events"]
+WRITES = ["pause", "stop", "resume", "enqueue", "gc"]
+
+
+def test_what_a_token_may_not_see_is_not_there_for_it(served: Served, client: httpx.Client) -> None:
+    begun(client)
+    begun(client, name="mine-1")
+    with asking(served, served.new_token("submit", "view", studies="mine-")) as other:
+        assert [each["study"] for each in other.get("/api/studies").json()] == ["mine-1"]
+        assert [each["study"]["name"] for each in other.get("/api/summaries").json()] == ["mine-1"]
+        answers = [other.get(f"/api/studies/toy{part}") for part in READS]
+        answers += [other.get("/api/studies/toy/jobs"), other.get("/api/studies/mine-2")]
+        answers += [other.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES[:1]]
+        answers += [other.post("/api/studies/toy/resume", json={}), other.delete("/api/studies/toy")]
+        answers += [other.post("/api/studies", json={"spec": toy_spec()})]
+        answers += [other.post("/api/studies", json={"spec": toy_spec(name="mine-3", warm_start=["toy"])})]
+    for answer in answers:
+        assert (answer.status_code, code(answer)) == (404, "study_not_found"), answer.request.url
+        assert '"toy"' not in answer.text or "toy" in str(answer.request.url) + str(answer.request.content)
+    assert "Known: mine-1." in answers[0].json()["error"]["message"]
+    assert served.store.load_study("toy").state == "running"
+
+
+def test_who_may_look_may_not_change(served: Served, client: httpx.Client) -> None:
+    begun(client)
+    with asking(served, served.new_token("view")) as viewer:
+        answers = [viewer.post(f"/api/studies/toy/{verb}", json={"sets": [{}]}) for verb in WRITES]
+        answers += [viewer.post("/api/studies", json={"spec": toy_spec()}), viewer.delete("/api/studies/toy")]
+    assert {(each.status_code, code(each)) for each in answers} == {(403, "forbidden")}
+    with asking(served, served.new_token("agent")) as agent:
+        answers = [agent.get(f"/api/studies/toy{part}") for part in READS] + [agent.get("/api/studies")]
+    assert {(each.status_code, code(each)) for each in answers} == {(403, "forbidden")}
+
+
+def test_without_a_token_nothing_is_told(served: Served, client: httpx.Client) -> None:
+    begun(client)
+    for part in READS:
+        answer = httpx.get(f"{served.url}/api/studies/toy{part}", timeout=60)
+        assert answer.status_code in (401, 429)
+        assert "toy" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "tickets?kinds=none",
+        "tickets?study=99999999999999999999",
+        "measurements?ids=x",
+        f"measurements?ids={2**31}",
+        "measurements?names=%00",
+        "measurements?prefixes=%00",
+        "news",
+        "news?since=search",
+        "news?since=search:-1",
+        "news?since=search:99999999999",
+        "maps",
+        "runs/-1",
+        "runs/x",
+        "export?format=toml",
+        "report?plotlyjs=evil",
+    ],
+)
+def test_an_odd_query_is_refused_in_words(client: httpx.Client, query: str) -> None:
+    begun(client)
+    answer = client.get(f"/api/studies/toy/{query}")
+    assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/studies/%2e%2e/row", "/api/studies/a%2Fb", "/api/studies/a b", "/api/nope"]
+)
+def test_a_path_of_nothing_is_refused_in_words(client: httpx.Client, path: str) -> None:
+    answer = client.get(f"/api/{path}")
+    assert answer.status_code in (404, 422)
+    assert code(answer)
+
+
+def test_what_is_shown_is_what_the_command_line_shows(served: Served, client: httpx.Client) -> None:
+    made = make(World(trials=4, layers=1, heads=2, reports=3))
+    write(served.storage, made)
+    from tempopt.results import export
+    from tempopt.results.study_result import load
+
+    result = load(served.store, made.row.name)
+    told = client.get(f"/api/studies/{made.row.name}").json()
+    assert told == {**json.loads(json.dumps(result.to_json())), "jobs": [], "agents_at_work": []}
+    for format in ("yaml", "python"):
+        text = client.get(f"/api/studies/{made.row.name}/export", params={"format": format}).text
+        assert text == export.to_text(result, format)
+    page = client.get(f"/api/studies/{made.row.name}/report?plotlyjs=cdn")
+    assert page.headers["content-type"].startswith("text/html")
+    assert made.row.name in page.text
+
+
+def test_every_route_is_documented_with_what_it_refuses(client: httpx.Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    ours = {path: each for path, each in paths.items() if path.startswith(("/api/studies", "/api/me"))}
+    assert len(ours) == 26
+    for path, methods in ours.items():
+        for method, route in methods.items():
+            assert route["summary"], (path, method)
+            assert route["description"], (path, method)
+            assert {"401", "403", "404", "422", "503"} <= route["responses"].keys(), (path, method)
+
+
+class _Listener:
+    """Reads the events of a study in a thread."""
+
+    def __init__(self, served: Served, headers: dict[str, str] | None = None) -> None:
+        self._client = asking(served, served.token)
+        self._headers = headers or {}
+        self._found = threading.Condition()
+        self._got: list[tuple[str, str, Any]] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            with self._client.stream("GET", "/api/studies/toy/events", headers=self._headers) as answer:
+                assert answer.headers["content-type"].startswith("text/event-stream")
+                name = id = ""
+                for line in answer.iter_lines():
+                    key, _, value = line.partition(": ")
+                    name, id = (value if key == "event" else name), (value if key == "id" else id)
+                    if key == "data":
+                        with self._found:
+                            self._got.append((name, id, json.loads(value)))
+                            self._found.notify_all()
+        except httpx.HTTPError:
+            return
+
+    def wait(self, name: str, **data: Any) -> tuple[str, Any]:
+        """Return id and data of the first event of a name that says this."""
+
+        def there() -> tuple[str, Any] | None:
+            for each, id, told in self._got:
+                if each == name and data.items() <= told.items():
+                    return id, told
+            return None
+
+        with self._found:
+            found = self._found.wait_for(there, 60)
+        assert found is not None, (name, data, self._got)
+        return found
+
+    def __enter__(self) -> _Listener:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
+
+def _end_one(store: Store) -> None:
+    study = store.load_study("toy")
+    ticket = taken(store, study)
+    store.write(study.id, [ended(ticket)], agent="agent", lease=HOUR)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "INTERVAL", 0.02)
+    monkeypatch.setattr(events, "HEARTBEAT", 0.05)
+
+
+def test_events_tell_of_state_and_of_each_ticket_that_ends(
+    served: Served, client: httpx.Client, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(client)
+    with _Listener(served) as one, _Listener(served) as two:
+        for each in (one, two):
+            each.wait("state", state="running")
+            each.wait("counts")
+        _end_one(served.store)
+        for each in (one, two):
+            id, told = each.wait("ticket", run="baseline-0")
+            assert told["outcome"] == "complete"
+        _end_one(served.store)
+        one.wait("ticket", run="baseline-1")
+        client.post("/api/studies/toy/pause")
+        one.wait("state", state="paused")
+    with _Listener(served, {"last-event-id": id}) as late:
+        late.wait("ticket", run="baseline-1")
+        client.delete("/api/studies/toy?force=true")
+        late.wait("state", state="deleted")
+
+
+def test_a_study_is_asked_of_the_store_once_however_many_listen(
+    served: Served, client: httpx.Client, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(client)
+    made: list[object] = []
+    from tempopt.study.watch import Watch
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return Watch(*given)
+
+    monkeypatch.setattr(events, "Watch", counted)
+    with _Listener(served) as one, _Listener(served) as two, _Listener(served) as three:
+        for each in (one, two, three):
+            each.wait("state", state="running")
+        assert len(made) == 1
+
+
+def test_no_more_listen_than_may(
+    served: Served, client: httpx.Client, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(client)
+    monkeypatch.setattr(events, "MOST_OF_ONE", 1)
+    with _Listener(served) as one:
+        one.wait("state", state="running")
+        refused = client.get("/api/studies/toy/events")
+        assert (refused.status_code, code(refused)) == (429, "too_many_listeners")
+    channels = served.app.state.channels
+    # whoever has gone is noticed, and makes room
+    waiting = threading.Event()
+    while channels.listeners.total():
+        waiting.wait(0.01)
+    with _Listener(served) as again:
+        again.wait("state", state="running")
+
+
+def test_what_fails_in_a_study_is_told_as_such(client: httpx.Client) -> None:
+    begun(client)
+    answer = client.get("/api/studies/toy/export")
+    assert (answer.status_code, code(answer)) == (409, "study_failed")
+    assert issubclass(StudyFailed, RuntimeError)

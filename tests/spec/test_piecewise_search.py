@@ -1,0 +1,164 @@
+"""Knots in a spec: searched as numbers, fixed as a list, compared, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna.distributions import FloatDistribution
+
+from tempopt.errors import SpecError
+from tempopt.results.wording import temperature_text
+from tempopt.sampling.features import Features
+from tempopt.spec.study_spec import StudySpec
+from tests.specs import make
+
+RANGE = {"low": 0.25, "high": 4.0}
+KNOTS = [[0, 2.0], [0.5, 1], [1, 0.5]]
+SEARCH: dict[str, Any] = {
+    "schedule": {"choices": ["piecewise"]},
+    "temperature_init": RANGE,
+    "temperature_knot_1": RANGE,
+    "temperature_final": RANGE,
+}
+DRAWN = {"schedule": "piecewise", "temperature_knots": KNOTS}
+
+
+def refused(**settings: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        make(**settings)
+    return str(caught.value)
+
+
+def test_knots_are_searched_as_floats_on_a_logarithmic_scale() -> None:
+    spec = make(search={**SEARCH, "temperature_knot_2": RANGE})
+    space = spec.space("search")
+    for name in ("temperature_knot_1", "temperature_knot_2"):
+        assert space[name] == FloatDistribution(0.25, 4.0, log=True)
+    drawn = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_knot_1": 2.0}
+    drawn |= {"temperature_knot_2": 3.0, "temperature_final": 0.5}
+    assert spec.parameters("search", drawn) == drawn
+    assert spec.parameters("baseline", {}) == {"schedule": "constant", "temperature_init": 1.0}
+    constant = spec.parameters("constant", {"temperature_init": 2.0})
+    assert constant == {"schedule": "constant", "temperature_init": 2.0}
+
+
+def test_knots_beyond_their_number_and_of_other_schedules_are_no_part_of_what_was_tried() -> None:
+    space = {**SEARCH, "schedule": ["piecewise", "cosine"], "num_knots": [1, 2], "temperature_knot_2": RANGE}
+    spec = make(search={**space, "hold_fraction": [0.0, 0.7]})
+    drawn = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_knot_1": 2.0, "num_knots": 1}
+    drawn |= {"temperature_final": 0.5, "hold_fraction": 0.7}
+    assert spec.parameters("search", {**drawn, "temperature_knot_2": 3.0}) == drawn
+    cosine = {"schedule": "cosine", "temperature_init": 1.0, "temperature_final": 0.5}
+    assert spec.parameters("search", {**drawn, "schedule": "cosine"}) == cosine
+
+
+@pytest.mark.parametrize(
+    ("search", "idle"),
+    [
+        ({**SEARCH, "schedule": ["cosine"]}, "temperature_knot_1"),
+        ({**SEARCH, "temperature_knot_2": RANGE, "num_knots": [1]}, "temperature_knot_2"),
+        ({"schedule": ["piecewise"], "temperature_init": RANGE, "num_knots": [1, 2]}, "num_knots"),
+    ],
+)
+def test_a_knot_that_no_schedule_of_the_space_reads_is_refused(search: dict[str, Any], idle: str) -> None:
+    assert f"search.{idle}: it changes nothing" in refused(search=search)
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (
+            {"temperature_knots": [KNOTS]},
+            "a list of knots is not searched. Search temperatures of inner knots",
+        ),
+        ({"temperature_knot_1": {"low": 0, "high": 1}}, "Give a low above 0."),
+        (
+            {"num_knots": {"low": 1, "high": 5}},
+            "num_knots=5 is out of range. Give a whole number from 1 to 4",
+        ),
+        ({"temperature_knot_5": RANGE, "temperature_init": RANGE}, ""),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(search: dict[str, Any], message: str) -> None:
+    if "temperature_knot_5" in search:
+        # a module of a person's own may have such an argument
+        assert isinstance(make(search=search), StudySpec)
+    else:
+        assert message in refused(search=search)
+
+
+def test_a_list_of_knots_is_written_as_an_argument_of_the_model() -> None:
+    spec = make(
+        search={"schedule": ["piecewise", "cosine"], "temperature_init": RANGE, "temperature_final": RANGE},
+        model__init_args={"temperature_knots": KNOTS},
+    )
+    drawn = {"temperature_init": 1.0, "temperature_final": 2.0}
+    own = spec.parameters("search", {**drawn, "schedule": "piecewise"})
+    assert own == {**DRAWN, "temperature_knots": [[0.0, 2.0], [0.5, 1.0], [1.0, 0.5]]}
+    other = spec.parameters("search", {**drawn, "schedule": "cosine"})
+    assert other == {**drawn, "schedule": "cosine"}
+    # the surrogate draws either of them
+    features = Features(spec)
+    plain = make(search={"schedule": ["cosine"], "temperature_init": RANGE, "temperature_final": RANGE})
+    assert features(other).tolist() == Features(plain)(other).tolist()
+    assert features(own)[2] == pytest.approx(np.log(0.5) / np.log(16.0))
+    wrong = {"temperature_knots": [[0.5, 1.0], [0.5, 2.0]]}
+    assert "model.init_args.temperature_knots: temperature_knots[1] is at progress 0.5" in refused(
+        search=SEARCH, model__init_args=wrong
+    )
+
+
+def test_a_list_of_knots_is_one_of_the_sets_that_are_compared() -> None:
+    sets = [{"name": "A", "parameters": {}}, {"name": "B", "parameters": DRAWN}]
+    spec = make(search=None, compare=sets)
+    assert spec.compare is not None and spec.compare[1].parameters == DRAWN
+    sets[1] = {"name": "B", "parameters": {**DRAWN, "temperature_knots": [[0, 1.0], [1, -1.0]]}}
+    assert "compare.B.temperature_knots: temperature_knots[1] has the temperature -1.0" in refused(
+        search=None, compare=sets
+    )
+
+
+def test_a_named_temperature_whose_knots_alone_are_searched_has_a_level() -> None:
+    named = {"contrast": {"value": "criterion.temperature", "as_found": 0.1}}
+    search = {"contrast.schedule": ["piecewise"], "contrast.temperature_knot_1": {"low": 0.05, "high": 0.3}}
+    spec = make(search=search, temperatures=named)
+    space = spec.space("constant")
+    assert space["contrast.temperature_init"] == FloatDistribution(0.05, 0.3, log=True)
+
+
+def test_the_surrogate_tells_schedules_apart_that_differ_at_one_knot() -> None:
+    hold = {"hold_fraction": [0.7], "temperature_init": [1.0]}
+    spec = make(search={**SEARCH, **hold, "temperature_knot_2": RANGE, "temperature_knot_3": RANGE})
+    features = Features(spec)
+
+    def of(*inner: float) -> np.ndarray:
+        knots = {f"temperature_knot_{number}": level for number, level in enumerate(inner, 1)}
+        fixed = {"schedule": "piecewise", "temperature_init": 1.0, "hold_fraction": 0.7}
+        return np.asarray(features({**fixed, **knots, "temperature_final": 0.5}))
+
+    # means over training see the sum of knots alone, to which each adds as much as any other
+    one, other = of(2.0, 1.0, 1.0), of(1.0, 2.0, 1.0)
+    assert np.abs(one[:3] - other[:3]).max() < 0.02
+    span = np.log(2.0) / np.log(16.0)
+    assert (one - other)[3:].tolist() == pytest.approx([span, -span, 0.0], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        (
+            {
+                "schedule": "piecewise",
+                "temperature_init": 2.0,
+                "temperature_knot_1": 1.5,
+                "temperature_final": 1.0,
+            },
+            "τ from 2 to 1 (piecewise), temperature_knot_1=1.5",
+        ),
+        (DRAWN, f"τ from 2 to 0.5 (piecewise), temperature_knots={KNOTS}"),
+    ],
+)
+def test_people_read_where_it_begins_and_ends_and_its_knots(parameters: dict[str, Any], text: str) -> None:
+    assert temperature_text(parameters) == text

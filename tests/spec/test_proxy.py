@@ -1,0 +1,212 @@
+"""``study.proxy``: what the small training is, what is refused, and how parameters go over to full size."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tempopt.errors import SpecError
+from tempopt.records.rows import AT_PROXY, KINDS
+from tempopt.spec.identity import differences
+from tempopt.spec.proxy import factor, moved_names, to_full, to_proxy
+from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.temperatures import begun_as
+from tests.specs import make
+
+SET = {"model.d_model": 32, "trainer.max_steps": 30, "data.batch_size": 4}
+PLAN = {"temperature_init": 2.0, "temperature_final": 0.5, "schedule": "linear", "lr": 0.1}
+
+
+def proxied(**proxy: Any) -> StudySpec:
+    return make(study__proxy={"set": SET, **proxy})
+
+
+def refusal(**settings: Any) -> str:
+    with pytest.raises(SpecError) as refused:
+        make(**settings)
+    return str(refused.value)
+
+
+def test_the_proxy_is_the_spec_with_its_values_and_without_a_proxy() -> None:
+    spec = proxied()
+    small = spec.at_proxy()
+    assert small.model == {"class_path": "my_module.MyModule", "init_args": {"d_model": 32}}
+    assert small.trainer == {"max_steps": 30}
+    assert small.data is not None and small.data["init_args"] == {
+        "root": "${DATA_ROOT}/mine",
+        "batch_size": 4,
+    }
+    assert small.study.proxy is None and spec.trainer == {"max_steps": 100}
+    assert small.identity() != spec.identity() != make().identity()
+
+
+def test_what_searches_trains_the_proxy_and_what_proves_does_not() -> None:
+    spec, plain = proxied(), make()
+    small = [kind for kind in KINDS if spec.at(kind) is not spec]
+    assert small == ["baseline", "constant", "search", "choose", "rematch"]
+    assert set(small) == set(AT_PROXY)
+    assert all(plain.at(kind) is plain for kind in KINDS)
+
+
+def test_the_values_of_this_machine_hold_for_both_but_where_the_proxy_says_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    spec = proxied().with_overrides(["data.root=/here", "data.batch_size=64"])
+    assert spec.program().data["init_args"] == {"root": "/here", "batch_size": 64}  # type: ignore[index]
+    small = spec.at_proxy().program()
+    assert small.data["init_args"] == {"root": "/here", "batch_size": 4}  # type: ignore[index]
+    assert small.identity != spec.program().identity
+
+
+def test_it_is_stored_and_read_as_it_was() -> None:
+    spec = proxied(temperature="length", length=[64, 256])
+    assert StudySpec.from_json(spec.to_json()) == spec
+
+
+def test_a_proxy_that_starts_from_weights_is_the_same_model() -> None:
+    told = refusal(study__proxy={"set": SET}, study__start_from="base.ckpt")
+    assert (
+        "study.proxy.set: model.d_model given with study.start_from, whose weights are of one model" in told
+    )
+    assert "below trainer and data alone" in told and "trainer.max_steps, " not in told
+    steps = {name: SET[name] for name in ("trainer.max_steps", "data.batch_size")}
+    small = make(study__proxy={"set": steps}, study__start_from="base.ckpt").at_proxy()
+    assert small.study.start_from == make(study__start_from="base.ckpt").study.start_from
+    assert small.trainer["max_steps"] == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"modle.d_model": 3}, 'Unknown section "modle". Did you mean "model"?'),
+        ({"study.seed": 3}, 'Unknown section "study"'),
+        ({"search.temperature_init": 3}, 'Unknown section "search"'),
+        ({"model": {"d_model": 3}}, "Give what is below model"),
+        ({"model.init_args": {"d_model": 3}}, "Give what is below model"),
+        ({"model.class_path": "a.B"}, "the same class at another size"),
+        ({"trainer.devices": 2}, "devices is the same for the proxy and at full size"),
+        ({"trainer.callbacks": []}, "both sizes have the same ones"),
+        ({"model.temperature_init": 2.0}, "temperatures go over by study.proxy.temperature"),
+        ({"model.lr": 0.1}, "lr is searched"),
+        ({"model.a": 1, "model.init_args.a": 2}, "it is the same as model.a"),
+        ({"trainer.max_steps": 0}, "given 0. Give a whole number from 1"),
+        ({"model.lr.x": 1}, "lr is searched"),
+        ({}, "is empty"),
+        ({"trainer.max_steps": 100}, "changes nothing"),
+    ],
+)
+def test_what_it_cannot_set_is_told_with_the_reason(given: dict[str, Any], told: str) -> None:
+    message = refusal(study__proxy={"set": given}, search__lr={"low": 0.1, "high": 1.0})
+    assert told in message and "study.proxy.set" in message
+
+
+@pytest.mark.parametrize(
+    ("proxy", "told"),
+    [
+        ({"temperature": "hed_dim"}, 'Unknown rule "hed_dim". Did you mean "head_dim"?'),
+        ({"temperature": 11}, "a shift of ln τ from -10 to 10"),
+        ({"temperature": True}, "given True"),
+        ({"temperature": "length"}, "study.proxy.length: is missing"),
+        ({"temperature": "length", "length": [1, 8]}, "at least 2"),
+        ({"temperature": "length", "length": [8]}, "the number of keys"),
+        ({"head_dim": [8, 32]}, "given with temperature: same, which does not read it"),
+        ({"finalists": 0}, "a whole number from 1 to 20"),
+        ({"finalist": 2}, 'Did you mean "finalists"?'),
+    ],
+)
+def test_a_rule_that_cannot_be_applied_is_refused(proxy: dict[str, Any], told: str) -> None:
+    assert told in refusal(study__proxy={"set": SET, **proxy})
+
+
+def test_a_rule_of_attention_needs_attention_and_a_number_one_temperature() -> None:
+    named = {"temperatures": {"contrast": {"value": "loss.tau", "as_found": 0.5}}}
+    search = {"contrast.temperature_init": {"low": 0.02, "high": 1.0}}
+    alone = {**named, "search": search}
+    assert "a rule about attention" in refusal(**alone, study__proxy={"set": SET, "temperature": "head_dim"})
+    spec = make(**alone, study__proxy={"set": SET, "temperature": 0.5})
+    assert factor(spec, "contrast") == math.exp(0.5) and factor(spec, "") == 1.0
+    both = {**named, "search": {**search, "temperature_init": {"low": 0.5, "high": 2.0}}, "attach": {}}
+    told = refusal(**both, study__proxy={"set": SET, "temperature": 0.5})
+    assert "attention" in told and "contrast" in told and "Give same, head_dim or length" in told
+
+
+def test_a_temperature_that_nothing_could_be_trained_with_is_refused() -> None:
+    told = refusal(
+        study__proxy={"set": SET, "temperature": 10}, search__temperature_init={"low": 1.0, "high": 1e3}
+    )
+    assert "search a smaller range" in told
+
+
+def test_several_proxies_are_refused() -> None:
+    assert "a study has one proxy, and no sizes in between" in refusal(
+        study__proxy=[{"set": SET}, {"set": SET}]
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"study__evaluate_only": "m.ckpt"},
+        {"study__compare": "lr", "search__lr": [0.1, 0.2]},
+        {"compare": [{"name": "A", "parameters": {}}, {"name": "B", "parameters": {"lr": 0.1}}]},
+    ],
+)
+def test_what_searches_nothing_of_temperature_has_no_proxy(other: dict[str, Any]) -> None:
+    assert "Take one of the two out" in refusal(study__proxy={"set": SET}, **other)
+
+
+def test_an_earlier_study_may_be_learned_from() -> None:
+    assert make(study__proxy={"set": SET}, study__warm_start=["before"]).study.warm_start == ["before"]
+
+
+def test_parameters_go_over_by_the_rule_and_come_back() -> None:
+    spec = proxied(temperature="head_dim", head_dim=[8, 32])
+    full = to_full(spec, PLAN)
+    assert full == pytest.approx({**PLAN, "temperature_init": 4.0, "temperature_final": 1.0})
+    assert to_proxy(spec, full) == pytest.approx(PLAN)
+    assert to_full(spec, {"temperature_init": 1.0}) == {"temperature_init": 1.0}
+    assert to_full(make(), PLAN) == PLAN == to_full(proxied(), PLAN)
+
+
+def test_a_length_scaling_follows_the_length_by_itself() -> None:
+    spec = proxied(temperature="length", length=[64, 256])
+    assert to_full(spec, PLAN)["temperature_init"] == pytest.approx(2.0 * math.log(64) / math.log(256))
+    scaled = {**PLAN, "length_scaling": "log_n", "n0": 16.0}
+    assert to_full(spec, scaled) == scaled
+
+
+def test_what_moved_and_what_was_taken_over_is_told() -> None:
+    search = {
+        "temperature_init": {"low": 0.5, "high": 2.0},
+        "length_scaling": ["none", "log_n"],
+        "n0": {"low": 8, "high": 64},
+        "lr": {"low": 0.1, "high": 1.0},
+    }
+    spec = make(search=search, study__proxy={"set": SET, "temperature": 0.5})
+    found = {"temperature_init": 2.0, "length_scaling": "log_n", "n0": 16.0, "lr": 0.1}
+    assert moved_names(spec, to_full(spec, found)) == (["temperature_init"], ["n0", "lr"])
+
+
+def test_what_a_dry_run_finds_is_kept_and_asks_nothing_else() -> None:
+    spec = proxied(temperature="head_dim")
+    assert spec.study.proxy is not None and spec.study.proxy.shift is None
+    sizes = {"head_dim": [8, 32], "steps": [30, 100], "parameters": [10, 40]}
+    begun = spec.with_found({}, sizes=sizes)
+    assert begun.study.proxy is not None and begun.study.proxy.sizes == sizes
+    assert begun.study.proxy.shift == pytest.approx(math.log(2))
+    assert begun.study.proxy.cost_ratio == pytest.approx(100 / 30 * 4)
+    # whoever writes the same spec again goes on with what was found
+    assert differences(begun, begun_as(spec, begun)) == {}
+    other = proxied(temperature="head_dim", head_dim=[8, 64])
+    assert [*differences(begun, begun_as(other, begun))] == ["study.proxy.head_dim"]
+    same = proxied().with_found({}, sizes=sizes)
+    assert same.study.proxy is not None and same.study.proxy.head_dim is None
+    assert same.identity() == proxied().identity()
+
+
+def test_without_sizes_no_cost_is_told() -> None:
+    spec = proxied()
+    assert spec.study.proxy is not None and spec.study.proxy.cost_ratio is None

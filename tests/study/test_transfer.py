@@ -1,0 +1,184 @@
+"""A study in a file: written from one database, read into another, where it goes on to the same numbers."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+
+from tempopt.errors import StorageError, StudyNotFound, UsageError
+from tempopt.store.store import Store
+from tempopt.study import transfer
+from tempopt.study.api import load_study, resume, search
+from tests.servers import empty_database
+from tests.toy_study import URL, begun, ended, facts, reports, searched, toy_spec
+
+FILE = Path("toy.tempopt")
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of another kind, or another one."""
+    with empty_database(request.param, tmp_path, "transfer") as url:
+        yield url
+
+
+def everything(url: str) -> tuple[object, ...]:
+    """Return what of a study may not change on its way, ids apart."""
+    with Store.open(url, create=False) as store:
+        study = store.load_study("toy")
+        rows = store.tickets(study.id)
+        names = {row.id: row.name for row in rows}
+        logs = [(names[each.ticket_id], each.attempt, each.text) for each in store.logs(study.id)]
+        forks = [(row.name, names.get(row.forked_from or 0), row.forked_at, row.steps) for row in rows]
+        kept = store.warm_start(study.id)
+        return study.spec, study.spec_hash, study.amendments, kept, sorted(logs), forks
+
+
+@pytest.mark.usefixtures("fake_workers")
+@pytest.mark.parametrize("done", [0, 3, None])
+def test_a_study_goes_on_elsewhere_to_the_same_numbers(done: int | None, tmp_path: Path) -> None:
+    undisturbed = ended(search(toy_spec(), storage=URL, workers=1))
+    here, there = f"sqlite:///{tmp_path / 'here.db'}", f"sqlite:///{tmp_path / 'there.db'}"
+    if done is None:
+        search(toy_spec(), storage=here, workers=1)
+    else:
+        begun(toy_spec(), here, searched(done))
+    told = transfer.dump(here, "toy", FILE)
+    read = transfer.load(there, FILE)
+    assert (told.study, told.tickets, told.measurements) == (read.study, read.tickets, read.measurements)
+    assert everything(there) == everything(here)
+    with Store.open(there) as store:
+        assert store.load_study("toy").state == ("done" if done is None else "paused")
+    result = resume("toy", storage=there, workers=1)
+    assert facts(there) == undisturbed.facts and reports(there) == undisturbed.reports
+    assert result.to_json()["verdict"] == undisturbed.result.to_json()["verdict"]
+
+
+@pytest.mark.service
+@pytest.mark.usefixtures("fake_workers")
+def test_from_any_database_to_any(elsewhere: str, tmp_path: Path) -> None:
+    undisturbed = ended(search(toy_spec(), storage=URL, workers=1))
+    here = f"sqlite:///{tmp_path / 'here.db'}"
+    begun(toy_spec(), here, searched(4))
+    transfer.dump(here, "toy", FILE)
+    transfer.load(elsewhere, FILE)
+    transfer.dump(elsewhere, "toy", Path("again.tempopt"))
+    back = f"sqlite:///{tmp_path / 'back.db'}"
+    transfer.load(back, Path("again.tempopt"))
+    assert everything(back) == everything(here)
+    for url in (elsewhere, back):
+        resume("toy", storage=url, workers=1)
+        assert facts(url) == undisturbed.facts and reports(url) == undisturbed.reports
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_optuna_finds_the_same_trials_there(tmp_path: Path) -> None:
+    search(toy_spec(), storage=URL, workers=1)
+    transfer.dump(URL, "toy", FILE)
+    there = f"sqlite:///{tmp_path / 'there.db'}"
+    transfer.load(there, FILE)
+
+    def trials(url: str) -> list[tuple[object, ...]]:
+        found = optuna.load_study(study_name="toy", storage=url).trials
+        return [(t.number, t.state, t.params, t.values, t.intermediate_values) for t in found]
+
+    assert trials(there) == trials(URL) and trials(there)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_is_loaded_under_another_name_and_beside_no_other(tmp_path: Path) -> None:
+    begun(toy_spec(), URL, searched(2))
+    transfer.dump(URL, "toy", FILE)
+    with pytest.raises(StorageError, match="--name NAME"):
+        transfer.load(URL, FILE)
+    transfer.load(URL, FILE, name="copy")
+    with Store.open(URL) as store:
+        both = {each.study.name: each.study.spec["study"]["name"] for each in store.list_studies()}
+    assert both == {"toy": "toy", "copy": "copy"}
+    assert resume("copy", storage=URL, workers=1).verdict is not None
+    assert load_study(URL, "toy").state != "done"
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_no_secret_is_in_the_file() -> None:
+    begun(toy_spec(), URL, searched(1))
+    with Store.open(URL) as store:
+        study = store.load_study("toy")
+        store.set_checkpoints(study.id, "s3://key:hush@bucket/folder")
+    transfer.dump(URL, "toy", FILE)
+    text = gzip.decompress(FILE.read_bytes()).decode()
+    assert "hush" not in text and "s3://key:***@bucket/folder" in text
+
+
+def test_what_is_not_there_is_not_dumped() -> None:
+    with Store.open(URL):
+        pass
+    with pytest.raises(StudyNotFound):
+        transfer.dump(URL, "toy", FILE)
+    assert not list(Path().glob("toy.tempopt*"))
+
+
+@pytest.fixture
+def dumped(fake_workers: None) -> bytes:
+    begun(toy_spec(), URL, searched(1))
+    transfer.dump(URL, "toy", FILE)
+    return gzip.decompress(FILE.read_bytes())
+
+
+def test_a_file_that_is_there_is_left_as_it_is(dumped: bytes) -> None:
+    with pytest.raises(UsageError, match="is there already"):
+        transfer.dump(URL, "toy", FILE)
+    transfer.dump(URL, "toy", FILE, overwrite=True)
+    assert len(gzip.decompress(FILE.read_bytes())) == pytest.approx(len(dumped), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "told"),
+    [
+        (lambda data: data[: len(data) // 2], "goes on where|is not as it should be|end is missing"),
+        (lambda data: data[: data.rindex(b'{"end"')], "its end is missing"),
+        (lambda data: data.replace(b'"search"', b'"baseline"', 1), "checksum|not as expected"),
+        (lambda data: data + b'{"ticket": {}}\n', "goes on where"),
+        (lambda data: b"hello\n", "is not as it should be"),
+        (lambda data: b'{"study": {}}\n', "does not begin as one"),
+        (lambda data: data.replace(b'"version": 1', b'"version": 2', 1), "does not know"),
+        (lambda data: b"[" * 100_000 + b"\n", "is not as it should be"),
+        (lambda data: b"", "end is missing"),
+    ],
+)
+def test_a_file_that_is_damaged_is_refused_and_nothing_is_written(
+    dumped: bytes, spoiled: object, told: str, tmp_path: Path
+) -> None:
+    FILE.write_bytes(gzip.compress(spoiled(dumped)))  # type: ignore[operator]
+    there = f"sqlite:///{tmp_path / 'there.db'}"
+    with pytest.raises(UsageError, match=told):
+        transfer.load(there, FILE)
+    with Store.open(there) as store:
+        assert store.list_studies() == []
+
+
+@pytest.mark.parametrize("text", [b"no gzip at all", b"\x1f\x8b\x08\x00broken"])
+def test_what_is_no_file_of_a_study_is_refused(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.tempopt"
+    path.write_bytes(text)
+    with pytest.raises(UsageError, match="is no file of a study, or is damaged"):
+        transfer.load(URL, path)
+
+
+def test_a_row_that_is_none_is_refused_with_its_name(dumped: bytes) -> None:
+    lines = dumped.splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if line.startswith(b'{"ticket"'))
+    ticket = json.loads(lines[place])
+    ticket["ticket"]["attempt"] = "many"
+    lines[place] = json.dumps(ticket).encode() + b"\n"
+    body = b"".join(lines[:-1])
+    end = json.dumps({"end": {"sha256": hashlib.sha256(body).hexdigest()}}).encode() + b"\n"
+    FILE.write_bytes(gzip.compress(body + end))
+    with pytest.raises(UsageError, match="attempt"):
+        transfer.load("sqlite:///other.db", FILE)

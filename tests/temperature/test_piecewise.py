@@ -1,0 +1,320 @@
+"""The piecewise schedule, against interpolation by numpy on ln τ, and what is refused as a list of knots."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tempopt.errors import SpecError
+from tempopt.temperature import (
+    NEUTRAL,
+    Exponential,
+    Piecewise,
+    TemperatureParameters,
+    check_parameter,
+    constant_levels,
+    effective,
+    mean_level,
+    moves,
+    only,
+    own_parameters,
+    progress,
+    same_training,
+    steps_alike,
+    steps_held,
+    training_key,
+    without,
+)
+from tests.temperature.schedule_strategies import INNER
+
+temperatures = st.floats(1e-6, 1e6)
+holds = st.floats(0.0, 0.99)
+GRID = [step / 60 for step in range(61)]
+
+
+@st.composite
+def lists(draw: st.DrawFn, levels: st.SearchStrategy[float] = temperatures) -> list[list[float]]:
+    """A list of knots as a person draws it."""
+    places = draw(st.lists(st.integers(0, 1000), min_size=2, max_size=16, unique=True))
+    return [[place / 1000, draw(levels)] for place in sorted(places)]
+
+
+def schedule(**parameters: Any) -> Any:
+    return TemperatureParameters(schedule="piecewise", **parameters).plan(1).schedule
+
+
+def interpolated(knots: list[Any], at: list[float]) -> np.ndarray:
+    places, levels = np.array(knots, dtype=float).T
+    return np.asarray(np.exp(np.interp(at, places, np.log(levels))))
+
+
+def bits(values: list[float]) -> bytes:
+    return struct.pack(f"{len(values)}d", *values)
+
+
+# ---- the curve
+
+
+@given(lists(), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20))
+def test_a_drawn_schedule_is_straight_in_the_logarithm_between_its_knots(
+    knots: list[list[float]], at: list[float]
+) -> None:
+    drawn = schedule(temperature_knots=knots)
+    assert np.allclose([drawn(each) for each in at], interpolated(knots, at), rtol=1e-9, atol=0.0)
+    # and at a knot it is what was drawn there, to the bit
+    assert [drawn(place) for place, _ in knots] == [level for _, level in knots]
+
+
+@given(
+    holds,
+    st.lists(st.none() | temperatures, min_size=4, max_size=4),
+    st.none() | st.integers(1, 4),
+    temperatures,
+    temperatures,
+)
+def test_inner_knots_are_evenly_spaced_behind_the_hold(
+    hold: float, inner: list[float | None], count: int | None, init: float, final: float
+) -> None:
+    last = count or max((k for k, level in enumerate(inner, 1) if level is not None), default=0)
+    places = np.linspace(hold, 1.0, last + 2)[1:-1]
+    knots = [[0.0, init]] + ([[hold, init]] if hold else [])
+    knots += [[p, level] for p, level in zip(places, inner, strict=False) if level is not None]
+    knots += [[1.0, final]]
+    found = schedule(
+        temperature_init=init,
+        temperature_final=final,
+        hold_fraction=hold,
+        num_knots=count,
+        **dict(zip(INNER, inner, strict=True)),
+    )
+    at = [each for each in GRID if min(abs(each - place) for place, _ in knots) > 1e-9]
+    # where knots are close together, the place of one in floating point decides
+    steep = max(abs(math.log(b[1] / a[1])) / (b[0] - a[0]) for a, b in itertools.pairwise(knots))
+    expected = interpolated(knots, at)
+    assert np.allclose([found(each) for each in at], expected, rtol=1e-9 + 1e-14 * steep, atol=0.0)
+    assert found(0.0) == init and found(1.0) == final
+
+
+@given(temperatures, temperatures)
+def test_without_inner_knots_it_is_exponential_to_the_bit(init: float, final: float) -> None:
+    line = Exponential(temperature_init=init, temperature_final=final)
+    found = schedule(temperature_init=init, temperature_final=final)
+    assert bits([found(each) for each in GRID]) == bits([line(each) for each in GRID])
+
+
+@given(temperatures, temperatures, st.integers(1, 4))
+def test_with_knots_on_the_line_it_is_exponential(init: float, final: float, count: int) -> None:
+    line = Exponential(temperature_init=init, temperature_final=final)
+    inner = {INNER[k]: line((k + 1) / (count + 1)) for k in range(count)}
+    found = schedule(temperature_init=init, temperature_final=final, **inner)
+    assert [found(each) for each in GRID] == pytest.approx([line(each) for each in GRID], rel=1e-9)
+
+
+@given(lists(), st.integers(2, 200), st.integers(0, 199))
+def test_a_run_that_is_resumed_sees_the_bits_of_one_that_was_not(
+    knots: list[list[float]], total: int, begun: int
+) -> None:
+    whole = schedule(temperature_knots=knots)
+    course = [whole(progress(step, total)) for step in range(total)]
+    again = schedule(temperature_knots=[tuple(each) for each in knots])
+    rest = [again(progress(step, total)) for step in range(min(begun, total), total)]
+    assert bits(course[min(begun, total) :]) == bits(rest)
+
+
+@given(st.floats(0.0, 0.99), temperatures, temperatures, temperatures, st.integers(2, 300))
+def test_it_shares_its_hold_with_hold_anneal_and_with_a_constant(
+    hold: float, init: float, knot: float, final: float, total: int
+) -> None:
+    held = {"temperature_init": init, "temperature_final": final, "hold_fraction": hold}
+    one = {"schedule": "piecewise", "temperature_knot_1": knot, **held}
+    shared = sum(progress(step, total) <= hold for step in range(total))
+    for other in ({"schedule": "hold_anneal", **held}, {"temperature_init": init}):
+        assert steps_alike(one, other, at_most=total, total_steps=total) >= shared
+    assert steps_held(one, total) >= shared
+
+
+# ---- parameters that count
+
+
+def test_a_knot_without_a_number_to_reach_it_is_not_read() -> None:
+    given = {"schedule": "piecewise", "temperature_init": 1.0, "temperature_final": 2.0}
+    inner = {"temperature_knot_1": 3.0, "temperature_knot_2": 4.0, "temperature_knot_3": None}
+    assert effective({**given, **inner, "num_knots": 1}) == {
+        **given,
+        "temperature_knot_1": 3.0,
+        "num_knots": 1,
+    }
+    # as many as have a temperature
+    assert effective({**given, **inner, "num_knots": None}) == {
+        **given,
+        "temperature_knot_1": 3.0,
+        "temperature_knot_2": 4.0,
+    }
+    # where no knot is, their number places none
+    assert effective({**given, "num_knots": 3}) == given
+    linear = {**given, **inner, "schedule": "linear", "num_knots": 1, "temperature_knots": [[0, 1], [1, 2]]}
+    assert effective(linear) == {**given, "schedule": "linear"}
+
+
+def test_a_list_of_knots_is_the_whole_schedule() -> None:
+    given = {**NEUTRAL, "schedule": "piecewise", "temperature_init": 3.0, "hold_fraction": 0.3}
+    counted = effective({**given, "num_knots": 2, "temperature_knots": [[0, 1], [1, 2]]})
+    assert counted["temperature_knots"] == [[0.0, 1.0], [1.0, 2.0]]
+    assert (
+        not {"temperature_init", "temperature_final", "hold_fraction", "num_knots", *INNER} & counted.keys()
+    )
+    assert moves(counted) and mean_level(counted) == pytest.approx(math.sqrt(2.0), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("flat", "level"),
+    [
+        ({"temperature_init": 2.0}, 2.0),
+        ({"temperature_init": 2.0, "temperature_final": 2.0, "temperature_knot_2": 2.0}, 2.0),
+        ({"temperature_init": 2.0, "temperature_knot_2": 3.0, "num_knots": 1}, 2.0),
+        ({"temperature_knots": [[0.0, 2], [0.5, 2.0]]}, 2.0),
+        ({"temperature_knots": [[0.0, 1.0], [0.5, 1.0]]}, 1.0),
+    ],
+)
+def test_one_that_does_not_move_is_a_constant(flat: dict[str, Any], level: float) -> None:
+    given = {"schedule": "piecewise", **flat}
+    assert not moves(given) and constant_levels(given) == [level]
+    assert same_training(given, {"temperature_init": level})
+    assert moves({**given, "temperature_final": 5.0}) == ("temperature_knots" not in flat)
+
+
+def test_under_control_of_the_entropy_no_knot_acts() -> None:
+    controlled = {"entropy_control": "hold", "temperature_init": 3.0}
+    for knots in ([[0, 2], [1, 2]], [[0, 2], [1, 3]]):
+        given = {**controlled, "schedule": "piecewise", "temperature_knots": knots}
+        assert training_key(given) == training_key(controlled)
+    assert steps_held({**controlled, "schedule": "piecewise", "temperature_knot_1": 2.0}, 10) == 0
+
+
+def test_lists_that_are_written_otherwise_train_the_same() -> None:
+    one = {"schedule": "piecewise", "temperature_knots": [[0, 1], [0.5, 2], [1, 4]]}
+    other = {"schedule": "piecewise", "temperature_knots": ((0.0, 1.0), (0.5, 2.0), (1.0, 4.0))}
+    assert same_training(one, other)
+    changed = {"schedule": "piecewise", "temperature_knots": [[0, 1], [0.5, 2], [1, 4.5]]}
+    assert not same_training(one, changed)
+    assert steps_alike(one, changed, at_most=101, total_steps=101) == 51
+
+
+@given(lists(levels=st.floats(0.01, 100.0)))
+def test_a_list_loses_its_level_and_its_schedule_as_any_schedule_does(knots: list[list[float]]) -> None:
+    given = {"schedule": "piecewise", "temperature_knots": knots, "lr": 0.1}
+    level = mean_level(given)
+    alone = only(given, ("schedule",))
+    assert mean_level(alone) == pytest.approx(1.0, rel=1e-6)
+    if moves(given):
+        scaled = [[place, each * mean_level(alone) / level] for place, each in knots]
+        assert np.allclose(alone.get("temperature_knots", scaled), scaled, rtol=1e-6)
+    assert without(given, "schedule").get("temperature_init", 1.0) == pytest.approx(level, rel=1e-9)
+
+
+def test_a_named_temperature_has_knots_of_its_own() -> None:
+    given = {
+        "contrast.as_found": 0.1,
+        "contrast.schedule": "piecewise",
+        "contrast.temperature_knot_1": 0.4,
+        "contrast.temperature_final": 0.2,
+    }
+    own = TemperatureParameters.from_mapping(own_parameters(given, "contrast")).plan(1).schedule
+    assert [own(at) for at in (0.0, 0.5, 1.0)] == [0.1, 0.4, 0.2]
+    drawn = {
+        "contrast.as_found": 0.1,
+        "contrast.schedule": "piecewise",
+        "contrast.temperature_knots": [[0, 0.1], [1, 0.3]],
+    }
+    own = TemperatureParameters.from_mapping(own_parameters(drawn, "contrast")).plan(1).schedule
+    assert [own(at) for at in (0.0, 1.0)] == [0.1, 0.3]
+    assert not same_training(given, drawn)
+
+
+@given(lists(), st.integers(1, 120))
+def test_a_drawn_schedule_holds_until_it_first_moves(knots: list[list[float]], total: int) -> None:
+    # it may come back to its first temperature
+    knots = [[place, 2.0 if level < 1 else level] for place, level in knots]
+    drawn = schedule(temperature_knots=knots)
+    course = [drawn(progress(step, total)) for step in range(total)]
+    brute = next((step for step in range(total) if course[step] != course[0]), total)
+    assert steps_held({"schedule": "piecewise", "temperature_knots": knots}, total) == brute
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("knots", "message"),
+    [
+        (2.0, r"temperature_knots=2.0 is no list. Give pairs \[progress, temperature\], as in \[\[0, 2.0\]"),
+        ("0:1", "temperature_knots='0:1' is no list"),
+        ({0: 1.0, 1: 2.0}, "is no list"),
+        ([], "temperature_knots has 0 knots. Give 2 to 16 pairs"),
+        ([[0, 1.0]], "temperature_knots has 1 knots. Give 2 to 16 pairs"),
+        ([[place / 16, 1.0] for place in range(17)], "has 17 knots"),
+        ([[0, 1.0], 0.5], r"temperature_knots\[1\]=0.5 is no pair of numbers"),
+        ([[0, 1.0], [1]], r"temperature_knots\[1\]=\[1\] is no pair of numbers"),
+        ([[0, 1.0], [1, "2"]], r"temperature_knots\[1\]=\[1, '2'\] is no pair of numbers"),
+        ([[0, True], [1, 2.0]], r"temperature_knots\[0\]=\[0, True\] is no pair"),
+        ([[-0.1, 1.0], [1, 2.0]], r"temperature_knots\[0\] is at progress -0.1. Give a share"),
+        ([[0, 1.0], [1.5, 2.0]], r"temperature_knots\[1\] is at progress 1.5"),
+        ([[math.nan, 1.0], [1, 2.0]], r"temperature_knots\[0\] is at progress nan"),
+        (
+            [[0, 1.0], [0.5, 2.0], [0.5, 3.0]],
+            r"temperature_knots\[2\] is at progress 0.5, and the knot before",
+        ),
+        (
+            [[0.5, 1.0], [0.2, 2.0]],
+            r"temperature_knots\[1\] is at progress 0.2, and the knot before it at 0.5",
+        ),
+        ([[0, 0.0], [1, 2.0]], r"temperature_knots\[0\] has the temperature 0.0. Give a number from 1e-06"),
+        ([[0, 1.0], [1, -2.0]], r"temperature_knots\[1\] has the temperature -2.0"),
+        ([[0, 1.0], [1, math.inf]], r"temperature_knots\[1\] has the temperature inf"),
+        ([[0, 1.0], [1, math.nan]], r"temperature_knots\[1\] has the temperature nan"),
+    ],
+)
+def test_what_is_no_list_of_knots_is_refused_with_the_pair_that_is_wrong(knots: Any, message: str) -> None:
+    for refuse in (
+        lambda: check_parameter("temperature_knots", knots),
+        lambda: TemperatureParameters(schedule="piecewise", temperature_knots=knots),
+        lambda: Piecewise(temperature_knots=knots),
+        lambda: effective({"schedule": "piecewise", "temperature_knots": knots}),
+    ):
+        with pytest.raises(SpecError, match=message):
+            refuse()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"schedule": "cosine", "temperature_final": 2.0},
+            'temperature_knots has no effect: schedule "cosine"',
+        ),
+        ({}, 'schedule "constant" has no knots. Give schedule="piecewise", or leave temperature_knots out'),
+        ({"schedule": "piecewise", "temperature_final": 2.0}, "temperature_final=2.0 has no effect"),
+        ({"schedule": "piecewise", "hold_fraction": 0.0}, "hold_fraction=0.0 has no effect"),
+        ({"schedule": "piecewise", "temperature_knot_1": 2.0}, "temperature_knot_1=2.0 has no effect: temp"),
+        (
+            {"schedule": "piecewise", "num_knots": 2},
+            "num_knots=2 has no effect: temperature_knots is the whole",
+        ),
+    ],
+)
+def test_a_list_beside_what_it_decides_itself_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        TemperatureParameters(temperature_knots=[[0, 1.0], [1, 2.0]], **given)  # type: ignore[arg-type]
+
+
+def test_plans_with_knots_are_values() -> None:
+    one = TemperatureParameters(schedule="piecewise", temperature_knots=[[0, 1], [1, 2]])  # type: ignore[arg-type]
+    other = TemperatureParameters(schedule="piecewise", temperature_knots=((0.0, 1.0), (1.0, 2.0)))
+    assert one == other and hash(one) == hash(other) and hash(one.plan(2)) == hash(other.plan(2))

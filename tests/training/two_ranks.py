@@ -1,0 +1,57 @@
+"""What two ranks of a run whose temperatures move with what it sees have to agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempopt.training.run import Run
+from tempopt.workers.messages import Kept, RunRequest, Started
+from tempopt.workers.process import WorkerProcess
+from tests.training.test_ranks import carry_out, finished, recorded, results
+
+STEPS = 24
+
+
+def two_ranks_given(ranks: int, folder: Path) -> dict[str, Any]:
+    """Return what is asked of ranks that record their steps in a folder, the same batch of six together."""
+    recorder = {"class_path": "learned_modules.LearnedRecorder", "init_args": {"folder": str(folder)}}
+    return {
+        "trainer": {"devices": ranks, "callbacks": [recorder]},
+        "data": {"batch_size": 6 // ranks, "noise": 0.0},
+        "folder": str(folder / "logs"),
+    }
+
+
+def check_two_ranks(
+    pair: WorkerProcess, asked: Callable[..., RunRequest], listener: Any, folder: Path
+) -> list[dict[str, Any]]:
+    """Compare two ranks with each other, with a resumed run and with one device; return one's steps."""
+    kept = {"checkpoint_every": 0.001, "checkpoints": str(folder / "kept"), "ticket": 1}
+    heard = carry_out(pair, asked(2, **kept))
+    assert finished(heard).state == "complete"
+    first, second = recorded(folder, 2)
+    assert _without_items(first) == _without_items(second)
+    assert all(one["items"] != other["items"] for one, other in zip(first, second, strict=True))
+
+    middle = next(m.saved for m in heard if isinstance(m, Kept) and 4 < m.saved.step < STEPS - 4)
+    again = carry_out(pair, dataclasses.replace(asked(2, **kept), attempt=2, resume=[middle]))
+    assert [m.step for m in again if isinstance(m, Started)] == [middle.step]
+    assert results(again) == results(heard)
+    for lines in recorded(folder, 2):
+        assert _without_items(lines) == _without_items(first)[middle.step :]
+
+    Run(asked(1), listener()).execute()
+    (alone,) = recorded(folder, 1)
+    for one, other, both in zip(first, second, alone, strict=True):
+        assert sorted(one["items"] + other["items"]) == both["items"]
+        assert one["logs"] == pytest.approx(both["logs"], rel=1e-3, abs=1e-4)
+    return first
+
+
+def _without_items(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: line[name] for name in line if name != "items"} for line in lines]
