@@ -11,6 +11,7 @@ from tempopt.confirmation.evaluations import OBSERVED, evaluations
 from tempopt.confirmation.timing import timed_against
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.records.tickets import arms_of
+from tempopt.spec.population import ends_at
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import join, run_name
 from tempopt.temperature import CREDITED
@@ -62,7 +63,6 @@ class Requests:
         winner = cache.winner(ticket.round) if ticket.kind in ("confirm", "init_only") else {}
         bake = {n: v for n, v in winner.items() if n in CREDITED}
         timing = ticket.kind == "timing"
-        population = spec.study.population if ticket.kind == "search" else None
         folder, begun = self.folder(ticket), study.created.isoformat()
         looked_at = ticket.kind == "confirm" and not set(OBSERVED).isdisjoint(arms_of(ticket))
         observed = spec.confirms and spec.compare is None and looked_at
@@ -79,8 +79,8 @@ class Requests:
             folder=str(folder),
             checkpoints=None if timing else join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
-            keeps_held=shares(ticket, spec) and population is None,
-            until=None if population is None else population.until(ticket.number),
+            keeps_held=shares(ticket, spec) and spec.study.population is None,
+            until=ends_at(spec, ticket.kind, ticket.number),
             resume=[saved(each) for each in ticket.checkpoints],
             forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
             memory_share=memory_share,

@@ -173,8 +173,7 @@ class StudyCache:
 
     def _share(self, kind: Kind) -> float:
         """Return which share of a whole run one of a kind trains in the mean."""
-        population = self._spec.study.population
-        return 1.0 if kind != "search" or population is None else 1.0 / population.intervals
+        return 1.0 / self._spec.study.trials_per_run if kind == "search" else 1.0
 
     def of_kind(self, kind: Kind) -> list[TicketRow]:
         """Return the tickets of a kind by number."""

@@ -127,16 +127,12 @@ def rematch_tickets(tickets: Sequence[TicketRow], spec: StudySpec, found: Parame
 
 
 def rematch_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many runs the next rematch has.
-
-    Trials of a population are parts of runs, and count as such.
-    """
+    """Return how many runs the next rematch has."""
     asked = {kind: 0 for kind in ("search", "baseline", "rematch")}
     for ticket in tickets:
         if ticket.kind in asked and ticket.state != "withdrawn":
             asked[ticket.kind] += 1
-    population = spec.study.population
-    tried = asked["search"] // (1 if population is None else population.intervals)
+    tried = asked["search"] // spec.study.trials_per_run
     return spec.study.arms.rematch or max(_FEWEST, tried - asked["baseline"] - asked["rematch"])
 
 

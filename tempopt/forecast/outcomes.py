@@ -23,6 +23,7 @@ from tempopt.sampling.unit_cube import at_place, at_places
 from tempopt.seeds import derive
 from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import Choices
+from tempopt.spec.population import ends_at
 from tempopt.spec.search_space import Arm, distinct
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
@@ -114,13 +115,11 @@ def _done(new: NewTicket, id: int, spec: StudySpec, outcome: Outcome) -> TicketR
         place = new.number + spec.num_baseline * (new.kind == "rematch")
         sampled = {**outcome.sampled(new, place), **(sampled or {})}
         parameters = spec.parameters(arm, sampled)
-    population = spec.study.population if new.kind == "search" else None
-    ended = population is not None and population.until(new.number) is not None
     row = as_row(
         new,
         id,
         state="done",
-        outcome="pruned" if ended else "complete",
+        outcome="complete" if ends_at(spec, new.kind, new.number) is None else "pruned",
         attempt=1,
         parameters=parameters,
         sampled=sampled,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Kind = Literal[
     "baseline",
@@ -20,18 +20,7 @@ Kind = Literal[
     "ablation",
     "timing",
 ]
-KINDS: tuple[Kind, ...] = (
-    "baseline",
-    "constant",
-    "search",
-    "choose",
-    "rematch",
-    "transfer",
-    "confirm",
-    "init_only",
-    "ablation",
-    "timing",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
 """The kinds whose runs look for the parameters; the others judge what was found."""
 SAMPLED: tuple[Kind, ...] = (*SEARCHING, "rematch")

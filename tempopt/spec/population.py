@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import SpecError, unknown
+from tempopt.records.rows import Kind
 from tempopt.spec.domains import Choices
 from tempopt.spec.sections import POPULATION
 from tempopt.temperature.entropy_control import CONTROL, has_target
@@ -332,6 +333,18 @@ def _controlled() -> str:
         f"under control of the entropy temperatures follow from the training, and {POPULATION} searches a "
         "schedule of them. Take it out, or let the sampler be another one."
     )
+
+
+def ends_at(spec: StudySpec, kind: Kind, number: int) -> float | None:
+    """Return the training progress, in (0, 1), at which a run ends; None: it is trained to its end.
+
+    Args:
+        spec: The study's spec.
+        kind: Kind of the run.
+        number: Its number among those of its kind.
+    """
+    population = spec.study.population if kind == "search" else None
+    return None if population is None else population.until(number)
 
 
 def refuse_part(spec: StudySpec, count: int) -> None:

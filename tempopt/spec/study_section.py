@@ -303,7 +303,12 @@ class StudySection(Section):
     @property
     def whole_runs(self) -> int:
         """To how many whole runs the search trials come, those of ``population`` being parts of runs."""
-        return self.trials if self.population is None else self.trials // self.population.intervals
+        return self.trials // self.trials_per_run
+
+    @property
+    def trials_per_run(self) -> int:
+        """How many search trials make one whole run: in a population, one for each interval."""
+        return 1 if self.population is None else self.population.intervals
 
     @property
     def guarded(self) -> list[GuardSpec]:
