@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tempopt.agent.continuation import find, go_on_with, refuse_alike
-from tempopt.agent.dividing import split_text
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.confirmation.stages import first_tickets
 from tempopt.errors import StorageError
+from tempopt.forecast.split_text import split_text
 from tempopt.records.rows import Pooled, StudyRow
 from tempopt.spec.budget import split_as
 from tempopt.spec.study_spec import StudySpec

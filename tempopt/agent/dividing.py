@@ -32,34 +32,3 @@ def _priced(spec: StudySpec, worker: WorkerProcess) -> StudySpec:
     costs = price(spec, {kind: each for kind, each in found.items() if each is not None}, worker.place.cards)
     proxy = None if spec.study.proxy is None else costs.proxy
     return with_numbers(spec, {}, run=costs.full, proxy=proxy)
-
-
-def split_text(spec: StudySpec) -> str | None:
-    """Return in words what a budget decided, or why nothing; None: there is nothing to decide."""
-    if not is_open(spec):
-        return None
-    study, limits = spec.study, spec.study.limits
-    left = ", ".join(f"study.{name}" for name in limits.split or ())
-    if costs_given(spec) is None:
-        prices = "study.limits.run_gpu_hours" + (" and proxy_gpu_hours" if study.proxy is not None else "")
-        return (
-            f"study.limits.gpu_hours ({limits.gpu_hours:g}) was not split, since nobody has said what a run "
-            f"costs: {left} have their defaults, and the search ends in time for the proof. To split it, "
-            f"give {prices}, which tempopt plan measures."
-        )
-    cost = f"{limits.run_gpu_hours:.3g} a run"
-    if limits.proxy_gpu_hours is not None:
-        cost = f"{limits.proxy_gpu_hours:.3g} a run of the proxy and {limits.run_gpu_hours:.3g} at full size"
-    asked = [
-        name for name in ("init_only", "learned", "ablation") if getattr(study, name) not in (False, "none")
-    ]
-    without = "" if asked else "; without init_only, learned and ablation, which no verdict needs"
-    candidates = "1 candidate" if study.candidates == 1 else f"{study.candidates} candidates"
-    chosen = f"{candidates} chosen on {study.seeds.choose} seeds, "
-    if study.proxy is not None:
-        raced = study.proxy.finalists
-        chosen += "" if raced == 1 else f"{raced} of them compared at full size, "
-    return (
-        f"{limits.gpu_hours:g} GPU-hours at {cost} are split so: {study.trials} trials, {chosen}"
-        f"{study.seeds.confirm.max} confirming pairs{without}."
-    )

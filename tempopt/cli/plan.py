@@ -14,8 +14,8 @@ from tempopt.cli import DONE
 from tempopt.forecast.power import Known
 from tempopt.forecast.runs import TRAINED, Span
 from tempopt.forecast.split import Splits
+from tempopt.forecast.split_text import split_lines
 from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
-from tempopt.forecast.worth import AGREEMENT
 from tempopt.records.rows import AT_PROXY, Kind
 from tempopt.spec.load import load_spec
 from tempopt.study import api
@@ -51,7 +51,7 @@ def plan(arguments: argparse.Namespace) -> int:
     Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
     print("", *_lines(found), sep="\n")
     if found.split is not None:
-        print("", *_split_lines(found, found.split), "", sep="\n")
+        print("", *split_lines(found.split, found.known, found.metric), "", sep="\n")
         Console(file=sys.stdout, width=max(Console().width, 60)).print(_split_table(found, found.split))
     return DONE
 
@@ -145,44 +145,11 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
         )
 
 
-def _split_lines(found: StudyForecast, splits: Splits) -> Iterator[str]:
-    """Yield how the budget is split, and what a larger one would be for."""
-    chosen, costs = splits.chosen, splits.costs
-    each = f"{costs.full:.3g} a run"
-    if found.proxy_times is not None:
-        each = f"{costs.proxy:.3g} a run of the proxy and {costs.full:.3g} at full size"
-    yield (
-        f"Budget: {splits.gpu_hours:g} GPU-hours, {each}: at most {chosen.search:.3g} to search, "
-        f"{chosen.choose:.3g} to choose and {chosen.proof:.3g} to prove. The search ends sooner if runs cost "
-        "more."
-    )
-    if found.proxy_times is not None:
-        yield (
-            "Two finalists or more are compared at full size, beside τ = 1; one is confirmed at once. "
-            f"It is assumed that gains on the proxy and at full size have a correlation of {AGREEMENT:g}."
-        )
-    if not chosen.asks:
-        yield (
-            "It is spent on the verdict alone: init_only, learned and ablation are left out unless the spec "
-            "asks for them."
-        )
-    if splits.half is None:
-        yield f"Half of it proves nothing: that takes {splits.least:g} GPU-hours at least."
-    yield (
-        "Candidates are counted times choosing seeds, and gains in "
-        + ("standard deviations of a pair's difference (sd)" if found.known is None else found.metric)
-        + ". The expected one is the winner's, where there is anything from nothing to a clear gain to find. "
-        f"With twice as much the winner's gain is expected to be {splits.twice.gain / chosen.gain:.2g} times "
-        f"this one's, and is shown with a chance of {percent(splits.twice.shown)} in place of "
-        f"{percent(chosen.shown)}."
-    )
-
-
 def _split_table(found: StudyForecast, splits: Splits) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("budget", no_wrap=True)
     proxy = found.proxy_times is not None
-    names = ("GPU-hours", "trials", "candidates", *["finalists"] * proxy, "pairs", "shown with 80 %")
+    names = ("GPU-hours", "trials", "candidates x seeds", *["finalists"] * proxy, "pairs", "shown with 80 %")
     for name in (*names, "expected gain"):
         table.add_column(name, justify="right")
     for name, each in (("half", splits.half), ("as given", splits.chosen), ("twice", splits.twice)):

@@ -10,6 +10,7 @@ from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.runner import optimizers
 from tempopt.confirmation.compare import check_comparison
 from tempopt.errors import SpecError, UsageError
+from tempopt.forecast.split import divided
 from tempopt.records.rows import StudyState
 from tempopt.spec.checked_text import CheckedText, Message, check_text, message_at, messages_of
 from tempopt.spec.identity import differences
@@ -59,6 +60,8 @@ def check(text: str, store: Store, may_see: MaySee) -> CheckedText:
     for each in (check_schedules, optimizers, _check_loggers, _check_sets):
         more += _told(each, spec, found)
     if not more and find(store, spec.study.name) is None:
+        # at a stated price; what no spec states is measured by whoever trains first
+        more += _told(divided, spec, found)
         for of_store in (refuse_alike, load_prior_runs):
             try:
                 of_store(store, spec)
@@ -107,7 +110,7 @@ def _unseen(spec: StudySpec, found: CheckedText, may_see: MaySee) -> Iterator[Me
             yield message_at(found.origin, "study.warm_start", f'there is no study "{name}".')
 
 
-def _told(does: Callable[[StudySpec], None], spec: StudySpec, found: CheckedText) -> list[Message]:
+def _told(does: Callable[[StudySpec], object], spec: StudySpec, found: CheckedText) -> list[Message]:
     assert found.origin is not None
     try:
         does(spec)

@@ -16,7 +16,10 @@ from typing import Any, Literal
 
 from tempopt.confirmation.costs import at_proxy
 from tempopt.forecast.power import Known, detectable, known_of
+from tempopt.forecast.prices import costs_given
 from tempopt.forecast.runs import Forecast, Span
+from tempopt.forecast.split import Splits, divided, is_open, splits
+from tempopt.forecast.split_text import split_lines, split_text
 from tempopt.forecast.words import effect_text, gain_text, lasting
 from tempopt.records.rows import Kind, StudyRow, TicketRow
 from tempopt.results.wording import baseline_name
@@ -71,6 +74,9 @@ class Price:
         power: What can be shown, as in ``tempopt plan --json``; None: the study confirms nothing.
         power_text: The same in a sentence.
         limited: Limits of the spec that may end the search sooner.
+        split: How ``study.limits.gpu_hours`` is split, as in ``tempopt plan --json``; None: it decides
+            nothing, or no price of a run is stated.
+        split_text: The same in sentences, or why it is not split; empty: there is nothing to decide.
         rests_on: What the time of a run was taken from.
     """
 
@@ -86,6 +92,8 @@ class Price:
     power: dict[str, Any] | None
     power_text: str | None
     limited: tuple[str, ...]
+    split: dict[str, Any] | None
+    split_text: tuple[str, ...]
     rests_on: RestsOn
 
     @property
@@ -110,6 +118,8 @@ class Price:
             "train_seconds": _plain(self.train_seconds),
             "gpu_hours": _plain(self.gpu_hours),
             "limits": list(self.limited),
+            "split": self.split,
+            "split_text": list(self.split_text),
             "power": self.power,
             "power_text": self.power_text,
             "rests_on": dataclasses.asdict(self.rests_on),
@@ -151,7 +161,11 @@ def price(
         seconds_per_run: Seconds of a run that is trained to its end; None: as in an earlier study.
         workers: Runs side by side; None: as the spec says, else one.
         has_gpus: Whether there are GPUs where it will be trained; None: not known.
+
+    Raises:
+        SpecError: The spec's budget is too small to prove anything.
     """
+    spec = divided(spec)
     earlier = list(_earlier(spec, store, may_see))
     measured = None
     if seconds_per_run is None:
@@ -161,7 +175,7 @@ def price(
     runs = _drawn(json.dumps(spec.to_json(), sort_keys=True))
     side_by_side = workers if isinstance(workers, int) else _workers(spec)
     known, known_from = _known(spec, earlier, store)
-    able = detectable(spec)
+    able, divided_into = detectable(spec), _splits(spec)
     text = None
     if able is not None:
         text = f"{able.pairs} pairs show {effect_text(able)} with 80 % power."
@@ -181,8 +195,22 @@ def price(
         power=None if able is None else power_json(able, known, known_from),
         power_text=text,
         limited=spec.study.limits.ends,
+        split=None if divided_into is None else divided_into.to_json(),
+        split_text=tuple(_split_texts(spec, divided_into, known)),
         rests_on=rests_on,
     )
+
+
+def _splits(spec: StudySpec) -> Splits | None:
+    costs = costs_given(spec)
+    return None if costs is None or not is_open(spec) else splits(spec, costs)
+
+
+def _split_texts(spec: StudySpec, found: Splits | None, known: Known | None) -> Iterator[str]:
+    if decided := split_text(spec):
+        yield decided
+    if found is not None:
+        yield from split_lines(found, known, spec.study.metric)
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tempopt.agent.beginning import stand
-from tempopt.agent.dividing import split_text
 from tempopt.agent.observer import Unobserved
 from tempopt.errors import SpecError, StudyChanged
 from tempopt.forecast.split import divided
+from tempopt.forecast.split_text import split_text
 from tempopt.records.rows import TicketRow
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store

@@ -259,6 +259,30 @@ def test_the_time_follows_from_an_earlier_study_of_the_same_model(
         assert plan(theirs, spec)["rests_on"]["kind"] == "nothing"
 
 
+def test_a_budget_is_split_at_a_stated_price_and_too_small_a_one_is_a_fault_at_its_line(
+    client: httpx.Client,
+) -> None:
+    spec = toy_spec(pruner="none", limits={"gpu_hours": 60, "run_gpu_hours": 1})
+    for name in ("trials", "arms", "candidates", "seeds"):
+        del spec["study"][name]
+    told = plan(client, spec)
+    chosen = told["split"]["chosen"]
+    hours = sum(chosen["gpu_hours"].values())
+    assert 30 < hours <= 60 and chosen["trials"] == told["by_kind"]["search"]["most"]
+    assert any(f"{chosen['trials']} trials" in each for each in told["split_text"])
+    # what twice as much is for is told with it
+    assert any("twice" in each for each in told["split_text"])
+    del spec["study"]["limits"]["run_gpu_hours"]
+    told = plan(client, spec)
+    assert told["split"] is None and "nobody has said what a run costs" in told["split_text"][0]
+    spec["study"]["limits"] = {"gpu_hours": 3, "run_gpu_hours": 1}
+    found = check(client, text_of(spec))
+    (fault,) = [each for each in found["messages"] if each["severity"] == "error"]
+    assert not found["valid"] and fault["path"] == "study.limits.gpu_hours"
+    assert "gpu_hours: 3" in text_of(spec).split("\n")[fault["line"] - 1]
+    assert "too little to prove a gain" in fault["text"]
+
+
 def test_a_wrong_spec_has_no_price_and_a_huge_one_is_priced_elsewhere(client: httpx.Client) -> None:
     wrong = client.post("/api/plan", json={"text": TWO_FAULTS})
     assert (wrong.status_code, code(wrong)) == (422, "spec")
