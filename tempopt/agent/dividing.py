@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tempopt.agent.dry_run import timed
-from tempopt.forecast.prices import costs_given, price
+from tempopt.agent.dry_run import timed_sizes
+from tempopt.forecast.prices import costs_given, price, proxies_text
 from tempopt.forecast.runs import Forecast
 from tempopt.forecast.split import divided, is_open
-from tempopt.records.rows import AT_PROXY
 from tempopt.spec.budget import with_numbers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.workers.process import WorkerProcess
@@ -25,13 +24,10 @@ def split_here(spec: StudySpec, worker: WorkerProcess) -> StudySpec:
 
 
 def _priced(spec: StudySpec, worker: WorkerProcess) -> StudySpec:
-    times = timed(spec, worker)
-    small = times if spec.study.proxy is None else timed(spec.at_proxy(), worker)
-    runs = Forecast(spec, studies=2)
-    found = {kind: runs.cost_of(kind, small if kind in AT_PROXY else times) for kind in runs.by_kind}
-    costs = price(spec, {kind: each for kind, each in found.items() if each is not None}, worker.place.cards)
-    proxy = None if spec.study.proxy is None else costs.proxy
-    return with_numbers(spec, {}, run=costs.full, proxy=proxy)
+    *proxies, times = timed_sizes(spec, worker)
+    found = Forecast(spec, studies=2).costs_of(times, proxies)
+    costs = price(spec, found, worker.place.cards)
+    return with_numbers(spec, {}, run=costs.full, proxy=costs.proxies)
 
 
 def split_text(spec: StudySpec) -> str | None:
@@ -40,7 +36,8 @@ def split_text(spec: StudySpec) -> str | None:
         return None
     study, limits = spec.study, spec.study.limits
     left = ", ".join(f"study.{name}" for name in limits.split or ())
-    if costs_given(spec) is None:
+    costs = costs_given(spec)
+    if costs is None:
         prices = "study.limits.run_gpu_hours" + (" and proxy_gpu_hours" if study.proxy is not None else "")
         return (
             f"study.limits.gpu_hours ({limits.gpu_hours:g}) was not split, since nobody has said what a run "
@@ -48,8 +45,8 @@ def split_text(spec: StudySpec) -> str | None:
             f"give {prices}, which tempopt plan measures."
         )
     cost = f"{limits.run_gpu_hours:.3g} a run"
-    if limits.proxy_gpu_hours is not None:
-        cost = f"{limits.proxy_gpu_hours:.3g} a run of the proxy and {limits.run_gpu_hours:.3g} at full size"
+    if limits.proxy_prices is not None:
+        cost = f"{proxies_text(costs)} and {costs.full:.3g} at full size"
     asked = [
         name for name in ("init_only", "learned", "ablation") if getattr(study, name) not in (False, "none")
     ]
@@ -57,8 +54,9 @@ def split_text(spec: StudySpec) -> str | None:
     candidates = "1 candidate" if study.candidates == 1 else f"{study.candidates} candidates"
     chosen = f"{candidates} chosen on {study.seeds.choose} seeds, "
     if study.proxy is not None:
-        raced = study.proxy.finalists
-        chosen += "" if raced == 1 else f"{raced} of them compared at full size, "
+        raced, several = study.proxy.finalists, len(study.proxy.sets) > 1
+        where = "each larger size" if several else "full size"
+        chosen += "" if raced == 1 and not several else f"{raced} of them compared at {where}, "
     return (
         f"{limits.gpu_hours:g} GPU-hours at {cost} are split so: {study.trials} trials, {chosen}"
         f"{study.seeds.confirm.max} confirming pairs{without}."

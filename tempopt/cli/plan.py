@@ -12,11 +12,11 @@ from rich.table import Table
 
 from tempopt.cli import DONE
 from tempopt.forecast.power import Known
+from tempopt.forecast.prices import proxies_text
 from tempopt.forecast.runs import TRAINED, Span
 from tempopt.forecast.split import Splits
 from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
 from tempopt.forecast.worth import AGREEMENT
-from tempopt.records.rows import AT_PROXY, Kind
 from tempopt.spec.load import load_spec
 from tempopt.study import api
 from tempopt.study.planning import StudyForecast
@@ -108,22 +108,24 @@ def _lines(found: StudyForecast) -> Iterator[str]:
 
 
 def _run_lines(found: StudyForecast, times: Times) -> Iterator[str]:
-    """Yield what a run takes; where the search trains a proxy, what one of both sizes takes."""
-    small = found.proxy_times
-    sizes = [("A run", times, found.run_seconds)]
-    if small is not None:
-        costs: dict[bool, dict[Kind, float]] = {True: {}, False: {}}
-        for kind, seconds in found.run_seconds.items():
-            costs[kind in AT_PROXY][kind] = seconds
-        sizes = [("A run of the proxy", small, costs[True]), ("A run at full size", times, costs[False])]
-    for what, each, seconds_of in sizes:
+    """Yield what a run takes; where the search trains a proxy, what one of each size takes."""
+    proxies = found.proxy_times
+    several = len(proxies) > 1
+    names = [f"proxy {size + 1}" if several else "the proxy" for size in range(len(proxies))]
+    told = [*(f"A run of {name}" for name in names), "A run at full size" if proxies else "A run"]
+    for size, (what, each) in enumerate(zip(told, [*proxies, times], strict=True)):
+        seconds = [cost for (_, at), cost in found.run_seconds.items() if at == size]
+        most = f": {lasting(max(seconds))} at most" if seconds else ""
         yield (
-            f"{what}, measured on {found.device}: {lasting(max(seconds_of.values()))} at most: "
+            f"{what}, measured on {found.device}{most}: "
             f"{each.start:.2g} s to start, {each.steps} steps of {1000 * each.step:.3g} ms, "
             f"{each.validations} validations of {each.validate:.2g} s, and evaluations at the end."
         )
     if found.proxy is not None:
         yield found.proxy
+        sizes = zip((*names, "full size"), found.by_size, strict=True)
+        own = [f"{span.expected:.0f} of {name}" for name, span in sizes]
+        yield f"Expected runs by size: {', '.join(own)}."
 
 
 def _power_lines(found: StudyForecast) -> Iterator[str]:
@@ -149,17 +151,22 @@ def _split_lines(found: StudyForecast, splits: Splits) -> Iterator[str]:
     """Yield how the budget is split, and what a larger one would be for."""
     chosen, costs = splits.chosen, splits.costs
     each = f"{costs.full:.3g} a run"
-    if found.proxy_times is not None:
-        each = f"{costs.proxy:.3g} a run of the proxy and {costs.full:.3g} at full size"
+    if found.proxy_times:
+        each = f"{proxies_text(costs)} and {costs.full:.3g} at full size"
     yield (
         f"Budget: {splits.gpu_hours:g} GPU-hours, {each}: at most {chosen.search:.3g} to search, "
         f"{chosen.choose:.3g} to choose and {chosen.proof:.3g} to prove. The search ends sooner if runs cost "
         "more."
     )
-    if found.proxy_times is not None:
+    if found.proxy_times:
+        several = len(found.proxy_times) > 1
+        which = "the smallest proxy" if several else "the proxy"
+        between = "Finalists are compared at the sizes in between, beside τ = 1. " if several else ""
         yield (
-            "Two finalists or more are compared at full size, beside τ = 1; one is confirmed at once. "
-            f"It is assumed that gains on the proxy and at full size have a correlation of {AGREEMENT:g}."
+            f"{between}Two finalists or more are compared at full size, beside τ = 1; one is confirmed "
+            f"at once. It is assumed that gains on {which} and at full size have a correlation of "
+            f"{AGREEMENT:g}"
+            f"{', and that each size in between tells its share' if several else ''}."
         )
     if not chosen.asks:
         yield (
@@ -181,7 +188,7 @@ def _split_lines(found: StudyForecast, splits: Splits) -> Iterator[str]:
 def _split_table(found: StudyForecast, splits: Splits) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("budget", no_wrap=True)
-    proxy = found.proxy_times is not None
+    proxy = bool(found.proxy_times)
     names = ("GPU-hours", "trials", "candidates", *["finalists"] * proxy, "pairs", "shown with 80 %")
     for name in (*names, "expected gain"):
         table.add_column(name, justify="right")
