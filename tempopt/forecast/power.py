@@ -19,6 +19,7 @@ import numpy as np
 from tempopt.confirmation.comparisons import gains_by_pair
 from tempopt.records.rows import Kind, TicketRow
 from tempopt.records.tickets import oriented, usable
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.sections import Pairs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
@@ -198,7 +199,8 @@ def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     """
     found = _confirmed(rows, spec)
     if spec.study.proxy is not None:
-        found = found or _on_common_seeds(rows, spec, "transfer")
+        large = [row for row in rows if size_of(row, spec) == full_size(spec)]
+        found = found or _on_common_seeds(large, spec, "transfer")
     else:
         found = found or _on_common_seeds(rows, spec, "choose") or _single(rows)
     return found if found is not None and found.deviation > 0 else None

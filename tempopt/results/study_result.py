@@ -37,6 +37,7 @@ from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, u
 from tempopt.results.comparison import comparison_json
 from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
+from tempopt.spec.model_sizes import full_size
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
 from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE, TIME_RATIO
@@ -407,7 +408,8 @@ def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
     if spec.compared_values:
         follows = kind in ("choose", "confirm")
-    follows &= kind != "transfer" or (spec.study.proxy is not None and spec.study.proxy.finalists > 1)
+    proxy = spec.study.proxy
+    follows &= kind != "transfer" or (proxy is not None and (proxy.finalists > 1 or full_size(spec) > 1))
     open_ended = follows and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),

@@ -39,10 +39,10 @@ def test_a_forecast_takes_each_run_at_its_own_price() -> None:
     spec = make(**{**FEW, "study__pruner": "none"})
     forecast = Forecast(spec, studies=2)
     second, nothing = Times(start=1.0), Times(start=0.0)
-    both, full = forecast.seconds(second), forecast.seconds(second, nothing)
+    both, full = forecast.seconds(second), forecast.seconds(second, [nothing])
     assert both.expected == forecast.runs().expected
-    assert full.expected == pytest.approx(forecast.runs().expected - forecast.runs_of_proxy().expected)
-    assert forecast.seconds(nothing, second).expected == pytest.approx(forecast.runs_of_proxy().expected)
+    assert full.expected == pytest.approx(forecast.runs_of_size(1).expected)
+    assert forecast.seconds(nothing, [second]).expected == pytest.approx(forecast.runs_of_size(0).expected)
 
 
 def test_without_earlier_runs_the_proxy_is_priced_by_its_steps(store: Store) -> None:

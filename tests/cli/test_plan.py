@@ -53,6 +53,26 @@ def test_json_has_the_same_numbers(spec: str, capsys: pytest.CaptureFixture[str]
     assert found["run"]["step"] == 0.5
 
 
+def test_each_size_has_its_runs_and_its_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "toy.yaml"
+    sets = [{"trainer.max_steps": 8}, {"trainer.max_steps": 16}]
+    path.write_text(yaml.safe_dump(toy_spec(space=TAU, **SMALL, proxy={"set": sets})), encoding="utf-8")
+    assert cli.main(["plan", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["proxies"]) == 2
+    small, middle, full = found["by_size"]
+    assert small["expected"] + middle["expected"] + full["expected"] == pytest.approx(
+        found["runs"]["expected"]
+    )
+    # two candidates and τ = 1 on two seeds
+    assert middle["most"] == 6
+    assert cli.main(["plan", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "A run of proxy 2, measured on" in out and "A run at full size, measured on" in out
+    assert "The search trains proxy 1 (trainer.max_steps=8)" in out
+    assert re.search(r"Expected runs by size: \d+ of proxy 1, \d+ of proxy 2, \d+ of full size", out)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
