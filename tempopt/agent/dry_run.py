@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -83,6 +84,7 @@ def rehearse(
     )
     if started is not None:
         _refuse_unknown_size(found)
+        _refuse_larger(found)
     return found, started
 
 
@@ -149,6 +151,21 @@ def _refuse_unknown_size(spec: StudySpec) -> None:
             "layers differ in it, or their attention cannot be looked at from outside. Give it for "
             "each proxy and at full size, as in head_dim: [8, 32]."
         )
+
+
+def _refuse_larger(spec: StudySpec) -> None:
+    """Refuse a proxy that has more steps or parameters than the size after it, and not less of the other."""
+    proxy = spec.study.proxy
+    if proxy is None or proxy.steps is None or proxy.parameters is None:
+        return
+    known = list(zip(proxy.steps, proxy.parameters, strict=True))
+    for size, (small, large) in enumerate(itertools.pairwise(known)):
+        if small != large and all(one >= other for one, other in zip(small, large, strict=True)):
+            after = "full size" if size + 1 == full_size(spec) else f"proxy {size + 2}"
+            raise SpecError(
+                f"{proxy.path_of(size)}: a run has {small[0]} steps and {small[1]:,} parameters, and at "
+                f"{after} {large[0]} and {large[1]:,}: it is no smaller training. Give smaller values."
+            )
 
 
 _CHECKED: dict[str, StudySpec] = {}

@@ -26,6 +26,7 @@ _AFTER = {
     "baseline": "three baseline runs",
     "choose": "the choosing runs",
     "transfer": "the runs that compare finalists at full size",
+    "confirm": "the confirming runs",
 }
 _COLUMNS = ("at least", "expected", "at most")
 
@@ -118,7 +119,8 @@ def _run_lines(found: StudyForecast, times: Times) -> Iterator[str]:
         yield (
             f"{what}, measured on {found.device}{most}: "
             f"{each.start:.2g} s to start, {each.steps} steps of {1000 * each.step:.3g} ms, "
-            f"{each.validations} validations of {each.validate:.2g} s, and evaluations at the end."
+            f"{each.validations} validation{'s' * (each.validations != 1)} of {each.validate:.2g} s, and "
+            "evaluations at the end."
         )
     if found.proxy is not None:
         yield found.proxy

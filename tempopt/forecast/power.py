@@ -129,13 +129,19 @@ def detectable(spec: StudySpec) -> Detectable | None:
         power=POWER,
         comparisons=comparisons,
         effect=effect,
-        # runs at τ = 1 that tune a learning rate differ in more than their seed
-        known_after="transfer"
-        if spec.study.proxy is not None
-        else "choose"
-        if values or spec.other_names or spec.num_baseline <= _FEWEST
-        else "baseline",
+        known_after=_known_after(spec),
     )
+
+
+def _known_after(spec: StudySpec) -> Source:
+    if spec.study.proxy is not None:
+        raced = min(spec.study.proxy.finalists, spec.study.candidates + bool(spec.other_names))
+        # one alone is confirmed without a comparison
+        return "transfer" if raced > 1 else "confirm"
+    # runs at τ = 1 that tune a learning rate differ in more than their seed
+    if spec.compared_values or spec.other_names or spec.num_baseline <= _FEWEST:
+        return "choose"
+    return "baseline"
 
 
 @lru_cache(maxsize=16)
