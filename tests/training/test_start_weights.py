@@ -132,7 +132,8 @@ def test_what_is_loaded_and_what_is_not_is_told(tmp_path: Path) -> None:
     part = {name: each for name, each in whole.items() if name != "head.bias"} | {"other": torch.ones(1)}
     torch.save(part, tmp_path / "part.pt")
     assert fit_text(Whole(), start(tmp_path / "part.pt", strict=False)) == (
-        f"{len(whole) - 1} of {len(whole)} weights of Whole; as initialised: head.bias; of the file left out: other"
+        f"{len(whole) - 1} of {len(whole)} weights of Whole; as initialised: head.bias; "
+        "of the file left out: other"
     )
 
 
