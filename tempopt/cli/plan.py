@@ -28,6 +28,8 @@ _AFTER = {
     "transfer": "the runs that compare finalists at full size",
     "confirm": "the confirming runs",
 }
+_HOUR = 3600.0
+_FAR = 1.5
 _COLUMNS = ("at least", "expected", "at most")
 
 
@@ -51,7 +53,8 @@ def plan(arguments: argparse.Namespace) -> int:
     Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
     print("", *_lines(found), sep="\n")
     if found.split is not None:
-        print("", *split_lines(found.split, found.known, found.metric), "", sep="\n")
+        lines = [*split_lines(found.split, found.known, found.metric), *_stated_otherwise(found, found.split)]
+        print("", *lines, "", sep="\n")
         Console(file=sys.stdout, width=max(Console().width, 60)).print(_split_table(found, found.split))
     return DONE
 
@@ -145,6 +148,17 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
         yield (
             "It has to be shown against the baseline and against the winner's twin: its other parameters at "
             "the baseline's temperature."
+        )
+
+
+def _stated_otherwise(found: StudyForecast, splits: Splits) -> Iterator[str]:
+    """Yield what a run costs here, where the spec states another price."""
+    seconds = [each for (_, size), each in found.run_seconds.items() if size == len(found.proxy_times)]
+    here = max(seconds) * (found.gpus or 1.0) / _HOUR
+    if not 1 / _FAR < here / splits.costs.full < _FAR:
+        yield (
+            f"A run is priced as study.limits states it. Measured here it takes {here:.2g} GPU-hours, and "
+            "all times above are those of this machine."
         )
 
 

@@ -121,6 +121,10 @@ def test_it_says_how_a_budget_is_split_and_what_half_and_twice_of_it_are(
     assert hours <= 0.5 and rows["search"][-1] == str(trials)
     assert float(rows["twice"][1]) <= 1.0 and int(rows["twice"][2]) > trials
     assert set(rows["half"][1:]) == {"–"} and "Half of it proves nothing: that takes 0." in said
+    assert "priced as study.limits states it" not in said
+    assert cli.main(["plan", budget(60), "--workers", "1", "--set", "study.limits.run_gpu_hours=2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"priced as study.limits states it\. Measured here it takes 0\.0\d+ GPU-hours", said)
 
 
 def test_json_has_the_split(budget: Any, capsys: pytest.CaptureFixture[str]) -> None:
