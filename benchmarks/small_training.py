@@ -12,7 +12,7 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,16 +215,33 @@ class _Training:
         self._world, self._course, self._seed = world, course, seed
 
     @property
-    def final(self) -> Iterator[float]:
-        """Train from rung to rung, and yield what each validation shows."""
-        for step in self._world.rungs:
-            run = self._world.to(self._course, self._seed, step)
-            yield run.validated(self._world.tau(self._course, step))
+    def final(self) -> _Rungs:
+        """What each validation shows, trained as far as it is asked for."""
+        return _Rungs(self._at, len(self._world.rungs))
+
+    def _at(self, place: int) -> float:
+        step = self._world.rungs[place]
+        return self._world.to(self._course, self._seed, step).validated(self._world.tau(self._course, step))
 
     @property
     def test(self) -> float:
         """The accuracy of the trained model on test data."""
         return self._world.to(self._course, self._seed, TOTAL).tested(self._course.last)
+
+
+class _Rungs(Sequence[float]):
+    """Values that are made when they are asked for."""
+
+    def __init__(self, made: Callable[[int], float], count: int) -> None:
+        self._made, self._count = made, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        if not -self._count <= place < self._count:
+            raise IndexError(place)
+        return self._made(place % self._count)
 
 
 FRESH = 8

@@ -27,7 +27,11 @@ Parameters = Mapping[str, Any]
 ROUNDS = 3
 """Verdicts that a study has at most."""
 _TAU = {"low": 0.25, "high": 4.0}
-_SCHEDULES = {"temperature_init": _TAU, "temperature_final": _TAU, "schedule": ["constant", "linear", "cosine"]}
+_SCHEDULES = {
+    "temperature_init": _TAU,
+    "temperature_final": _TAU,
+    "schedule": ["constant", "linear", "cosine"],
+}
 _OF_THE_TASK = ("name", "metric", "direction", "test", "failure")
 _ASKS: dict[str, Any] = {"init_only": False, "learned": False, "ablation": "none", "arms": {"constant": 1}}
 
@@ -64,9 +68,7 @@ def ways(trials: int = 8) -> dict[str, Way]:
     return {
         "plain": Way(search=_SCHEDULES, study={"trials": trials, "validate_at": "current"}, more=trials),
         "hold": Way(search=hold, study={"trials": trials, "validate_at": "current"}, more=trials),
-        "population": Way(
-            search={"temperature_init": _TAU}, study={"sampler": population}, more=5 * trials
-        ),
+        "population": Way(search={"temperature_init": _TAU}, study={"sampler": population}, more=5 * trials),
         "proxy": Way(
             search=_SCHEDULES,
             study={"trials": 3 * trials, "validate_at": "current", "proxy": proxy},
