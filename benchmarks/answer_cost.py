@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.population import BINS, KINDS, Course
-from benchmarks.recorded.world import Training, World
 from benchmarks.recorded.tasks import TASKS
+from benchmarks.recorded.world import Training, World
 from benchmarks.simulated.answers import (
     Parameters,
     Priced,
