@@ -64,7 +64,7 @@ class Answering(Course):
     Args:
         name: Its class.
         draw: Which of the class.
-        agreement: Correlation of its best course with that of the world of full size, of which it is the proxy.
+        agreement: Correlation of its best course with that of full size, of which it is the proxy.
     """
 
     def __init__(self, name: str, draw: int, agreement: float = 1.0) -> None:
@@ -95,7 +95,7 @@ def in_courses(name: str, draw: int) -> Iterator[Record]:
 
 
 def _recorded_ways(spec: StudySpec) -> dict[str, Way]:
-    """Return the ways that recorded curves can tell of; beside temperatures each searches what its task does."""
+    """Return the ways that recorded curves can tell of; each searches what its task does besides."""
     made, bundled = ways(trials=16), spec.to_json()["search"]
     others = {name: each for name, each in bundled.items() if name in spec.other_names}
     scaling = {name: each for name, each in bundled.items() if name == "length_scaling"}
