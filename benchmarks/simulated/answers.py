@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.simulated.whole import Whole, with_study
-from tempopt.confirmation.costs import at_proxy
 from tempopt.confirmation.pairs import winner_of
 from tempopt.records.rows import TicketRow
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import steps_until
 
@@ -152,7 +152,7 @@ class Priced(Whole):
         self.counted = Steps()
 
     def _do(self, ticket: TicketRow) -> None:
-        small = at_proxy(ticket.kind, self.spec)
+        small = size_of(ticket, self.spec) < full_size(self.spec)
         self._world = self._small if small else self._full
         before = self.steps
         super()._do(ticket)
