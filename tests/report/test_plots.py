@@ -458,3 +458,33 @@ def test_a_run_that_has_come_to_its_end_would_not_have_been_pruned(confirmed: St
         curves[run.id] = tuple((step, 9.0 if step != steps[-1] else -9.0) for step in steps)
     data = plots.pruning_check_data(replace(confirmed, curves=curves))
     assert [run.cut for run in data.runs] == [None] * len(runs)
+
+
+def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) -> None:
+    found = {
+        "schedule": "piecewise",
+        "temperature_init": 1.0,
+        "hold_fraction": 0.7,
+        "temperature_knot_1": 0.487,
+        "temperature_final": 0.8849,
+    }
+    assert searching.best is not None
+    best = replace(searching.best, params=found)
+    runs = tuple(
+        replace(run, parameters=found) if run.kind == "search" and run.number == best.number else run
+        for run in searching.runs
+    )
+    result = replace(searching, best=best, runs=runs, winner=found)
+    words = "is 1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
+    plan = plots.schedule_data(result)
+    assert words in plan.caption()
+    assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
+    rows = dict(plan.table().rows)
+    assert len(rows) == 12 and rows[0.85] == pytest.approx(0.487) and rows[0.7] == pytest.approx(1.0)
+    tried = plots.schedules_data(result)
+    told = {row[0]: dict(zip(tried.table().columns, row, strict=True)) for row in tried.table().rows}
+    assert told[best.number]["τ between"] == words.removeprefix("is ")
+    others = {row["τ between"] for trial, row in told.items() if trial != best.number}
+    assert all(str(each).endswith(" halfway") for each in others)
+    drawn = [level for trace in plots.plot_schedules(tried).data for level in trace.y if level is not None]
+    assert any(level == pytest.approx(0.487, rel=1e-5) for level in drawn)
