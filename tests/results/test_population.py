@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tempopt.cli import main
 from tempopt.records.rows import TicketRow
 from tempopt.report.page.sections import sections, tiles
 from tempopt.report.plots import PLOTS, history_data, population_data
+from tempopt.report.plots.style import DARK
 from tempopt.results import study_result
 from tempopt.results.population import Member, ancestry, latest, lineage
 from tempopt.results.study_result import StudyResult
@@ -185,6 +187,7 @@ def test_the_report_has_the_population_in_place_of_pruning(two: StudyResult) -> 
     data = population_data(two)
     assert "not comparable" in data.caption() and "ineage of the winner" in data.caption()
     figure = PLOTS["population"](two)
+    assert set(re.findall(r"#[0-9a-f]{6}\b", figure.to_json().split('"template"')[0])) <= set(DARK)
     marks = next(trace for trace in figure.data if trace.mode == "markers")
     assert len(marks.x) == TRIALS and list(marks.y) == [each.value for each in data.members]
     lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
