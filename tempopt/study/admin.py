@@ -114,8 +114,11 @@ def stop(storage: Storage, name: str) -> Told:
         if server := behind_server(store):
             return Told(**server.ask(name, "stop"))
         study, agents = _standing(store, name)
-        population = StudySpec.stored(study).study.population
-        if population is not None and study.state != "done":
+        sampler = study.spec.get("study", {}).get("sampler")
+        name = sampler.get("name") if isinstance(sampler, dict) else sampler
+        if name == POPULATION and study.state != "done":
+            population = StudySpec.stored(study).study.population
+            assert population is not None
             return _stop_populations(store, study, agents, population)
         withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
         compares = study.spec.get("compare") is not None
