@@ -115,8 +115,8 @@ def stop(storage: Storage, name: str) -> Told:
             return Told(**server.ask(name, "stop"))
         study, agents = _standing(store, name)
         sampler = study.spec.get("study", {}).get("sampler")
-        name = sampler.get("name") if isinstance(sampler, dict) else sampler
-        if name == POPULATION and study.state != "done":
+        asked = sampler.get("name") if isinstance(sampler, dict) else sampler
+        if asked == POPULATION and study.state != "done":
             population = StudySpec.stored(study).study.population
             assert population is not None
             return _stop_populations(store, study, agents, population)
