@@ -212,6 +212,7 @@ class StudyResult:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
         from tempopt.results.heads_text import heads_json
+        from tempopt.results.population_text import population_json
         from tempopt.results.prior_text import prior_json
         from tempopt.results.proxy_text import proxy_json
         from tempopt.results.values_text import values_json
@@ -234,6 +235,7 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
+            "population": population_json(self),
             "code": self.spec.study.code,
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
