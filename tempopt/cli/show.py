@@ -107,20 +107,26 @@ def show(arguments: argparse.Namespace) -> int:
     print()
     _print(_tickets(result))
     print()
-    if result.spec.study.population is not None and (members := table_rows(result)):
-        print(heading(result))
-        table = _table(*COLUMNS)
-        for column in table.columns[:-1]:
-            column.no_wrap = True
-        for row in members:
-            table.add_row(*row)
-        _print(table)
-        print()
+    _print_population(result)
     if result.baseline is not None and result.spec.confirms:
         print(shown(_baseline_line(result.baseline)))
     for line in verdict_lines(result, storage_option(arguments)):
         print(shown(line))
     return DONE
+
+
+def _print_population(result: StudyResult) -> None:
+    """Print who went on from whom, where the search has members."""
+    if result.spec.study.population is None or not (members := table_rows(result)):
+        return
+    print(heading(result))
+    table = _table(*COLUMNS)
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    for row in members:
+        table.add_row(*row)
+    _print(table)
+    print()
 
 
 def _show_waiting(arguments: argparse.Namespace, jobs: list[Standing]) -> int:

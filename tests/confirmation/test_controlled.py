@@ -14,7 +14,8 @@ from tempopt.records.rows import Measurement, TicketRow
 from tempopt.records.tickets import arms_of
 from tempopt.report.plots.controlled import controlled, controlled_runs
 from tempopt.report.plots.landscape import landscape_data
-from tempopt.report.plots.schedules import depth_data, schedule_data, schedules_data
+from tempopt.report.plots.schedules import depth_data, schedule_data
+from tempopt.report.plots.tried import schedules_data
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.temperature import active_groups, is_controlled
 from tests.simulated import Simulated

@@ -101,6 +101,7 @@ DOCUMENTED: dict[str, Any] = {
     ),
     "alone": None,
     "forks": None,
+    "population": None,
     "code": None,
     "start_from": None,
     "heads": None,

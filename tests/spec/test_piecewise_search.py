@@ -155,7 +155,7 @@ def test_the_surrogate_tells_schedules_apart_that_differ_at_one_knot() -> None:
                 "temperature_knot_1": 1.5,
                 "temperature_final": 1.0,
             },
-            "τ from 2 to 1 (piecewise), temperature_knot_1=1.5",
+            "τ 2 at first, 1.5 at 50 %, 1 at the end (piecewise)",
         ),
         (DRAWN, f"τ from 2 to 0.5 (piecewise), temperature_knots={KNOTS}"),
     ],
