@@ -34,7 +34,7 @@ from benchmarks.simulated.luck import PAIR
 from benchmarks.simulated.whole import Whole, with_study
 from benchmarks.simulated.worlds import Gain, Made, world_of
 from tempopt.agent.stopping import ended_by
-from tempopt.confirmation.costs import MeanCosts, at_proxy, spent
+from tempopt.confirmation.costs import MeanCosts, spent
 from tempopt.confirmation.pairs import winner_of
 from tempopt.errors import SpecError
 from tempopt.forecast.outcomes import most
@@ -43,6 +43,7 @@ from tempopt.forecast.split import divided, split
 from tempopt.records.rows import SEARCHING, TicketRow
 from tempopt.sampling.unit_cube import at_places
 from tempopt.spec.budget import NUMBERS, QUESTIONS
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.study_spec import StudySpec
 
 WORLDS = ("null-0", "level-0@1", "level-0@2", "level-0@3", "schedule-0@2")
@@ -122,11 +123,13 @@ class Timed(Whole):
         return sum(map(spent, self.rows)) / _HOUR
 
     def _do(self, ticket: TicketRow) -> None:
-        small = at_proxy(ticket.kind, self._own_spec)
+        small = size_of(ticket, self._own_spec) < full_size(self._own_spec)
         self._world = self._small if small else self._full
         super()._do(ticket)
         row = self.rows[ticket.id]
-        hours = (self._costs.proxy if small else self._costs.full) * (row.steps or 0) / (row.total_steps or 1)
+        hours = (
+            (self._costs.smallest if small else self._costs.full) * (row.steps or 0) / (row.total_steps or 1)
+        )
         seconds = _HOUR * hours * float(np.exp(_UNEVEN * self._draw.standard_normal()))
         self.rows[ticket.id] = dataclasses.replace(row, seconds=seconds, gpu_seconds=seconds)
 
@@ -180,8 +183,8 @@ def split_by(way: str, spec: StudySpec) -> StudySpec:
         if spec.study.proxy is not None:
             numbers["proxy"] = {"set": {"model.width": 1}, "finalists": max(1, 3 * tenths // 10)}
         smaller = with_study(default, **numbers)
-        sizes = [[at_proxy(row.kind, smaller) for row in made.rows] for made in most(smaller)]
-        if max(costs.of(proxy=sum(each), full=len(each) - sum(each)) for each in sizes) <= budget:
+        hours = [sum(costs.sizes[size_of(row, smaller)] for row in made.rows) for made in most(smaller)]
+        if max(hours) <= budget:
             return smaller
     return default
 
@@ -191,7 +194,7 @@ def study(job: tuple[str, int, float, float, str, float | None, float]) -> dict[
     name, seed, hours, run, way, proxy, agreement = job
     world = world_of(name)
     spec = with_study(split_by(way, open_spec(name, hours, run, proxy)), seed=seed)
-    costs = MeanCosts(proxy=_DEARER * (proxy or run), full=_DEARER * run, basis="stated")
+    costs = MeanCosts(sizes=tuple(_DEARER * each for each in (proxy, run) if each), basis="stated")
     made = Timed(world, spec, costs=costs, seed=seed, small=small_of(world, agreement))
     verdict = made.run()
     winner = winner_of(made.rows, spec, of_round=0)
@@ -210,7 +213,9 @@ def study(job: tuple[str, int, float, float, str, float | None, float]) -> dict[
 def forecast(hours: float, run: float, proxy: float | None) -> str:
     """Return what is said of the budget beforehand."""
     chosen = open_spec(WORLDS[0], hours, run, proxy)
-    found = split(chosen, MeanCosts(proxy=proxy or run, full=run, basis="stated"), hours)
+    found = split(
+        chosen, MeanCosts(sizes=tuple(each for each in (proxy, run) if each), basis="stated"), hours
+    )
     assert found is not None, "refused before"
     pairs = found.numbers["seeds.confirm"].max
     small = "" if proxy is None else f", {proxy:g} one of the proxy"

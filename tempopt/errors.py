@@ -170,7 +170,8 @@ def shortened(message: str) -> str:
         if left < 0:
             break
         kept.append(line)
-    return "\n".join([*kept, f"  … ({len(lines) + 1 - len(kept)} lines are left out)", last])
+    without = len(lines) + 1 - len(kept)
+    return "\n".join([*kept, f"  … ({without} {'line is' if without == 1 else 'lines are'} left out)", last])
 
 
 def _ends(text: str, length: int) -> str:

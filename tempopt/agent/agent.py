@@ -440,8 +440,9 @@ class Agent:
         most = max(attempts, self._spec.study.max_attempts) * len(self._pool.all)
         if attempts > 1 and self._losses > most:
             raise StudyFailed(
-                f"{self._losses} runs in a row were lost, the last one because {why}. Put that right, and go "
-                f"on with what is left: tempopt resume {self._spec.study.name}"
+                f"{self._losses} runs in a row were lost, the last one because {why.rstrip('.')}. Put that "
+                "right, and have them trained again with all that is left: tempopt resume "
+                f"{self._spec.study.name} --retry-failed"
             )
 
     def _died(self, work: WorkerSlot) -> None:

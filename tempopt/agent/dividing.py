@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tempopt.agent.dry_run import timed
+from tempopt.agent.dry_run import timed_sizes
 from tempopt.forecast.prices import costs_given, price
 from tempopt.forecast.runs import Forecast
 from tempopt.forecast.split import divided, is_open
-from tempopt.records.rows import AT_PROXY
 from tempopt.spec.budget import with_numbers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.workers.process import WorkerProcess
@@ -25,10 +24,7 @@ def split_here(spec: StudySpec, worker: WorkerProcess) -> StudySpec:
 
 
 def _priced(spec: StudySpec, worker: WorkerProcess) -> StudySpec:
-    times = timed(spec, worker)
-    small = times if spec.study.proxy is None else timed(spec.at_proxy(), worker)
-    runs = Forecast(spec, studies=2)
-    found = {kind: runs.cost_of(kind, small if kind in AT_PROXY else times) for kind in runs.by_kind}
-    costs = price(spec, {kind: each for kind, each in found.items() if each is not None}, worker.place.cards)
-    proxy = None if spec.study.proxy is None else costs.proxy
-    return with_numbers(spec, {}, run=costs.full, proxy=proxy)
+    *proxies, times = timed_sizes(spec, worker)
+    found = Forecast(spec, studies=2).costs_of(times, proxies)
+    costs = price(spec, found, worker.place.cards)
+    return with_numbers(spec, {}, run=costs.full, proxy=costs.proxies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,8 @@ from tempopt.errors import (
 )
 from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
+from tempopt.spec.model_sizes import full_size
+from tempopt.spec.proxy import PATH
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import CREDITED
 from tempopt.workers.messages import Failed, Finished, RunRequest, Stage, Started, Times
@@ -51,7 +54,7 @@ def rehearse(
 ) -> tuple[StudySpec, Started | None]:
     """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
 
-    Of compared values each is tried, with the last of all others; of a study with a proxy that goes first.
+    Of compared values each is tried, with the last of all others; of a study with proxies these go first.
 
     Args:
         spec: The spec.
@@ -60,48 +63,38 @@ def rehearse(
         told: Called with each part of it, once that is over.
 
     Returns:
-        The spec with the named temperatures that its module has and the sizes of its proxy, and how the
+        The spec with the named temperatures that its module has and the sizes of its proxies, and how the
         training began; None if it was not to train.
 
     Raises:
         SpecError: It cannot be carried out.
         StudyFailed: The worker died over it.
     """
-    proxy = None if spec.study.proxy is None else _tried_proxy(spec, worker, task, told)
-    started, finished = _checked(spec, worker, task, told, sizes=proxy is not None)
-    if proxy is not None:
+    proxies = [_tried_proxy(spec, size, worker, task, told) for size in range(full_size(spec))]
+    started, finished = _checked(spec, worker, task, told, sizes=bool(proxies))
+    for proxy in proxies:
         proxy.refuse_others(finished)
+    unlearned = [each.finished.not_learned for each in proxies if each.finished.not_learned]
     found = spec.with_found(
         finished.found,
-        not_learned=finished.not_learned or (proxy.finished.not_learned if proxy else None),
+        not_learned=finished.not_learned or next(iter(unlearned), None),
         evaluated=finished.evaluated,
         trained=finished.trained,
-        sizes=proxy.sizes(started, finished) if proxy else {},
+        sizes=_sizes([*proxies, _TriedSize(PATH, started, finished)]) if proxies else {},
     )
     if started is not None:
         _refuse_unknown_size(found)
+        _refuse_larger(found)
     return found, started
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _TriedProxy:
-    """What trying the proxy of a study has found."""
+class _TriedSize:
+    """What trying one size of a study has found."""
 
+    path: str
     started: Started | None
     finished: Finished
-
-    def sizes(self, started: Started | None, finished: Finished) -> dict[str, list[int]]:
-        """Return what is known of the proxy and at full size, by name, given what was found there."""
-        found: dict[str, list[int | None]] = {
-            "steps": [None if each is None else each.total_steps for each in (self.started, started)],
-            "parameters": [each.parameters for each in (self.finished, finished)],
-            "head_dim": [each.head_dim for each in (self.finished, finished)],
-        }
-        return {
-            name: [size for size in sizes if size is not None]
-            for name, sizes in found.items()
-            if all(size is not None for size in sizes)
-        }
 
     def refuse_others(self, finished: Finished) -> None:
         """Refuse a proxy that is not compared with the same temperatures as the model at full size.
@@ -113,33 +106,66 @@ class _TriedProxy:
             small = self.finished.found.get(name, at_full)
             if not math.isclose(small, at_full, rel_tol=1e-6):
                 raise SpecError(
-                    f"temperatures.{name}: the proxy has {small:.6g} as found, and the model at full size "
-                    f"{at_full:.6g}, but both have one baseline. Have both begin at the same, or "
-                    f"give it, as in {name}: {{..., as_found: {at_full:.6g}}}."
+                    f"temperatures.{name}: the proxy ({self.path}) has {small:.6g} as found, and the model "
+                    f"at full size {at_full:.6g}, but both have one baseline. Have both begin at the same, "
+                    f"or give it, as in {name}: {{..., as_found: {at_full:.6g}}}."
                 )
 
 
+def _sizes(tried: Sequence[_TriedSize]) -> dict[str, list[int]]:
+    """Return what is known of each size, by name, where it is known of all of them."""
+    found: dict[str, list[int | None]] = {
+        "steps": [None if each.started is None else each.started.total_steps for each in tried],
+        "parameters": [each.finished.parameters for each in tried],
+        "head_dim": [each.finished.head_dim for each in tried],
+    }
+    return {
+        name: [size for size in sizes if size is not None]
+        for name, sizes in found.items()
+        if all(size is not None for size in sizes)
+    }
+
+
 def _tried_proxy(
-    spec: StudySpec, worker: WorkerProcess, task: Literal["rehearse", "check"], told: Told
-) -> _TriedProxy:
+    spec: StudySpec, size: int, worker: WorkerProcess, task: Literal["rehearse", "check"], told: Told
+) -> _TriedSize:
+    assert spec.study.proxy is not None
+    number = f"proxy {size + 1}" if full_size(spec) > 1 else "proxy"
+    path = spec.study.proxy.path_of(size)
+
     def named(stage: Stage) -> None:
-        told(dataclasses.replace(stage, what=f"proxy: {stage.what}"))
+        told(dataclasses.replace(stage, what=f"{number}: {stage.what}"))
 
     try:
-        return _TriedProxy(*_checked(spec.at_proxy(), worker, task, named, sizes=True))
+        return _TriedSize(path, *_checked(spec.at_size(size), worker, task, named, sizes=True))
     except SpecError as error:
-        raise SpecError(f"The proxy (study.proxy.set): {error}") from error
+        raise SpecError(f"The proxy ({path}): {error}") from error
 
 
 def _refuse_unknown_size(spec: StudySpec) -> None:
     """Refuse a study whose rule of τ needs a size that the dry run could not find."""
     proxy = spec.study.proxy
-    if proxy is not None and proxy.shift is None:
+    if proxy is not None and proxy.shifts is None:
         raise SpecError(
             "study.proxy.temperature is head_dim, but the dry run could not see one dimension of all heads: "
-            "layers differ in it, or their attention cannot be looked at from outside. Give it for the proxy "
-            "and at full size, as in head_dim: [8, 32]."
+            "layers differ in it, or their attention cannot be looked at from outside. Give it for "
+            "each proxy and at full size, as in head_dim: [8, 32]."
         )
+
+
+def _refuse_larger(spec: StudySpec) -> None:
+    """Refuse a proxy that has more steps or parameters than the size after it, and not less of the other."""
+    proxy = spec.study.proxy
+    if proxy is None or proxy.steps is None or proxy.parameters is None:
+        return
+    known = list(zip(proxy.steps, proxy.parameters, strict=True))
+    for size, (small, large) in enumerate(itertools.pairwise(known)):
+        if small != large and all(one >= other for one, other in zip(small, large, strict=True)):
+            after = "full size" if size + 1 == full_size(spec) else f"proxy {size + 2}"
+            raise SpecError(
+                f"{proxy.path_of(size)}: a run has {small[0]} steps and {small[1]:,} parameters, and at "
+                f"{after} {large[0]} and {large[1]:,}: it is no smaller training. Give smaller values."
+            )
 
 
 _CHECKED: dict[str, StudySpec] = {}
@@ -207,6 +233,11 @@ def timed(spec: StudySpec, worker: WorkerProcess) -> Times:
     _, finished = _tried(spec, worker, task="time", space={}, sampled=sampled)
     assert finished.times is not None, "a worker has measured nothing"
     return finished.times
+
+
+def timed_sizes(spec: StudySpec, worker: WorkerProcess) -> list[Times]:
+    """Return the same of each size of a study, the smallest first (:mod:`tempopt.spec.model_sizes`)."""
+    return [timed(spec.at_size(size), worker) for size in range(full_size(spec) + 1)]
 
 
 def _checked(

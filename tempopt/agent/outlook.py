@@ -74,8 +74,8 @@ class Outlook:
         workers = sum(not each.silent for each in snapshot.workers)
         costs = costs_of(rows, self._spec)
         if with_time and workers and costs is not None:
-            small = self._forecast.runs_of_proxy().expected
-            seconds = costs.of(proxy=small, full=self._forecast.runs().expected - small) / workers
+            runs = [span.expected for span in self._forecast.runs_by_size()]
+            seconds = costs.of(runs) / workers
             basis = "" if costs.basis == "measured" else f" ({BASES[costs.basis]})"
             parts.append(f"about {lasting(seconds)} to the verdict on {on(workers, 0.0)}{basis}")
         if parts:

@@ -1,8 +1,9 @@
-"""What an agent has workers train: a program for each search space of a study, and for its proxy."""
+"""What an agent has workers train: a program for each search space of a study, and for each size."""
 
 from __future__ import annotations
 
-from tempopt.records.rows import AT_PROXY, TicketRow
+from tempopt.records.rows import TicketRow
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.workers.messages import Program
 
@@ -17,12 +18,11 @@ class Programs:
 
     def __init__(self, spec: StudySpec, full: Program | None = None) -> None:
         self._spec = spec
-        self._known = {} if full is None else {(len(spec.amendments), False): full}
+        self._known = {} if full is None else {(len(spec.amendments), full_size(spec)): full}
 
     def of(self, ticket: TicketRow) -> Program:
         """Return what is trained for a ticket: a run that was begun before an amendment goes on as it was."""
-        small = self._spec.study.proxy is not None and ticket.kind in AT_PROXY
-        key = ticket.space, small
+        key = ticket.space, size_of(ticket, self._spec)
         if key not in self._known:
-            self._known[key] = self._spec.in_space(ticket.space).at(ticket.kind).program()
+            self._known[key] = self._spec.in_space(ticket.space).at_size(key[1]).program()
         return self._known[key]

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from statistics import variance
 
 from tempopt.agent.study_cache import StudyCache
-from tempopt.confirmation.costs import BASES, MeanCosts, at_proxy, costs_of, is_whole, seconds, spent
-from tempopt.confirmation.stages import Upcoming, to_prove
+from tempopt.confirmation.costs import BASES, MeanCosts, costs_of, is_whole, seconds, spent
+from tempopt.confirmation.stages import Upcoming, at_sizes, to_prove
 from tempopt.forecast.prices import costs_given
 from tempopt.forecast.split import after_gain, is_open
 from tempopt.records.rows import SEARCHING, TicketRow
 from tempopt.sampling.arms import Arms
+from tempopt.spec.model_sizes import size_of
 from tempopt.spec.study_spec import StudySpec
 
 _HOUR = 3600.0
@@ -67,11 +68,9 @@ def _left(
     if costs is None:
         return 0.0, 0.0
     running = [each for each in tickets if each.kind in SEARCHING and each.state == "running"]
-    search = costs.proxy + sum(max(0.0, costs.proxy - cost(each)) for each in running)
-    left = to_prove(tickets, spec)
-    after = after_gain(spec) if is_open(spec) else Upcoming()
-    proof = Upcoming(proxy=left.proxy + after.proxy, full=left.full + after.full)
-    return search, costs.of(proxy=proof.proxy, full=proof.full) + _margin(tickets, spec, cost, proof)
+    search = costs.smallest + sum(max(0.0, costs.smallest - cost(each)) for each in running)
+    proof = to_prove(tickets, spec).plus(after_gain(spec) if is_open(spec) else at_sizes(spec))
+    return search, costs.of(proof.sizes) + _margin(tickets, spec, cost, proof)
 
 
 def _costs(
@@ -82,25 +81,25 @@ def _costs(
     stated = costs_given(spec) if cost is spent else None
     if stated is None or (costs is not None and costs.basis == "measured"):
         return costs
-    proxy = stated.proxy * _HOUR if costs is None else costs.proxy
-    return MeanCosts(proxy=proxy, full=stated.full * _HOUR, basis="stated")
+    hours = [each * _HOUR for each in stated.sizes]
+    small = hours[:-1] if costs is None else costs.proxies
+    return MeanCosts(sizes=(*small, hours[-1]), basis="stated")
 
 
 def _margin(
     tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float], left: Upcoming
 ) -> float:
     """Return by how much runs that are left may exceed their mean cost: two standard errors of their sum."""
-    known: dict[bool, list[float]] = {True: [], False: []}
+    known: list[list[float]] = [[] for _ in left.sizes]
     for each in filter(is_whole, tickets):
-        known[at_proxy(each.kind, spec)].append(cost(each))
-    if not known[False]:
-        # what is not known yet at full size varies as the proxy does, as far as that can be said
-        known[False] = known[True]
-    squares = 0.0
-    for small, count in ((True, left.proxy), (False, left.full)):
-        if len(known[small]) > 1:
+        known[size_of(each, spec)].append(cost(each))
+    squares, smaller = 0.0, known[0]
+    for own, count in zip(known, left.sizes, strict=True):
+        # what is not known yet at a size varies as the one before does, as far as that can be said
+        smaller = own or smaller
+        if len(smaller) > 1:
             # the mean that they are taken to cost is uncertain, too
-            squares += variance(known[small]) * (count + count**2 / len(known[small]))
+            squares += variance(smaller) * (count + count**2 / len(smaller))
     return 2.0 * math.sqrt(squares)
 
 

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from tempopt.confirmation.costs import MeanCosts, Total, at_proxy, is_whole, mean_costs, spent
+from tempopt.confirmation.costs import MeanCosts, is_whole, mean_costs, no_totals, spent
 from tempopt.confirmation.pairs import winner_of
 from tempopt.confirmation.stages import Upcoming, upcoming
 from tempopt.records.liveness import is_dead
 from tempopt.records.rows import KINDS, OVER, SAMPLED, Kind, StudyRow, StudyState, TicketRow
 from tempopt.records.tickets import oriented, usable
 from tempopt.sampling.arms import Arms, by_guard, by_step
+from tempopt.spec.model_sizes import largest_of, size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 
@@ -64,7 +65,7 @@ class StudyCache:
         self._upcoming: Upcoming | None = None
         self.done = Counter(row.kind for row in rows if row.state in OVER)
         self.spent = sum(spent(row) for row in rows)
-        self._whole = {True: Total(), False: Total()}
+        self._whole = no_totals(self._spec)
         for row in rows:
             self._count(row)
 
@@ -114,8 +115,8 @@ class StudyCache:
     def _count(self, row: TicketRow) -> None:
         """Take note of what a run has taken, if it is complete."""
         if is_whole(row):
-            small = at_proxy(row.kind, self._spec)
-            self._whole[small] = self._whole[small].plus(row.seconds)
+            size = size_of(row, self._spec)
+            self._whole[size] = self._whole[size].plus(row.seconds)
 
     def grow_to(self, age: float) -> None:
         """Take note of how many seconds ago the study was created, by the database's clock."""
@@ -160,16 +161,20 @@ class StudyCache:
 
     def costs(self) -> MeanCosts | None:
         """Return the mean training seconds of a complete run, by size; None before there is one."""
-        return mean_costs(self._spec, self._whole[True], self._whole[False])
+        return mean_costs(self._spec, self._whole)
 
     def seconds_left(self) -> float | None:
         """Return the training seconds of all that is left, an estimate; None before a run is complete."""
         if (costs := self.costs()) is None:
             return None
-        left: dict[bool, float] = {True: self.upcoming().proxy, False: self.upcoming().full}
+        left: list[float] = [*self.upcoming().sizes]
         for kind, count in self.asked().items():
-            left[at_proxy(kind, self._spec)] += (count - self.done[kind]) * self._share(kind)
-        return costs.of(proxy=left[True], full=left[False])
+            if kind == "transfer":
+                for row in self.of_kind(kind):
+                    left[size_of(row, self._spec)] += row.state not in OVER
+            else:
+                left[largest_of(kind, self._spec)] += (count - self.done[kind]) * self._share(kind)
+        return costs.of(left)
 
     def _share(self, kind: Kind) -> float:
         """Return which share of a whole run one of a kind trains in the mean."""

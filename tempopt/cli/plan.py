@@ -16,7 +16,6 @@ from tempopt.forecast.runs import TRAINED, Span
 from tempopt.forecast.split import Splits
 from tempopt.forecast.split_text import split_lines
 from tempopt.forecast.words import effect_text, gain_text, lasting, on, percent, runs_text
-from tempopt.records.rows import AT_PROXY, Kind
 from tempopt.spec.load import load_spec
 from tempopt.study import api
 from tempopt.study.planning import StudyForecast
@@ -27,7 +26,10 @@ _AFTER = {
     "baseline": "three baseline runs",
     "choose": "the choosing runs",
     "transfer": "the runs that compare finalists at full size",
+    "confirm": "the confirming runs",
 }
+_HOUR = 3600.0
+_FAR = 1.5
 _COLUMNS = ("at least", "expected", "at most")
 
 
@@ -51,7 +53,8 @@ def plan(arguments: argparse.Namespace) -> int:
     Console(file=sys.stdout, width=max(Console().width, 60)).print(_table(found, where))
     print("", *_lines(found), sep="\n")
     if found.split is not None:
-        print("", *split_lines(found.split, found.known, found.metric), "", sep="\n")
+        lines = [*split_lines(found.split, found.known, found.metric), *_stated_otherwise(found, found.split)]
+        print("", *lines, "", sep="\n")
         Console(file=sys.stdout, width=max(Console().width, 60)).print(_split_table(found, found.split))
     return DONE
 
@@ -108,22 +111,25 @@ def _lines(found: StudyForecast) -> Iterator[str]:
 
 
 def _run_lines(found: StudyForecast, times: Times) -> Iterator[str]:
-    """Yield what a run takes; where the search trains a proxy, what one of both sizes takes."""
-    small = found.proxy_times
-    sizes = [("A run", times, found.run_seconds)]
-    if small is not None:
-        costs: dict[bool, dict[Kind, float]] = {True: {}, False: {}}
-        for kind, seconds in found.run_seconds.items():
-            costs[kind in AT_PROXY][kind] = seconds
-        sizes = [("A run of the proxy", small, costs[True]), ("A run at full size", times, costs[False])]
-    for what, each, seconds_of in sizes:
+    """Yield what a run takes; where the search trains a proxy, what one of each size takes."""
+    proxies = found.proxy_times
+    several = len(proxies) > 1
+    names = [f"proxy {size + 1}" if several else "the proxy" for size in range(len(proxies))]
+    told = [*(f"A run of {name}" for name in names), "A run at full size" if proxies else "A run"]
+    for size, (what, each) in enumerate(zip(told, [*proxies, times], strict=True)):
+        seconds = [cost for (_, at), cost in found.run_seconds.items() if at == size]
+        most = f": {lasting(max(seconds))} at most" if seconds else ""
         yield (
-            f"{what}, measured on {found.device}: {lasting(max(seconds_of.values()))} at most: "
+            f"{what}, measured on {found.device}{most}: "
             f"{each.start:.2g} s to start, {each.steps} steps of {1000 * each.step:.3g} ms, "
-            f"{each.validations} validations of {each.validate:.2g} s, and evaluations at the end."
+            f"{each.validations} validation{'s' * (each.validations != 1)} of {each.validate:.2g} s, and "
+            "evaluations at the end."
         )
     if found.proxy is not None:
         yield found.proxy
+        sizes = zip((*names, "full size"), found.by_size, strict=True)
+        own = [f"{span.expected:.0f} of {name}" for name, span in sizes]
+        yield f"Expected runs by size: {', '.join(own)}."
 
 
 def _power_lines(found: StudyForecast) -> Iterator[str]:
@@ -145,10 +151,21 @@ def _power_lines(found: StudyForecast) -> Iterator[str]:
         )
 
 
+def _stated_otherwise(found: StudyForecast, splits: Splits) -> Iterator[str]:
+    """Yield what a run costs here, where the spec states another price."""
+    seconds = [each for (_, size), each in found.run_seconds.items() if size == len(found.proxy_times)]
+    here = max(seconds) * (found.gpus or 1.0) / _HOUR
+    if not 1 / _FAR < here / splits.costs.full < _FAR:
+        yield (
+            f"A run is priced as study.limits states it. Measured here it takes {here:.2g} GPU-hours, and "
+            "all times above are those of this machine."
+        )
+
+
 def _split_table(found: StudyForecast, splits: Splits) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("budget", no_wrap=True)
-    proxy = found.proxy_times is not None
+    proxy = bool(found.proxy_times)
     names = ("GPU-hours", "trials", "candidates x seeds", *["finalists"] * proxy, "pairs", "shown with 80 %")
     for name in (*names, "expected gain"):
         table.add_column(name, justify="right")

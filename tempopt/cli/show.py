@@ -21,6 +21,7 @@ from tempopt.launch.standing import UNKNOWN, Standing, standing
 from tempopt.results import export as exports
 from tempopt.results import study_result
 from tempopt.results.heads_text import map_lines
+from tempopt.results.population_text import COLUMNS, heading, table_rows
 from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.summary import summary_json
 from tempopt.results.verdict_text import verdict_lines
@@ -31,6 +32,7 @@ from tempopt.study.progress import LABELS, number
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone", "forks"),
+    "population",
     *("code", "start_from", "heads", "prior", "proxy", "amendments", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
@@ -105,6 +107,15 @@ def show(arguments: argparse.Namespace) -> int:
     print()
     _print(_tickets(result))
     print()
+    if result.spec.study.population is not None and (members := table_rows(result)):
+        print(heading(result))
+        table = _table(*COLUMNS)
+        for column in table.columns[:-1]:
+            column.no_wrap = True
+        for row in members:
+            table.add_row(*row)
+        _print(table)
+        print()
     if result.baseline is not None and result.spec.confirms:
         print(shown(_baseline_line(result.baseline)))
     for line in verdict_lines(result, storage_option(arguments)):

@@ -26,7 +26,7 @@ from tempopt.records.tickets import (
     pairs_of,
     parameters_of,
 )
-from tempopt.spec.proxy import to_full
+from tempopt.spec.model_sizes import to_full
 from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key, without
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""Whether the order of a proxy held at full size, and what the proxy saved, from rows and a verdict.
+"""Whether the order of each proxy held at full size, and what they saved, from rows and a verdict.
 
-Pure. Who is compared at full size is transfer.py's business, and the plain words are results/proxy_text.py's.
+Pure. Who is compared at larger sizes is transfer.py's business; the plain words are results/proxy_text.py's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from tempopt.confirmation.costs import at_proxy, costs_of
-from tempopt.confirmation.transfer import on_proxy
+from tempopt.confirmation.costs import costs_of
+from tempopt.confirmation.transfer import compared_at, on_proxy
 from tempopt.confirmation.verdict import Verdict
 from tempopt.records.rows import Kind, Parameters, TicketRow
 from tempopt.records.tickets import current_round, finished, of_kind, oriented, rounds_behind, usable
+from tempopt.spec.model_sizes import full_size, size_of, to_size
 from tempopt.statistics.paired_tests import ALPHA, PairedTest, paired
 from tempopt.statistics.welch import welch
 from tempopt.temperature import training_key
@@ -37,73 +38,92 @@ _AT_ONE: tuple[Kind, ...] = ("baseline", "rematch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalist:
-    """One configuration that was compared at full size.
+    """One configuration that was compared at a larger size.
 
     Args:
-        parameters: At full size.
+        size: That size (:mod:`tempopt.spec.model_sizes`).
+        parameters: At that size.
         at_one: Whether it is the baseline.
-        proxy: Mean on the proxy over its choosing seeds; of a baseline that had nothing to choose, over its
-            own runs; None: not known.
-        full: Mean over the seeds of the comparison at full size; None: no run of it has a value.
+        before: Mean at the size before: on the smallest proxy over its choosing seeds; of a baseline that had
+            nothing to choose there, over its own runs; None: not known.
+        value: Mean over the seeds of the comparison; None: no run of it has a value.
         pairs: Number of these seeds.
     """
 
+    size: int
     parameters: Parameters
     at_one: bool
-    proxy: float | None
-    full: float | None
+    before: float | None
+    value: float | None
     pairs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the two sizes cost.
+    """What the sizes cost.
 
     Args:
-        full_steps: Share of all optimizer steps that were trained at full size.
-        full_seconds: Share of all training seconds.
+        steps: Share of all optimizer steps that each size has trained, the smallest first.
+        shares: Share of all training seconds.
         seconds: Training seconds of all runs.
         searched_at_full: Seconds that the same runs would have taken had the search been at full size, an
-            estimate: each run of the proxy counts the share of its steps that it trained, times what a run at
-            full size took in the mean; None: no run at full size is complete.
+            estimate: each run of the smallest proxy counts the share of its steps that it trained, times what
+            a run at full size took in the mean; None: no run at full size is complete.
     """
 
-    full_steps: float
-    full_seconds: float
+    steps: tuple[float, ...]
+    shares: tuple[float, ...]
     seconds: float
     searched_at_full: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyOrder:
-    """What a study says of its proxy.
+class SizeOrder:
+    """What became of the order that one size has shown.
 
     Args:
-        order: What became of the order.
-        parameters: The configuration that is compared with τ = 1, at full size: the winner that was
-            confirmed, or the winner of the proxy where τ = 1 was the best at full size.
+        order: The same at the largest size at which it was compared.
+        gain: What the configuration gains over τ = 1 at this size; None: not known.
+    """
+
+    order: Order
+    gain: PairedTest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyOrder:
+    """What a study says of its proxies.
+
+    Args:
+        order: What became of the order: reversed if that of any size is, held if that of all is.
+        parameters: The configuration that is compared with τ = 1, at the largest size at which it was: the
+            winner that was confirmed, or where τ = 1 was the best the first that was compared there.
         confirmed: Whether that was confirmed; else it was compared by the runs of the transfer.
-        on_proxy: What it gains over τ = 1 on the proxy; None: not known.
-        at_full: The same at full size; None: not known yet.
-        finalists: What was compared at full size, in the order of the proxy, τ = 1 last; or nothing.
-        cost: What the two sizes cost.
+        largest: The largest size at which it was compared; below full size: nothing but τ = 1 was left there,
+            or that is not known yet.
+        sizes: What each size below that says, the smallest first.
+        at_largest: What it gains at the largest size; None: not known yet.
+        finalists: What was compared at larger sizes, size by size, in the order of the size before, τ = 1
+            last; or nothing.
+        cost: What the sizes cost.
     """
 
     order: Order
     parameters: Parameters | None
     confirmed: bool
-    on_proxy: PairedTest | None
-    at_full: PairedTest | None
+    largest: int
+    sizes: tuple[SizeOrder, ...]
+    at_largest: PairedTest | None
     finalists: tuple[Finalist, ...]
     cost: Cost
 
 
 def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict | None) -> ProxyOrder | None:
-    """Return what a study says of its proxy; None: it has none.
+    """Return what a study says of its proxies; None: it has none.
 
-    The winner of the proxy was chosen by its runs there, so that its gain there is no estimate. What is shown
-    at full size is shown by pairs that chose nothing: those of the confirmation. Where τ = 1 was the best at
-    full size there are only those of the transfer, which have chosen τ = 1.
+    The winner of the smallest proxy was chosen by its runs there, so that its gain there is no estimate. What
+    is shown at full size is shown by pairs that chose nothing: those of the confirmation. Where τ = 1 was the
+    best at a size there are only those of the transfer, which have chosen τ = 1.
 
     Args:
         tickets: All tickets of the study.
@@ -114,28 +134,39 @@ def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict 
         return None
     last = current_round(tickets) if verdict is None else verdict.round
     now = rounds_behind(tickets, last)[0]
-    transfer = of_kind(tickets, "transfer", of_round=now)
+    transfer = compared_at(tickets, spec, now)
     confirmed = verdict is not None and not verdict.at_one
+    largest = full_size(spec) if confirmed or not transfer else size_of(transfer[0], spec)
     ranks = {t.candidate: t.parameters for t in transfer if t.candidate is not None and t.parameters}
     at_one = ranks.get(max((rank for rank in ranks if rank is not None), default=0))
     baseline = at_one if verdict is None else verdict.baseline_params
     subject = verdict.params if verdict is not None and confirmed else ranks.get(0)
-    small = large = None
+    sizes: tuple[SizeOrder, ...] = ()
+    large: PairedTest | None = None
     if subject is not None and baseline is not None:
-        small = _on_proxy(tickets, spec, now, subject, baseline)
+        both = [on_proxy(tickets, spec, each, size=largest) for each in (subject, baseline)]
         if verdict is not None and confirmed:
             large = None if verdict.over_baseline is None else verdict.over_baseline.paired
         elif finished(transfer):
             large = _paired(_values(transfer, subject, spec), _values(transfer, baseline, spec))
+        gains = [_gain(tickets, spec, now, both, size) for size in range(largest)]
+        sizes = tuple(SizeOrder(order=_order(gain, large), gain=gain) for gain in gains)
     return ProxyOrder(
-        order=_order(small, large),
+        order=_together([each.order for each in sizes]),
         parameters=subject,
         confirmed=confirmed,
-        on_proxy=small,
-        at_full=large,
-        finalists=tuple(_finalists(tickets, spec, now, transfer)),
+        largest=largest,
+        sizes=sizes,
+        at_largest=large,
+        finalists=tuple(_finalists(tickets, spec, now)),
         cost=_cost(tickets, spec),
     )
+
+
+def _together(orders: Sequence[Order]) -> Order:
+    if "reversed" in orders:
+        return "reversed"
+    return "held" if orders and set(orders) == {"held"} else "not_decided"
 
 
 def _order(small: PairedTest | None, large: PairedTest | None) -> Order:
@@ -146,15 +177,30 @@ def _order(small: PairedTest | None, large: PairedTest | None) -> Order:
     return "reversed" if small.significant and large.gain < 0 else "not_decided"
 
 
-def _on_proxy(
-    tickets: Sequence[TicketRow], spec: StudySpec, now: int, subject: Parameters, baseline: Parameters
+def _gain(
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    now: int,
+    both: Sequence[Parameters],
+    size: int,
 ) -> PairedTest | None:
-    """Return what a configuration gains over τ = 1 on the proxy: by pairs, or by means if there are few."""
+    """Return what a configuration gains over τ = 1 at a size below the largest.
+
+    Args:
+        tickets: All tickets of the study.
+        spec: Its spec.
+        now: The round.
+        both: The configuration and the baseline, as parameters of the smallest proxy.
+        size: The size: on the smallest proxy it is told by pairs, or by means if there are few.
+    """
+    if size > 0:
+        runs = compared_at(tickets, spec, now, size)
+        return _paired(*(_values(runs, to_size(spec, each, size), spec) for each in both))
     choose = of_kind(tickets, "choose", of_round=now)
-    one, other = (_values(choose, on_proxy(tickets, spec, each), spec) for each in (subject, baseline))
+    one, other = (_values(choose, each, spec) for each in both)
     if len(one.keys() & other.keys()) >= _PAIRED:
         return _paired(one, other)
-    at_one = [*other.values(), *_alone(tickets, spec, baseline)]
+    at_one = [*other.values(), *_alone(tickets, spec, both[1])]
     return welch([*one.values()], at_one) if min(len(one), len(at_one)) >= _FEWEST else None
 
 
@@ -185,43 +231,62 @@ def _paired(one: Mapping[int, float], other: Mapping[int, float]) -> PairedTest 
     return paired([one[pair] - other[pair] for pair in pairs], test="t", direction="maximize")
 
 
-def _finalists(
-    tickets: Sequence[TicketRow], spec: StudySpec, now: int, transfer: Sequence[TicketRow]
-) -> Iterable[Finalist]:
-    choose = of_kind(tickets, "choose", of_round=now)
-    last = max((t.candidate for t in transfer if t.candidate is not None), default=0)
+def _finalists(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> Iterable[Finalist]:
     sign = oriented(1.0, spec.study.direction)
-    for rank in range(last + 1 if transfer else 0):
-        parameters = next(t.parameters for t in transfer if t.candidate == rank and t.parameters is not None)
-        small = [*_values(choose, on_proxy(tickets, spec, parameters), spec).values()]
-        small = small or (_alone(tickets, spec, parameters) if rank == last else [])
-        large = [*_values(transfer, parameters, spec).values()]
-        yield Finalist(
-            parameters=dict(parameters),
-            at_one=rank == last,
-            proxy=sign * fmean(small) if small else None,
-            full=sign * fmean(large) if large else None,
-            pairs=sum(t.candidate == rank for t in transfer),
-        )
+    for size in range(1, full_size(spec) + 1):
+        transfer = compared_at(tickets, spec, now, size)
+        last = max((t.candidate for t in transfer if t.candidate is not None), default=-1)
+        for rank in range(last + 1):
+            runs = [t for t in transfer if t.candidate == rank]
+            parameters = next(t.parameters for t in runs if t.parameters is not None)
+            small = _before(tickets, spec, now, size, parameters, at_one=rank == last)
+            large = [*_values(transfer, parameters, spec).values()]
+            yield Finalist(
+                size=size,
+                parameters=dict(parameters),
+                at_one=rank == last,
+                before=sign * fmean(small) if small else None,
+                value=sign * fmean(large) if large else None,
+                pairs=len(runs),
+            )
+
+
+def _before(
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    now: int,
+    size: int,
+    parameters: Parameters,
+    *,
+    at_one: bool,
+) -> list[float]:
+    """Return the values at the size before of what was compared at a size, more being better."""
+    small = on_proxy(tickets, spec, parameters, size=size)
+    if size > 1:
+        runs = compared_at(tickets, spec, now, size - 1)
+        return [*_values(runs, to_size(spec, small, size - 1), spec).values()]
+    found = [*_values(of_kind(tickets, "choose", of_round=now), small, spec).values()]
+    return found or (_alone(tickets, spec, small) if at_one else [])
 
 
 def _cost(tickets: Sequence[TicketRow], spec: StudySpec) -> Cost:
-    steps, seconds = {True: 0, False: 0}, {True: 0.0, False: 0.0}
+    full = full_size(spec)
+    steps, seconds = [0] * (full + 1), [0.0] * (full + 1)
     runs, transfer = 0.0, 0.0
     for ticket in tickets:
-        small, trained = at_proxy(ticket.kind, spec), ticket.steps_trained or 0
-        steps[small] += trained
-        seconds[small] += ticket.seconds
-        if small and ticket.total_steps:
+        size, trained = size_of(ticket, spec), ticket.steps_trained or 0
+        steps[size] += trained
+        seconds[size] += ticket.seconds
+        if not size and ticket.total_steps:
             runs += trained / ticket.total_steps
-        if ticket.kind == "transfer":
+        if ticket.kind == "transfer" and size == full:
             transfer += ticket.seconds
     costs = costs_of(tickets, spec)
     known = costs is not None and costs.basis == "measured"
     return Cost(
-        full_steps=steps[False] / max(1, sum(steps.values())),
-        full_seconds=seconds[False] / (sum(seconds.values()) or 1.0),
-        seconds=sum(seconds.values()),
+        steps=tuple(each / max(1, sum(steps)) for each in steps),
+        shares=tuple(each / (sum(seconds) or 1.0) for each in seconds),
+        seconds=sum(seconds),
         # a search at full size has nothing to transfer
-        searched_at_full=runs * costs.full + seconds[False] - transfer if costs and known else None,
+        searched_at_full=runs * costs.full + seconds[full] - transfer if costs and known else None,
     )

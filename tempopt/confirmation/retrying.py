@@ -14,6 +14,7 @@ from tempopt.confirmation.pairs import more_pairs
 from tempopt.confirmation.values import more_value_pairs
 from tempopt.records.rows import SEARCHING, NewTicket, TicketRow
 from tempopt.records.tickets import current_round, of_kind, pairs_of, rounds_behind
+from tempopt.spec.model_sizes import size_of
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -36,7 +37,9 @@ def retried(tickets: Sequence[TicketRow], spec: StudySpec) -> tuple[list[TicketR
     now = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=now)
     seen = _seen(tickets, spec)
-    waiting = [each for each in tickets if each.state == "failed" and _counts(each, spec, now, confirm, seen)]
+    waiting = [
+        each for each in tickets if each.state == "failed" and _counts(each, tickets, spec, confirm, seen)
+    ]
     lost = _lost_pairs(tickets, now) if seen else 0
     count = max(_FEWEST, lost) if lost > 0 else 0
     return waiting, further_pairs(tickets, spec, count) if count else []
@@ -65,7 +68,14 @@ def _seen(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     return decided and gain(Evidence(tickets, spec, current_round(tickets))) is not None
 
 
-def _counts(ticket: TicketRow, spec: StudySpec, now: int, confirm: Sequence[TicketRow], seen: bool) -> bool:
+def _counts(
+    ticket: TicketRow,
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    confirm: Sequence[TicketRow],
+    seen: bool,
+) -> bool:
+    now = current_round(tickets)
     if ticket.kind in SEARCHING:
         return True
     if ticket.round != now:
@@ -74,8 +84,16 @@ def _counts(ticket: TicketRow, spec: StudySpec, now: int, confirm: Sequence[Tick
         # earlier looks were taken without them
         looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
         return not seen and (ticket.pair or 0) >= max(looks, default=0)
+    if ticket.kind == "transfer" and size_of(ticket, spec) < _largest(tickets, spec, now):
+        # who goes on to a larger size was decided without it
+        return False
     # what was chosen is chosen once its confirmation has begun
     return ticket.kind == "timing" or (ticket.kind in ("choose", "rematch", "transfer") and not confirm)
+
+
+def _largest(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> int:
+    """Return the largest size at which candidates are compared in a round."""
+    return max(size_of(each, spec) for each in of_kind(tickets, "transfer", of_round=now))
 
 
 def _lost_pairs(tickets: Sequence[TicketRow], now: int) -> int:

@@ -7,6 +7,8 @@ tuned again (rematch.py), chooses what the winner is compared with, confirms all
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tempopt.confirmation.ablation import ablation_tickets
 from tempopt.confirmation.compare import compare_tickets, compare_to_come
 from tempopt.confirmation.comparisons import is_decided
-from tempopt.confirmation.costs import at_proxy, costs_of, seconds
+from tempopt.confirmation.costs import costs_of, seconds
 from tempopt.confirmation.evaluated import evaluation_seed, most_to_test, tickets_on_test
 from tempopt.confirmation.pairs import confirm_tickets
 from tempopt.confirmation.rematch import (
@@ -52,6 +54,7 @@ from tempopt.records.tickets import (
     pairs_of,
 )
 from tempopt.seeds import derive, seed_name
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.temperature import AS_FOUND, GROUPS, LR_RATIOS, is_neutral, split_name
 
@@ -226,21 +229,31 @@ class Upcoming:
     """Tickets that a round will still get, at most.
 
     Args:
-        proxy: Those that train the proxy of the study; 0 where it has none.
-        full: Those that train at full size.
+        sizes: Those of each size, the smallest first (:mod:`tempopt.spec.model_sizes`).
     """
 
-    proxy: int = 0
-    full: int = 0
+    sizes: tuple[int, ...]
 
     @property
     def all(self) -> int:
-        """Those of both sizes."""
-        return self.proxy + self.full
+        """Those of all sizes."""
+        return sum(self.sizes)
+
+    def plus(self, other: Upcoming) -> Upcoming:
+        """Return both together."""
+        return Upcoming(sizes=tuple(map(operator.add, self.sizes, other.sizes)))
+
+
+def at_sizes(spec: StudySpec, *, smallest: int = 0, full: int = 0) -> Upcoming:
+    """Return that there will be so many tickets of the smallest size and at full size, and no others."""
+    sizes = [0] * (full_size(spec) + 1)
+    sizes[0] += smallest
+    sizes[-1] += full
+    return Upcoming(sizes=tuple(sizes))
 
 
 def to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many tickets the current round will still get, as :func:`upcoming`, of both sizes."""
+    """Return how many tickets the current round will still get, as :func:`upcoming`, of all sizes."""
     return upcoming(tickets, spec).all
 
 
@@ -250,25 +263,23 @@ def upcoming(tickets: Sequence[TicketRow], spec: StudySpec) -> Upcoming:
     Those that take the winner apart or time a step are not among them: there are none unless a gain is shown.
     """
     if spec.compare is not None:
-        return Upcoming(full=compare_to_come(tickets, spec))
+        return at_sizes(spec, full=compare_to_come(tickets, spec))
     if spec.compared_values:
-        return Upcoming(full=values_to_come(tickets, spec))
+        return at_sizes(spec, full=values_to_come(tickets, spec))
     if not spec.confirms:
-        return Upcoming(full=most_to_test(tickets, spec))
+        return at_sizes(spec, full=most_to_test(tickets, spec))
     now = current_round(tickets)
     if added_pairs(tickets, now):
-        return Upcoming()
+        return at_sizes(spec)
     pairs = spec.study.seeds.confirm.max
     if confirm := of_kind(tickets, "confirm", of_round=now):
         each = max(1, len(confirm) // max(1, pairs_of(confirm)) + 1)
         over_now = finished(confirm) and is_decided(tickets, spec, now)
-        return Upcoming(full=0 if over_now else each * (pairs - pairs_of(confirm)))
+        return at_sizes(spec, full=0 if over_now else each * (pairs - pairs_of(confirm)))
     tunes, levels = bool(spec.other_names), _has_levels(spec)
     arms = _ARMS - (not spec.bakes) + (tunes or bool(spec.method_names)) + levels + spec.learns
-    proving, choosing = arms * pairs + most_to_transfer(tickets, spec), _to_choose(tickets, spec, now)
-    if spec.study.proxy is None:
-        return Upcoming(full=proving + choosing)
-    return Upcoming(proxy=choosing, full=proving)
+    transfer = Upcoming(sizes=tuple(most_to_transfer(tickets, spec)))
+    return transfer.plus(at_sizes(spec, smallest=_to_choose(tickets, spec, now), full=arms * pairs))
 
 
 def _has_levels(spec: StudySpec) -> bool:
@@ -326,12 +337,11 @@ def reserve(
     costs = costs_of(tickets, spec, cost)
     if costs is None:
         return 0.0
-    left = to_prove(tickets, spec)
-    return costs.of(proxy=left.proxy, full=left.full)
+    return costs.of(to_prove(tickets, spec).sizes)
 
 
 def to_prove(tickets: Sequence[TicketRow], spec: StudySpec) -> Upcoming:
     """Return how many runs will still choose and confirm: those asked for, and those to come at most."""
-    waiting = [at_proxy(t.kind, spec) for t in tickets if t.kind in PROVING and not over(t)]
-    more = upcoming(tickets, spec)
-    return Upcoming(proxy=sum(waiting) + more.proxy, full=len(waiting) - sum(waiting) + more.full)
+    waiting = Counter(size_of(t, spec) for t in tickets if t.kind in PROVING and not over(t))
+    asked = Upcoming(sizes=tuple(waiting[size] for size in range(full_size(spec) + 1)))
+    return asked.plus(upcoming(tickets, spec))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.domains import Range
-from tempopt.spec.proxy import to_proxy
+from tempopt.spec.model_sizes import to_proxy
 from tempopt.temperature import CREDITED, GROUPS, schedule_of, split_name
 from tempopt.temperature.ranges import RANGES
 

@@ -19,6 +19,7 @@ import numpy as np
 from tempopt.confirmation.comparisons import gains_by_pair
 from tempopt.records.rows import Kind, TicketRow
 from tempopt.records.tickets import oriented, usable
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.sections import Pairs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
@@ -128,13 +129,19 @@ def detectable(spec: StudySpec) -> Detectable | None:
         power=POWER,
         comparisons=comparisons,
         effect=effect,
-        # runs at τ = 1 that tune a learning rate differ in more than their seed
-        known_after="transfer"
-        if spec.study.proxy is not None
-        else "choose"
-        if values or spec.other_names or spec.num_baseline <= _FEWEST
-        else "baseline",
+        known_after=_known_after(spec),
     )
+
+
+def _known_after(spec: StudySpec) -> Source:
+    if spec.study.proxy is not None:
+        raced = min(spec.study.proxy.finalists, spec.study.candidates + bool(spec.other_names))
+        # one alone is confirmed without a comparison
+        return "transfer" if raced > 1 else "confirm"
+    # runs at τ = 1 that tune a learning rate differ in more than their seed
+    if spec.compared_values or spec.other_names or spec.num_baseline <= _FEWEST:
+        return "choose"
+    return "baseline"
 
 
 @lru_cache(maxsize=16)
@@ -198,7 +205,8 @@ def known_of(rows: Sequence[TicketRow], spec: StudySpec) -> Known | None:
     """
     found = _confirmed(rows, spec)
     if spec.study.proxy is not None:
-        found = found or _on_common_seeds(rows, spec, "transfer")
+        large = [row for row in rows if size_of(row, spec) == full_size(spec)]
+        found = found or _on_common_seeds(large, spec, "transfer")
     else:
         found = found or _on_common_seeds(rows, spec, "choose") or _single(rows)
     return found if found is not None and found.deviation > 0 else None

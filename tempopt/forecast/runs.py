@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from tempopt.confirmation.costs import at_proxy
 from tempopt.confirmation.evaluations import evaluations
 from tempopt.confirmation.pairs import winner_of
 from tempopt.forecast.compared import fewest_runs, likely_runs, most_runs
 from tempopt.forecast.outcomes import Made, Space, by_students_test, fewest, likely, most
 from tempopt.records.rows import KINDS, SAMPLED, Kind, TicketRow
 from tempopt.records.tickets import arms_of
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.workers.messages import Times
 
@@ -107,9 +107,13 @@ class Forecast:
         """Return the number of runs."""
         return self._span(lambda made: len(made.rows))
 
-    def runs_of_proxy(self) -> Span:
-        """Return the number of runs that train the proxy of the study; 0 where it has none."""
-        return self._span(lambda made: sum(at_proxy(row.kind, self._spec) for row in made.rows))
+    def runs_of_size(self, size: int) -> Span:
+        """Return the number of runs that train a size (:mod:`tempopt.spec.model_sizes`)."""
+        return self._span(lambda made: sum(size_of(row, self._spec) == size for row in made.rows))
+
+    def runs_by_size(self) -> list[Span]:
+        """Return the number of runs of each size, the smallest first."""
+        return [self.runs_of_size(size) for size in range(full_size(self._spec) + 1)]
 
     def runs_of(self, kind: Kind) -> Span:
         """Return the number of runs of a kind."""
@@ -126,57 +130,61 @@ class Forecast:
         known = [len(made.rows) for _, made in self._likely]
         return fmean(known), max([*known, *(len(made.rows) for made in self._most)])
 
-    def seconds(self, times: Times, proxy: Times | None = None) -> Span:
+    def seconds(self, times: Times, proxies: Sequence[Times] = ()) -> Span:
         """Return the seconds of training, summed over workers.
 
         Args:
             times: What the parts of a run take at full size.
-            proxy: The same of the study's proxy; None: as at full size.
+            proxies: The same of each of the study's proxies; empty: as at full size.
         """
         return self._span(
-            lambda made: sum(map(sum, self._costs(made, times, proxy))),
-            lambda made: sum(map(sum, self._costs(made, times, proxy, pruned=False))),
+            lambda made: sum(map(sum, self._costs(made, times, proxies))),
+            lambda made: sum(map(sum, self._costs(made, times, proxies, pruned=False))),
         )
 
-    def elapsed(self, times: Times, workers: int, proxy: Times | None = None) -> Span:
+    def elapsed(self, times: Times, workers: int, proxies: Sequence[Times] = ()) -> Span:
         """Return the seconds until the verdict, with so many workers; others as for :meth:`seconds`."""
         return self._span(
-            lambda made: _elapsed(self._costs(made, times, proxy), workers),
-            lambda made: _elapsed(self._costs(made, times, proxy, pruned=False), workers),
+            lambda made: _elapsed(self._costs(made, times, proxies), workers),
+            lambda made: _elapsed(self._costs(made, times, proxies, pruned=False), workers),
         )
 
-    def cost_of(self, kind: Kind, times: Times) -> float | None:
-        """Return the mean seconds of a run of a kind that is trained to its end, None if there is none.
+    def costs_of(self, times: Times, proxies: Sequence[Times] = ()) -> dict[tuple[Kind, int], float]:
+        """Return the mean seconds of a run of each kind and size that is trained to its end.
 
         Args:
-            kind: The kind.
-            times: What the parts of its runs take, which are those of the proxy where it trains that.
+            times: As for :meth:`seconds`.
+            proxies: As for :meth:`seconds`.
         """
-        costs = [
-            run_seconds(row, self._spec, made.rows, times)
-            for _, made in self._likely[-1:]
-            for row in made.rows
-            if row.kind == kind
-        ]
-        return fmean(costs) if costs else None
+        found: dict[tuple[Kind, int], list[float]] = {}
+        sizes = self._sizes(times, proxies)
+        for _, made in self._likely[-1:]:
+            for row in made.rows:
+                size = size_of(row, self._spec)
+                cost = run_seconds(row, self._spec, made.rows, sizes[size])
+                found.setdefault((row.kind, size), []).append(cost)
+        return {which: fmean(costs) for which, costs in found.items()}
+
+    def _sizes(self, times: Times, proxies: Sequence[Times]) -> list[Times]:
+        return [*proxies, times] if proxies else [times] * (full_size(self._spec) + 1)
 
     def prunes(self, times: Times) -> bool:
         """Return whether runs are expected to be ended by the pruner."""
         return any(pruning_share(self._spec, times, made.rows) for _, made in self._likely)
 
     def _costs(
-        self, made: Made, times: Times, proxy: Times | None, *, pruned: bool = True
+        self, made: Made, times: Times, proxies: Sequence[Times], *, pruned: bool = True
     ) -> list[list[float]]:
-        sizes = {False: times, True: proxy or times}
+        sizes = self._sizes(times, proxies)
         # it is the search that is pruned
-        share = pruning_share(self._spec, proxy or times, made.rows) if pruned else {}
+        share = pruning_share(self._spec, sizes[0], made.rows) if pruned else {}
         return [
             [
                 run_seconds(
                     row,
                     self._spec,
                     made.rows,
-                    sizes[at_proxy(row.kind, self._spec)],
+                    sizes[size_of(row, self._spec)],
                     share.get(row.arm, 1.0),
                 )
                 for row in batch

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tempopt.confirmation.costs import MeanCosts
-from tempopt.confirmation.stages import Upcoming, to_prove, upcoming
+from tempopt.confirmation.stages import Upcoming, at_sizes, to_prove, upcoming
 from tempopt.confirmation.timing import REPETITIONS
 from tempopt.confirmation.transfer import most_to_transfer
 from tempopt.errors import SpecError
@@ -29,6 +29,7 @@ from tempopt.forecast.worth import AGREEMENT, Array, Worths, worths
 from tempopt.records.rows import Kind, NewTicket, TicketRow
 from tempopt.spec.budget import NUMBERS, QUESTIONS, value_of, with_numbers
 from tempopt.spec.guards import STEP_TIME
+from tempopt.spec.model_sizes import full_size
 from tempopt.spec.sections import Pairs
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
@@ -133,7 +134,7 @@ class Splits:
         return {
             "gpu_hours": self.gpu_hours,
             "run_gpu_hours": self.costs.full,
-            "proxy_gpu_hours": self.costs.proxy,
+            "proxy_gpu_hours": list(self.costs.proxies),
             "chosen": self.chosen.to_json(),
             "half": None if self.half is None else self.half.to_json(),
             "twice": self.twice.to_json(),
@@ -163,8 +164,7 @@ def divided(spec: StudySpec) -> StudySpec:
     if found is None:
         raise SpecError(_too_small(spec, costs, budget))
     left: dict[str, Any] = {name: found.numbers[name] for name in spec.study.limits.split or ()}
-    proxy = None if spec.study.proxy is None else costs.proxy
-    return with_numbers(spec, left, run=costs.full, proxy=proxy)
+    return with_numbers(spec, left, run=costs.full, proxy=costs.proxies)
 
 
 def split(spec: StudySpec, costs: MeanCosts, gpu_hours: float) -> Split | None:
@@ -241,10 +241,10 @@ def _require_a_trial(spec: StudySpec, costs: MeanCosts, budget: float) -> None:
     """Raise if a limit that decides nothing ends the search before its first run (agent/stopping.py)."""
     rows = _waiting(spec.num_baseline, spec.num_constant, spec.study.trials)
     left = to_prove(rows, spec)
-    proof = costs.of(proxy=left.proxy, full=left.full)
-    if costs.proxy + proof <= budget * (1 + ROUNDING):
+    proof = costs.of(left.sizes)
+    if costs.smallest + proof <= budget * (1 + ROUNDING):
         return
-    search = costs.proxy * len(rows)
+    search = costs.smallest * len(rows)
     raise SpecError(
         f"study.limits.gpu_hours: given {budget:g}, which would end the search before its first run. With "
         f"{prices_text(spec, costs)} and the numbers of the spec, choosing and confirming take "
@@ -258,9 +258,7 @@ def after_gain(spec: StudySpec) -> Upcoming:
     """Return how many runs at most take the winner apart, and time its steps, once a gain is shown."""
     by_seed, by_pair, fixed = _after_gain(_text(spec))
     ordered, proved = by_seed * spec.study.seeds.choose, by_pair * spec.study.seeds.confirm.max + fixed
-    return (
-        Upcoming(full=ordered + proved) if spec.study.proxy is None else Upcoming(proxy=ordered, full=proved)
-    )
+    return at_sizes(spec, smallest=ordered, full=proved)
 
 
 @functools.lru_cache(maxsize=16)
@@ -295,7 +293,8 @@ class _Studies:
     searching_T: Array
     choosing_TKS: Array
     """Runs that choose, those that order simpler plans among them."""
-    transfer_KSF: Array
+    transfer_KSFZ: Array
+    """Runs that compare finalists, by size."""
     proving_P: Array
     gain_TKSF: Array
     shown_TKSFP: Array
@@ -303,12 +302,13 @@ class _Studies:
 
     def hours(self, costs: MeanCosts) -> Array:
         """Return the GPU-hours at most."""
-        before_TKSF = costs.proxy * self.searching_T[:, None, None, None] + self._choosing(costs)
+        before_TKSF = costs.smallest * self.searching_T[:, None, None, None] + self._choosing(costs)
         hours: Array = before_TKSF[..., None] + costs.full * self.proving_P
         return hours
 
     def _choosing(self, costs: MeanCosts) -> Array:
-        found: Array = costs.proxy * self.choosing_TKS[..., None] + costs.full * self.transfer_KSF
+        transfer_KSF = self.transfer_KSFZ @ np.array(costs.sizes)
+        found: Array = costs.smallest * self.choosing_TKS[..., None] + transfer_KSF
         return found
 
     def most_of_a_proxy(self, full: float, gpu_hours: float) -> float:
@@ -331,7 +331,7 @@ class _Studies:
         assert able is not None, "a study that proves nothing has no split"
         return Split(
             numbers=numbers,
-            search=float(costs.proxy * self.searching_T[of_trials]),
+            search=float(costs.smallest * self.searching_T[of_trials]),
             choose=float(self._choosing(costs)[where[:4]]),
             proof=float(costs.full * self.proving_P[of_pairs]),
             effect=able.effect,
@@ -365,6 +365,7 @@ def _worths(
     seeds: tuple[int, ...],
     finalists: tuple[int | None, ...],
     pairs: tuple[int, ...],
+    proxies: int,
     alpha: float,
     comparisons: int,
 ) -> Worths:
@@ -374,7 +375,8 @@ def _worths(
         seeds,
         pairs,
         finalists=[each or 1 for each in finalists],
-        agreement=1.0 if None in finalists else AGREEMENT,
+        agreement=AGREEMENT if proxies else 1.0,
+        between=max(0, proxies - 1),
         alpha=alpha,
         comparisons=comparisons,
     )
@@ -394,7 +396,8 @@ def _studies(spec: StudySpec, left: Sequence[str], factor: float) -> _Studies:
     able = detectable(spec)
     assert able is not None, "a study that proves nothing has no split"
     most_pairs = tuple(each.max for each in pairs)
-    found = _worths(trials, candidates, seeds, finalists, most_pairs, able.alpha, able.comparisons)
+    numbers = (trials, candidates, seeds, finalists, most_pairs)
+    found = _worths(*numbers, full_size(spec), able.alpha, able.comparisons)
     searching_T, choosing_TKS, proving_P = _runs(spec, trials, candidates, seeds, pairs)
     return _Studies(
         spec=spec,
@@ -405,7 +408,7 @@ def _studies(spec: StudySpec, left: Sequence[str], factor: float) -> _Studies:
         pairs=pairs,
         searching_T=searching_T,
         choosing_TKS=choosing_TKS,
-        transfer_KSF=_transfer(spec, candidates, seeds, finalists),
+        transfer_KSFZ=_transfer(spec, candidates, seeds, finalists),
         proving_P=proving_P,
         gain_TKSF=found.gain_TKSF,
         shown_TKSFP=found.shown_TKSFP,
@@ -452,8 +455,6 @@ def _runs(
     """
     by_seed, by_pair, timing = _after_gain(_text(spec))
     fewest = pairs[0]
-    if spec.study.proxy is not None:
-        spec = _with(spec, {"proxy.finalists": 1})
     one_more = _with(spec, {"seeds.confirm": Pairs(min=fewest.max + 1, max=fewest.max + 1)})
     spec = _with(spec, {"seeds.confirm": fewest})
     rows = _waiting(spec.num_baseline, spec.num_constant, trials[0])
@@ -468,7 +469,8 @@ def _runs(
         for at_candidates, most in enumerate(candidates):
             for at_end, fresh in enumerate(ends):
                 own = _with(begun, {"candidates": most, "seeds.choose": fresh})
-                more = upcoming(rows, own).all - arms * fewest.max + by_seed * fresh
+                more = upcoming(rows, own).all - sum(most_to_transfer(rows, own))
+                more += by_seed * fresh - arms * fewest.max
                 choosing_TKE[at_trials, at_candidates, at_end] = more
     # each choosing seed more is a run more of each candidate
     share_S = np.array([(each - ends[0]) / max(1, ends[1] - ends[0]) for each in seeds])
@@ -481,8 +483,8 @@ def _runs(
 def _transfer(
     spec: StudySpec, candidates: Sequence[int], seeds: Sequence[int], finalists: Sequence[int | None]
 ) -> Array:
-    """Return the runs at most that compare finalists, by candidates, choosing seeds and finalists."""
+    """Return the runs at most that compare finalists, by candidates, choosing seeds, finalists and size."""
     names = ("candidates", "seeds.choose", "proxy.finalists")
     each = product(candidates, seeds, finalists)
     runs = [most_to_transfer((), _with(spec, dict(zip(names, numbers, strict=True)))) for numbers in each]
-    return np.array(runs, dtype=float).reshape(len(candidates), len(seeds), len(finalists))
+    return np.array(runs, dtype=float).reshape(len(candidates), len(seeds), len(finalists), -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tempopt.forecast.power import Known
-from tempopt.forecast.prices import costs_given
+from tempopt.forecast.prices import costs_given, proxies_text
 from tempopt.forecast.split import Splits, is_open
 from tempopt.forecast.words import percent
 from tempopt.forecast.worth import AGREEMENT
@@ -18,7 +18,8 @@ def split_text(spec: StudySpec) -> str | None:
         return None
     study, limits = spec.study, spec.study.limits
     left = ", ".join(f"study.{name}" for name in limits.split or ())
-    if costs_given(spec) is None:
+    costs = costs_given(spec)
+    if costs is None:
         prices = "study.limits.run_gpu_hours" + (" and proxy_gpu_hours" if study.proxy is not None else "")
         return (
             f"study.limits.gpu_hours ({limits.gpu_hours:g}) was not split, since nobody has said what a run "
@@ -26,8 +27,8 @@ def split_text(spec: StudySpec) -> str | None:
             f"give {prices}, which tempopt plan measures."
         )
     cost = f"{limits.run_gpu_hours:.3g} a run"
-    if limits.proxy_gpu_hours is not None:
-        cost = f"{limits.proxy_gpu_hours:.3g} a run of the proxy and {limits.run_gpu_hours:.3g} at full size"
+    if limits.proxy_prices is not None:
+        cost = f"{proxies_text(costs)} and {costs.full:.3g} at full size"
     asked = [
         name for name in ("init_only", "learned", "ablation") if getattr(study, name) not in (False, "none")
     ]
@@ -35,8 +36,9 @@ def split_text(spec: StudySpec) -> str | None:
     candidates = "1 candidate" if study.candidates == 1 else f"{study.candidates} candidates"
     chosen = f"{candidates} chosen on {study.seeds.choose} seeds, "
     if study.proxy is not None:
-        raced = study.proxy.finalists
-        chosen += "" if raced == 1 else f"{raced} of them compared at full size, "
+        raced, several = study.proxy.finalists, len(study.proxy.sets) > 1
+        where = "each larger size" if several else "full size"
+        chosen += "" if raced == 1 and not several else f"{raced} of them compared at {where}, "
     return (
         f"{limits.gpu_hours:g} GPU-hours at {cost} are split so: {study.trials} trials, {chosen}"
         f"{study.seeds.confirm.max} confirming pairs{without}."
@@ -52,19 +54,23 @@ def split_lines(splits: Splits, known: Known | None, metric: str) -> Iterator[st
         metric: Name of the metric.
     """
     chosen, costs = splits.chosen, splits.costs
-    proxy = chosen.numbers["proxy.finalists"] is not None
     each = f"{costs.full:.3g} a run"
-    if proxy:
-        each = f"{costs.proxy:.3g} a run of the proxy and {costs.full:.3g} at full size"
+    if costs.proxies:
+        each = f"{proxies_text(costs)} and {costs.full:.3g} at full size"
     yield (
         f"Budget: {splits.gpu_hours:g} GPU-hours, {each}: at most {chosen.search:.3g} to search, "
         f"{chosen.choose:.3g} to choose and {chosen.proof:.3g} to prove. The search ends sooner if runs cost "
         "more."
     )
-    if proxy:
+    if costs.proxies:
+        several = len(costs.proxies) > 1
+        which = "the smallest proxy" if several else "the proxy"
+        between = "Finalists are compared at the sizes in between, beside τ = 1. " if several else ""
         yield (
-            "Two finalists or more are compared at full size, beside τ = 1; one is confirmed at once. "
-            f"It is assumed that gains on the proxy and at full size have a correlation of {AGREEMENT:g}."
+            f"{between}Two finalists or more are compared at full size, beside τ = 1; one is confirmed "
+            f"at once. It is assumed that gains on {which} and at full size have a correlation of "
+            f"{AGREEMENT:g}"
+            f"{', and that each size in between tells its share' if several else ''}."
         )
     if not chosen.asks:
         yield (

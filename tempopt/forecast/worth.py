@@ -7,7 +7,9 @@ variance of a pair's difference. The best runs are the candidates, the best cand
 choosing seeds is the winner, and Student's test shows its gain with the chance that it has. Where the search
 trains a proxy, gains at full size are other numbers, which spread as those on the proxy do and have a given
 correlation with them. Finalists are compared at full size beside τ = 1, on as many seeds as there are for
-choosing. Pure.
+choosing. Sizes in between are as many equal steps on the way: gains at a size follow from those at the one
+before it alone, so that the correlation of both ends stays what it is. There finalists that are clearly worse
+are dropped. Pure.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tempopt.confirmation.racing import ALPHA
 from tempopt.forecast.outcomes import CLEAR_GAIN
 from tempopt.statistics.power import power_of
 
@@ -69,6 +72,7 @@ def worths(
     *,
     finalists: Sequence[int] = (1,),
     agreement: float = 1.0,
+    between: int = 0,
     alpha: float,
     comparisons: int,
 ) -> Worths:
@@ -81,6 +85,7 @@ def worths(
         pairs: Numbers of confirming pairs, each >= 2.
         finalists: Numbers of candidates that are compared at full size, each >= 1; 1: none is.
         agreement: Correlation of gains where the search is and at full size, in [-1, 1]; 1: it is the same.
+        between: Sizes in between, at which finalists are compared, too; with any, the correlation is >= 0.
         alpha: Two-sided level of the test.
         comparisons: Comparisons that have to show the gain, 1 or 2.
     """
@@ -88,7 +93,7 @@ def worths(
     # gains are counted in bins, so that a power is computed once for each of them
     counts_TKSFB = np.zeros((*shape, _BINS))
     for place, number in enumerate(trials):
-        for one, two, gains_FN in _winners(number, candidates, seeds, finalists, agreement):
+        for one, two, gains_FN in _winners(number, candidates, seeds, finalists, agreement, between):
             where_FN = np.rint(np.clip(gains_FN, 0.0, _HIGHEST) * ((_BINS - 1) / _HIGHEST)).astype(int)
             for three, where in enumerate(where_FN):
                 counts_TKSFB[place, one, two, three] = np.bincount(where, minlength=_BINS) / len(where)
@@ -109,7 +114,12 @@ def _powers(pairs: int, alpha: float, comparisons: int) -> Array:
 
 
 def _winners(
-    trials: int, candidates: Sequence[int], seeds: Sequence[int], finalists: Sequence[int], agreement: float
+    trials: int,
+    candidates: Sequence[int],
+    seeds: Sequence[int],
+    finalists: Sequence[int],
+    agreement: float,
+    between: int,
 ) -> Iterator[tuple[int, int, Array]]:
     """Yield the true gains of winners by finalists and drawn search, with the places of their numbers."""
     most, most_seeds = min(trials, max(candidates)), max(seeds)
@@ -121,15 +131,25 @@ def _winners(
     order_NC = np.argsort(-np.take_along_axis(seen_NT, best_NC, axis=1), axis=1)
     best_NC = np.take_along_axis(best_NC, order_NC, axis=1)
     true_CN = np.take_along_axis(true_NT, best_NC, axis=1).T
-    other_CN = np.take_along_axis(_drawn("full size", trials).T * spread_N1, best_NC, axis=1).T
-    full_CN = agreement * true_CN + math.sqrt(1.0 - agreement**2) * other_CN
+    larger_ZCN = [true_CN]
+    step = agreement if not between else agreement ** (1.0 / (between + 1))
+    for size in range(between, -1, -1):
+        drawn_TN = _drawn(f"size {size}" if size else "full size", trials)
+        other_CN = np.take_along_axis(drawn_TN.T * spread_N1, best_NC, axis=1).T
+        larger_ZCN.append(step * larger_ZCN[-1] + math.sqrt(1.0 - step**2) * other_CN)
     again_CSN = np.stack([_drawn(f"choose {rank}", most_seeds) for rank in range(len(true_CN))])
     for one, of_these in enumerate(candidates):
         for two, on_these in enumerate(seeds):
             seen_CN = true_CN[:of_these] + _RUN * again_CSN[:of_these, :on_these].mean(axis=1)
             order_CN = np.argsort(-seen_CN, axis=0)[: max(finalists)]
-            gain_CN = np.take_along_axis(full_CN, order_CN, axis=0)
-            yield one, two, _of_finalists(gain_CN, finalists, max(_FEWEST_SEEDS, on_these))
+            gain_ZCN = [np.take_along_axis(each, order_CN, axis=0) for each in larger_ZCN[1:]]
+            fresh = max(_FEWEST_SEEDS, on_these)
+            if between:
+                kinds = [(min(count, len(order_CN)), count > 1) for count in finalists]
+                by_kind = {kind: _through(gain_ZCN, *kind, fresh) for kind in dict.fromkeys(kinds)}
+                yield one, two, np.stack([by_kind[kind] for kind in kinds])
+            else:
+                yield one, two, _of_finalists(gain_ZCN[0], finalists, fresh)
 
 
 def _of_finalists(gain_CN: Array, finalists: Sequence[int], seeds: int) -> Array:
@@ -145,14 +165,58 @@ def _of_finalists(gain_CN: Array, finalists: Sequence[int], seeds: int) -> Array
     return np.stack([by_count[min(count, len(gain_CN))] for count in finalists])
 
 
+def _through(gain_ZCN: Sequence[Array], count: int, races: bool, seeds: int) -> Array:
+    """Return what is confirmed gains where so many finalists go through sizes in between; τ = 1 gains 0.
+
+    Whoever is clearly worse at a size is dropped, as in :mod:`tempopt.confirmation.racing`, but for the looks
+    on the way and for what is not known of the noise.
+
+    Args:
+        gain_ZCN: True gains at each larger size, of candidates in the order of the smallest.
+        count: Finalists.
+        races: Whether those that are left race at full size, too.
+        seeds: Seeds at each size.
+    """
+    limit = _limit(count, seeds)
+    zero_1N = np.zeros((1, gain_ZCN[0].shape[1]))
+    # τ = 1 is the first row, and is looked at at each size
+    *between, full_CN = (np.concatenate([zero_1N, each[:count]]) for each in gain_ZCN)
+    left_CN = np.ones(full_CN.shape, dtype=bool)
+    for size, gain_CN in enumerate(between, start=1):
+        left_CN[0] = True
+        seen_CN = np.where(left_CN, gain_CN + _races(size, count, seeds), -math.inf)
+        left_CN &= seen_CN.max(axis=0) - seen_CN <= limit
+    best_N = seen_CN.argmax(axis=0)
+    raced_N = left_CN[1:].any(axis=0) & (left_CN.sum(axis=0) > 1) & races
+    left_CN[0] = True
+    last_N = np.where(left_CN, full_CN + _races(0, count, seeds), -math.inf).argmax(axis=0)
+    found_N: Array = np.take_along_axis(full_CN, np.where(raced_N, last_N, best_N)[None], axis=0)[0]
+    return found_N
+
+
 @functools.lru_cache(maxsize=64)
-def _race(place: int, seeds: int) -> Array:
+def _limit(count: int, seeds: int) -> float:
+    """Return how far behind the best of so many finalists and τ = 1 somebody is who is clearly worse."""
+    # it loads scipy.stats, for which who only looks at a study should not wait
+    from scipy.stats import t
+
+    return float(t.isf(ALPHA, count * (seeds - 1))) * _RUN * math.sqrt(2.0 / seeds)
+
+
+def _races(size: int, count: int, seeds: int) -> Array:
+    """Return the same as :func:`_race` for τ = 1 and so many finalists; 0 is full size."""
+    return np.stack([_race(place, seeds, size) for place in range(count + 1)])
+
+
+@functools.lru_cache(maxsize=256)
+def _race(place: int, seeds: int, size: int = 0) -> Array:
     """Return by drawn search what chance adds to the mean of a finalist; τ = 1 is the first."""
-    noise_N: Array = _RUN * _drawn(f"race {place}", seeds).mean(axis=0)
+    kind = f"race {place} at {size}" if size else f"race {place}"
+    noise_N: Array = _RUN * _drawn(kind, seeds).mean(axis=0)
     return noise_N
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=64)
 def _all(kind: str, count: int) -> Array:
     seed = int.from_bytes(kind.encode(), "big")
     return np.random.default_rng(seed).standard_normal((count, STUDIES))

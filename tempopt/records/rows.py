@@ -26,7 +26,10 @@ SEARCHING: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", 
 SAMPLED: tuple[Kind, ...] = (*SEARCHING, "rematch")
 """The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
 AT_PROXY: tuple[Kind, ...] = (*SAMPLED, "choose")
-"""The kinds that train the proxy where a study has one (``study.proxy``); the others train at full size."""
+"""The kinds that train the smallest proxy of a study that has one (``study.proxy``).
+
+A ``transfer`` says which size it trains, and the others train at full size: ``tempopt.spec.model_sizes``.
+"""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
 OVER: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
 """The states in which nothing is left to do for a ticket."""
@@ -225,6 +228,7 @@ class TicketRow:
         forked_from: Ticket whose checkpoint it began from; None: it began at its beginning.
         forked_at: Optimizer step of that checkpoint: so many of its ``steps`` were trained by others.
         space: How often the search space had been amended when its parameters were decided.
+        size: For transfer: which size it trains, from the smallest proxy, 0, to full size; else None.
     """
 
     id: int
@@ -264,6 +268,7 @@ class TicketRow:
     forked_from: int | None = None
     forked_at: int | None = None
     space: int = 0
+    size: int | None = None
 
     @property
     def steps_trained(self) -> int | None:
@@ -289,6 +294,7 @@ class NewTicket:
     parameters: dict[str, Any] | None = None
     round: int = 0
     sampled: dict[str, Any] | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a study says of its proxy, in plain words and as plain data; computes nothing."""
+"""What a study says of its proxies, in plain words and as plain data; computes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tempopt.results.wording import baseline_name, duration, numbers, set_text, signed
-from tempopt.spec.proxy import moved_names
+from tempopt.spec.model_sizes import full_size, moved_names, to_full, to_proxy
 from tempopt.statistics.paired_tests import PairedTest
 
 if TYPE_CHECKING:
@@ -21,27 +21,49 @@ _SCALE_FREE = "Schedules run by progress, layer and head patterns by the model's
 _TOLD = {"held": "held", "reversed": "reversed", "not_decided": "not decided"}
 
 
+def size_name(spec: StudySpec, size: int) -> str:
+    """Return what a size of a study is called, as after *on* or *at*."""
+    if size == full_size(spec):
+        return "full size"
+    return f"proxy {size + 1}" if full_size(spec) > 1 else "the proxy"
+
+
+def _at(spec: StudySpec, size: int) -> str:
+    return f"{'at' if size == full_size(spec) else 'on'} {size_name(spec, size)}"
+
+
 def proxy_sizes(spec: StudySpec) -> list[str]:
-    """Return the sizes of a study's proxy and at full size, as far as they are known, and how τ goes over."""
+    """Return what is known of the sizes of a study's proxies and at full size, and how τ goes over."""
     proxy = spec.study.proxy
     if proxy is None:
         return []
-    sizes = [
-        ", ".join(
-            [
-                *([f"{proxy.parameters[at]:,} parameters"] if proxy.parameters else []),
-                *([f"{proxy.steps[at]} steps a run"] if proxy.steps else []),
-            ]
-        )
-        for at in (0, 1)
+    told = [_size_text(spec, size) for size in range(full_size(spec) + 1)]
+    if len(told) == 2:
+        known = f": {told[0]}; at full size {told[1]}" if all(told) else ""
+        return [
+            f"The search trains a proxy ({_set(spec, 0)}){known}.",
+            f"From it to full size {_rule(spec)}.",
+        ]
+    own = [f"({_set(spec, size)}){f': {text}' if text else ''}" for size, text in enumerate(told[:-1])]
+    known = f"; at full size {told[-1]}" if told[-1] else ""
+    return [
+        f"The search trains proxy 1 {own[0]}. What it finds is compared on "
+        f"{', '.join(f'proxy {size} {text}' for size, text in enumerate(own[1:], start=2))}{known}.",
+        f"From each size to the next {_rule(spec)}.",
     ]
-    told = f": {sizes[0]}; at full size {sizes[1]}" if all(sizes) else ""
-    return [f"The search trains a proxy ({_set(spec)}){told}.", f"From it to full size {_rule(spec)}."]
 
 
-def _set(spec: StudySpec) -> str:
+def _size_text(spec: StudySpec, size: int) -> str:
+    """Return how large a size is, as far as it is known."""
+    proxy = spec.study.proxy
+    assert proxy is not None
+    texts = [f"{proxy.parameters[size]:,} parameters"] if proxy.parameters else []
+    return ", ".join([*texts, *([f"{proxy.steps[size]} steps a run"] if proxy.steps else [])])
+
+
+def _set(spec: StudySpec, size: int) -> str:
     assert spec.study.proxy is not None
-    return ", ".join(f"{name}={_value(each)}" for name, each in spec.study.proxy.set.items())
+    return ", ".join(f"{name}={_value(each)}" for name, each in spec.study.proxy.sets[size].items())
 
 
 def _value(value: object) -> str:
@@ -54,15 +76,17 @@ def _rule(spec: StudySpec) -> str:
     assert proxy is not None
     if proxy.temperature == "same":
         return "temperatures stay as they are"
-    if proxy.shift is None:
+    if proxy.shifts is None:
         return f"temperatures move by {proxy.temperature}, once its sizes are known"
     by = "as given"
     if isinstance(proxy.temperature, str):
         sizes = proxy.head_dim if proxy.temperature == "head_dim" else proxy.length
         assert sizes is not None
-        by = f"{proxy.temperature}: {sizes[0]} to {sizes[1]}"
-    shift, times = f"{proxy.shift:+.3g}".replace("-", "−"), math.exp(proxy.shift)
-    return f"ln τ moves by {shift} ({by}), which multiplies temperatures by {times:.3g}"
+        by = f"{proxy.temperature}: {' to '.join(map(str, sizes))}"
+    shifts = ", ".join(f"{each:+.3g}".replace("-", "−") for each in proxy.shifts)
+    times = math.exp(sum(proxy.shifts))
+    together = "together " if len(proxy.shifts) > 1 else ""
+    return f"ln τ moves by {shifts} ({by}), which {together}multiplies temperatures by {times:.3g}"
 
 
 def reversed_line(result: StudyResult) -> str | None:
@@ -77,6 +101,10 @@ def advice(result: StudyResult) -> str:
     """Return a sentence on the proxy for the recommendation; empty unless its order is reversed."""
     if result.proxy is None or result.proxy.order != "reversed":
         return ""
+    largest = result.proxy.largest
+    if largest < full_size(result.spec):
+        where = size_name(result.spec, largest)
+        return f" What gains on a smaller proxy loses on {where}: search on that, or at full size."
     return " What gains on the proxy loses at full size: search at full size, or on a larger proxy."
 
 
@@ -93,48 +121,83 @@ def proxy_lines(result: StudyResult) -> list[str]:
 
 def _lines(result: StudyResult, found: ProxyOrder) -> Iterator[str]:
     spec = result.spec
+    full = full_size(spec)
+    sets = "; ".join(_set(spec, size) for size in range(full))
+    which = f"the smallest of {full} proxies" if full > 1 else "a proxy"
     yield (
-        f"searched and chosen on a proxy ({_set(spec)}), proved at full size. "
+        f"searched and chosen on {which} ({sets}), proved at full size. "
         "What only a larger model gains from, the proxy cannot find."
     )
-    yield f"  from the proxy to full size {_rule(spec)}{_kept(result, found)}. {_SCALE_FREE}"
-    if found.finalists:
-        told = "; ".join(_finalist(each, result) for each in found.finalists)
-        yield f"  compared at full size, in the order of the proxy: {told}."
+    where = "from each size to the next" if full > 1 else "from the proxy to full size"
+    yield f"  {where} {_rule(spec)}{_kept(result, found)}. {_SCALE_FREE}"
+    for size in range(1, full + 1):
+        if told := [_finalist(each, result) for each in found.finalists if each.size == size]:
+            order = size_name(spec, size - 1)
+            yield f"  compared {_at(spec, size)}, in the order of {order}: {'; '.join(told)}."
     if found.order != "reversed":
         yield f"  {_order(result, found)}"
-    yield f"  {_cost(found)}"
+    yield f"  {_cost(spec, found)}"
 
 
 def _kept(result: StudyResult, found: ProxyOrder) -> str:
     """Return which values of the configuration the rule has moved, and which it has not."""
     if found.parameters is None:
         return ""
-    moved, kept = moved_names(result.spec, found.parameters)
+    moved, kept = _moved(result.spec, found)
     texts = [f"moved: {', '.join(moved)}"] if moved else []
     texts += [f"taken over as they are: {', '.join(kept)}"] if kept else []
     return f" ({'; '.join(texts)})" if texts else ""
 
 
+def _moved(spec: StudySpec, found: ProxyOrder) -> tuple[list[str], list[str]]:
+    if found.parameters is None:
+        return [], []
+    at_full = to_full(spec, to_proxy(spec, found.parameters, found.largest))
+    return moved_names(spec, at_full)
+
+
 def _finalist(each: Finalist, result: StudyResult) -> str:
     what = baseline_name(result.spec) if each.at_one else set_text(each.parameters)
-    full, small = ("no value" if value is None else f"{value:.4g}" for value in (each.full, each.proxy))
-    return f"{what} {full} on {each.pairs} seeds (on the proxy {small})"
+    value, before = ("no value" if known is None else f"{known:.4g}" for known in (each.value, each.before))
+    return f"{what} {value} on {each.pairs} seeds ({_at(result.spec, each.size - 1)} {before})"
 
 
 def _order(result: StudyResult, found: ProxyOrder) -> str:
-    """Return what became of the order of the proxy, with the numbers."""
-    baseline = baseline_name(result.spec)
+    """Return what became of the order of each proxy, with the numbers."""
+    spec, baseline = result.spec, baseline_name(result.spec)
+    whose = "the proxy" if full_size(spec) == 1 else "the proxies"
     if found.parameters is None:
-        return f"the order of the proxy at full size is not known yet: nothing is compared with {baseline}."
-    small = "no two runs can be compared" if found.on_proxy is None else _told(found.on_proxy)
-    if found.at_full is None:
-        return f"the order of the proxy at full size is not known yet; over {baseline} on the proxy: {small}."
+        return f"the order of {whose} at full size is not known yet: nothing is compared with {baseline}."
+    gains = [
+        f"{_at(spec, size)} {'no two runs can be compared' if each.gain is None else _told(each.gain)}"
+        for size, each in enumerate(found.sizes)
+    ]
+    if found.at_largest is None:
+        known = "; ".join(gains).removeprefix("on the proxy ")
+        where = " on the proxy" if full_size(spec) == 1 else ""
+        return f"the order of {whose} at full size is not known yet; over {baseline}{where}: {known}."
+    gains[0] += ", where it was chosen by these runs"
     where = "confirming pairs" if found.confirmed else "pairs of the transfer"
+    last = f"{_at(spec, found.largest)} {_told(found.at_largest)}, {found.at_largest.n_pairs} {where}"
     return (
-        f"the order of the proxy at full size: {_TOLD[found.order]}. {set_text(found.parameters)} over "
-        f"{baseline}: on the proxy {small}, where it was chosen by these runs; at full size "
-        f"{_told(found.at_full)}, {found.at_full.n_pairs} {where}."
+        f"{_orders(spec, found)}. {set_text(found.parameters)} over {baseline}: {'; '.join([*gains, last])}."
+        f"{_stopped(spec, found)}"
+    )
+
+
+def _orders(spec: StudySpec, found: ProxyOrder) -> str:
+    """Return of each proxy whether its order held, as the beginning of a sentence."""
+    told = [f"{size_name(spec, size)}: {_TOLD[each.order]}" for size, each in enumerate(found.sizes)]
+    if full_size(spec) == 1:
+        return f"the order of the proxy at full size: {_TOLD[found.order]}"
+    return f"the order {_at(spec, found.largest)}, of {'; of '.join(told)}"
+
+
+def _stopped(spec: StudySpec, found: ProxyOrder) -> str:
+    if found.largest == full_size(spec):
+        return ""
+    return (
+        f" There {baseline_name(spec)} alone was left, so that nothing was compared with it at a larger size."
     )
 
 
@@ -142,11 +205,12 @@ def _told(test: PairedTest) -> str:
     return f"{signed(test)} ({numbers(test)})"
 
 
-def _cost(found: ProxyOrder) -> str:
+def _cost(spec: StudySpec, found: ProxyOrder) -> str:
     cost = found.cost
-    shares = (
-        f"{_percent(cost.full_steps)} of all steps and {_percent(cost.full_seconds)} of the training time"
-    )
+    shares = f"{_percent(cost.steps[-1])} of all steps and {_percent(cost.shares[-1])} of the training time"
+    if full_size(spec) > 1:
+        own = [f"{_percent(share)} on {size_name(spec, at)}" for at, share in enumerate(cost.shares[:-1])]
+        shares += f", {', '.join(own)}"
     if cost.searched_at_full is None:
         return f"at full size: {shares}."
     times = cost.searched_at_full / cost.seconds if cost.seconds else 1.0
@@ -165,19 +229,20 @@ def proxy_json(result: StudyResult) -> dict[str, Any] | None:
     found, section = result.proxy, result.spec.study.proxy
     if found is None or section is None:
         return None
-    moved, kept = ([], []) if found.parameters is None else moved_names(result.spec, found.parameters)
+    moved, kept = _moved(result.spec, found)
     return {
-        "set": section.set,
+        "sets": section.sets,
         "rule": section.temperature,
-        "shift_of_ln_tau": section.shift,
+        "shifts_of_ln_tau": section.shifts,
         "sizes": section.sizes,
         "moved": moved,
         "taken_over": kept,
         "order": found.order,
         "params": found.parameters,
         "confirmed": found.confirmed,
-        "gain_on_proxy": _test_json(found.on_proxy),
-        "gain_at_full": _test_json(found.at_full),
+        "compared_at": found.largest,
+        "proxies": [{"order": each.order, "gain": _test_json(each.gain)} for each in found.sizes],
+        "gain": _test_json(found.at_largest),
         "finalists": [dataclasses.asdict(each) for each in found.finalists],
         "cost": dataclasses.asdict(found.cost),
     }

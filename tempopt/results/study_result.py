@@ -37,6 +37,7 @@ from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, u
 from tempopt.results.comparison import comparison_json
 from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
+from tempopt.spec.model_sizes import full_size
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
 from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE, TIME_RATIO
@@ -211,6 +212,7 @@ class StudyResult:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
         from tempopt.results.heads_text import heads_json
+        from tempopt.results.population_text import population_json
         from tempopt.results.prior_text import prior_json
         from tempopt.results.proxy_text import proxy_json
         from tempopt.results.values_text import values_json
@@ -233,6 +235,7 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
+            "population": population_json(self),
             "code": self.spec.study.code,
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
@@ -407,7 +410,8 @@ def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
     if spec.compared_values:
         follows = kind in ("choose", "confirm")
-    follows &= kind != "transfer" or (spec.study.proxy is not None and spec.study.proxy.finalists > 1)
+    proxy = spec.study.proxy
+    follows &= kind != "transfer" or (proxy is not None and (proxy.finalists > 1 or full_size(spec) > 1))
     open_ended = follows and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),

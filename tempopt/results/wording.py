@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tempopt.confirmation.comparisons import Answer
 from tempopt.confirmation.evaluations import WINNER, ConstantPlan
 from tempopt.confirmation.inference import AS_TRAINED
+from tempopt.results.course import course_text
 from tempopt.statistics.fieller import Ratio
 from tempopt.statistics.paired_tests import ALPHA, PairedTest
 from tempopt.temperature import (
@@ -27,6 +28,7 @@ from tempopt.temperature import (
     split_name,
     temperatures_of,
 )
+from tempopt.temperature.knots import INNER_KNOTS
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 ATTENTIONS_BASELINE = "τ = 1"
 """What a study of attention's temperature is measured against."""
 _TOLD = ("schedule", "temperature_init", "temperature_final")
+_KNOTS = (KNOTS, *INNER_KNOTS, "num_knots", "hold_fraction")
 
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:
@@ -167,6 +170,9 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
             texts.append(f"{name} = {first:.4g} as found")
         elif own["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")
+        elif course := course_text(parameters, name):
+            texts.append(f"{name or 'τ'} {course} ({own['schedule']})")
+            told |= {join_name(name, each) for each in _KNOTS}
         else:
             if own[KNOTS] is not None:
                 first, last = own[KNOTS][0][1], own[KNOTS][-1][1]

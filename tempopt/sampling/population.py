@@ -43,7 +43,6 @@ class PopulationSearch:
         self._spec = spec
         self._population = population
         self._space = spec.space("search")
-        self._sign = 1.0 if spec.study.direction == "maximize" else -1.0
         self._asked: dict[int, dict[str, Any]] = {}
         self._values: dict[int, float | None] = {}
 
@@ -53,7 +52,7 @@ class PopulationSearch:
 
     def told(self, number: int, value: float | None) -> None:
         """Take in what a search ticket came to at the end of its interval; None: it did not get there."""
-        self._values[number] = None if value is None or not math.isfinite(value) else value
+        self._values[number] = value
 
     def sample(self, number: int) -> dict[str, Any]:
         """Return what a search ticket tries: values of the search space, its temperatures up to its end.
@@ -88,29 +87,50 @@ class PopulationSearch:
 
     def _near(self, name: str, temperature: float, spread: float, place: Place) -> float:
         space = self._space[name]
-        step = spread * float(self._generator("step", place).standard_normal())
+        step = spread * float(_generator("step", place, self._spec).standard_normal())
         found = at_place(space, min(max(place_of(space, temperature) + step, 0.0), 1.0))
         assert isinstance(found, float)
         return found
 
     def _parent(self, place: Place) -> Place | None:
         """Return whose schedule a member goes on with, its own or a better one's; None: there is none."""
-        interval = place.interval - 1
-        members = [Place(place.population, interval, each) for each in range(self._population.members)]
-        values = {each.member: self._values[self._population.number(each)] for each in members}
-        known = {member: self._sign * value for member, value in values.items() if value is not None}
-        if not known:
-            return None
-        # of equal values the earlier goes first
-        ranked = sorted(known, key=lambda member: (-known[member], member))
-        moved = max(1, math.floor(REPLACED * len(members)))
-        lost = len(members) - len(ranked)
-        staying = ranked[: max(1, len(ranked) - max(0, moved - lost))]
-        if place.member in staying:
-            return members[place.member]
-        donors = staying[:moved]
-        return members[donors[int(self._generator("donor", place).integers(len(donors)))]]
+        beside = (
+            Place(place.population, place.interval - 1, each) for each in range(self._population.members)
+        )
+        values = {each.member: self._values[self._population.number(each)] for each in beside}
+        return parent(place, self._population, values, self._spec)
 
-    def _generator(self, what: str, place: Place) -> np.random.Generator:
-        parts = (place.population, place.interval, place.member)
-        return np.random.default_rng(derive(self._spec.study.seed, POPULATION, what, *parts))
+
+def parent(
+    place: Place, population: Population, values: Mapping[int, float | None], spec: StudySpec
+) -> Place | None:
+    """Return whose schedule a member goes on with, its own or a better one's; None: there is none.
+
+    Args:
+        place: Of the member, behind the first interval.
+        population: The options of the sampler.
+        values: By member what the trials of the interval before came to; None or not finite: they did not get
+            to its end.
+        spec: The study's spec.
+    """
+    sign = 1.0 if spec.study.direction == "maximize" else -1.0
+    known = {
+        member: sign * value for member, value in values.items() if value is not None and math.isfinite(value)
+    }
+    if not known:
+        return None
+    # of equal values the earlier goes first
+    ranked = sorted(known, key=lambda member: (-known[member], member))
+    moved = max(1, math.floor(REPLACED * population.members))
+    lost = population.members - len(ranked)
+    staying = ranked[: max(1, len(ranked) - max(0, moved - lost))]
+    if place.member in staying:
+        return Place(place.population, place.interval - 1, place.member)
+    donors = staying[:moved]
+    drawn = int(_generator("donor", place, spec).integers(len(donors)))
+    return Place(place.population, place.interval - 1, donors[drawn])
+
+
+def _generator(what: str, place: Place, spec: StudySpec) -> np.random.Generator:
+    parts = (place.population, place.interval, place.member)
+    return np.random.default_rng(derive(spec.study.seed, POPULATION, what, *parts))

@@ -149,6 +149,7 @@ class Told(Body):
     agents: list[str]
     withdrawn: int = 0
     compares: bool = False
+    trained: int = 0
 
 
 class Deleted(Body):

@@ -5,7 +5,7 @@ What they become is ``tempopt.forecast.split``'s; which are open is seen here, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def split_as(spec: StudySpec, stored: StudySpec) -> StudySpec:
     if not limits.split:
         return spec
     found: dict[str, Any] = {name: value_of(stored, name) for name in limits.split}
-    return with_numbers(spec, found, run=before.run_gpu_hours, proxy=before.proxy_gpu_hours)
+    return with_numbers(spec, found, run=before.run_gpu_hours, proxy=before.proxy_prices)
 
 
 def value_of(spec: StudySpec, name: str) -> Any:
@@ -81,7 +81,7 @@ def value_of(spec: StudySpec, name: str) -> Any:
 
 
 def with_numbers(
-    spec: StudySpec, found: Mapping[str, Any], *, run: float | None, proxy: float | None
+    spec: StudySpec, found: Mapping[str, Any], *, run: float | None, proxy: Sequence[float] | None
 ) -> StudySpec:
     """Return a spec with other numbers and another price.
 
@@ -89,12 +89,13 @@ def with_numbers(
         spec: The spec.
         found: Values by name, as :func:`value_of` has them; what is None stays as it is.
         run: GPU-hours of a run at full size; None: as the spec says.
-        proxy: The same of its proxy.
+        proxy: The same of each of its proxies; None or empty: as the spec says, or there are none.
     """
     limits = spec.study.limits
+    small = list(proxy or limits.proxy_prices or ())
     prices = {
         "run_gpu_hours": run or limits.run_gpu_hours,
-        "proxy_gpu_hours": proxy or limits.proxy_gpu_hours,
+        "proxy_gpu_hours": small if len(small) > 1 else next(iter(small), None),
     }
     update: dict[str, Any] = {"limits": limits.model_copy(update=prices)}
     for name, each in found.items():

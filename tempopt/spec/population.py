@@ -7,6 +7,7 @@ try in an interval is drawn in ``tempopt.sampling.population``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tempopt.temperature.entropy_control import CONTROL, has_target
 from tempopt.temperature.groups import CREDITED, GROUPS
 from tempopt.temperature.knots import INNER_KNOTS, KNOTS
 from tempopt.temperature.named import split_name
+from tempopt.temperature.plan import steps_until
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -35,6 +37,8 @@ _OPTIONS = ("members", "intervals", "ends")
 _GROWTH = 1.5
 """An interval is so many times as long as the one before it."""
 _EXAMPLE = "[0.1, 0.3, 1]"
+_WITH_IT = f"with sampler: {POPULATION}"
+_NO_USE = f"given {_WITH_IT}, which has no use for it. Take it out."
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,8 @@ def with_population(given: object) -> object:
     if not isinstance(given, Mapping) or not isinstance(study := given.get("study"), Mapping):
         return given
     asked = study.get("sampler")
+    if study.get("evaluate_only") is not None:
+        return given
     name, options = (asked, {}) if isinstance(asked, str) else (None, asked)
     if isinstance(options, Mapping) and "name" in options:
         name, options = options["name"], {key: each for key, each in options.items() if key != "name"}
@@ -206,8 +212,9 @@ def with_population(given: object) -> object:
         study["seeds"] = {"search": 1, **seeds}
     search = given.get("search")
     if isinstance(search, Mapping) and isinstance(level := search.get(FIRST), Mapping):
-        search = {**{each: level for each in population.temperatures}, **search}
-        search = {**search, "schedule": search.get("schedule", [SCHEDULE])}
+        # with another schedule that one is the fault, and not what would be added here
+        if search.get("schedule", [SCHEDULE]) in ([SCHEDULE], {"choices": [SCHEDULE]}):
+            search = {**{each: level for each in population.temperatures}, **search, "schedule": [SCHEDULE]}
     return {**given, "study": study, **({} if search is None else {"search": search})}
 
 
@@ -216,60 +223,65 @@ def population_problems(spec: StudySpec) -> list[tuple[str, str]]:
     population = spec.study.population
     if population is None:
         return []
-    return [*_of_study(spec, population), *_of_training(spec), *_of_search(spec, population)]
+    if spec.study.evaluate_only is not None:
+        return [("study.evaluate_only", _NO_USE)]
+    return [*_of_study(spec, population), *_of_training(spec, population), *_of_search(spec, population)]
 
 
 def _of_study(spec: StudySpec, population: Population) -> list[tuple[str, str]]:
     study, limits, lines = spec.study, spec.study.limits, []
-    with_it = f"with sampler: {POPULATION}"
     if study.trials % population.trials:
         message = (
-            f"given {study.trials} {with_it}, whose {population.members} members train "
+            f"given {study.trials} {_WITH_IT}, whose {population.members} members train "
             f"{population.intervals} intervals: each of these is a trial. Give {population.trials}, a "
             "multiple of it, or nothing."
         )
         lines.append(("study.trials", message))
     if study.pruner.name != "none":
         message = (
-            f"given {study.pruner.name} {with_it}, which says itself who goes on. Give none, or nothing."
+            f"given {study.pruner.name} {_WITH_IT}, which says itself who goes on. Give none, or nothing."
         )
         lines.append(("study.pruner", message))
     if study.validate_at != "current":
         message = (
-            f"given {study.validate_at} {with_it}, whose members are compared before their last "
+            f"given {study.validate_at} {_WITH_IT}, whose members are compared before their last "
             "temperature is known. Give current, or nothing."
         )
         lines.append(("study.validate_at", message))
     if study.seeds.search != 1:
         message = (
-            f"given {study.seeds.search} {with_it}, whose members go on from each other's checkpoints, "
+            f"given {study.seeds.search} {_WITH_IT}, whose members go on from each other's checkpoints, "
             "and so have one seed. Give 1, or nothing."
         )
         lines.append(("study.seeds.search", message))
     taken_out = {
         "study.compare": study.compare is not None,
         "study.proxy": study.proxy is not None,
-        "study.evaluate_only": study.evaluate_only is not None,
         "study.enqueue": bool(study.enqueue),
         "study.prior": study.prior is not None,
         "compare": spec.compare is not None,
     }
-    lines += [
-        (path, f"given {with_it}, which has no use for it. Take it out.")
-        for path, is_given in taken_out.items()
-        if is_given
-    ]
+    lines += [(path, _NO_USE) for path, is_given in taken_out.items() if is_given]
     for name in ("hours", "gpu_hours"):
         if getattr(limits, name) is not None:
             message = (
-                f"given {with_it}, whose trials are complete in its last interval alone: a search that ends "
+                f"given {_WITH_IT}, whose trials are complete in its last interval alone: a search that ends "
                 "before has nothing to choose from. Take it out, or have fewer members."
             )
             lines.append((f"study.limits.{name}", message))
     return lines
 
 
-def _of_training(spec: StudySpec) -> list[tuple[str, str]]:
+def _of_training(spec: StudySpec, population: Population) -> list[tuple[str, str]]:
+    steps = spec.trainer.get("max_steps")
+    if isinstance(steps, int) and steps > 0:
+        ends = [0, *(steps_until(each, steps) for each in population.ends)]
+        if any(begin == end for begin, end in itertools.pairwise(ends)):
+            message = (
+                f"given {steps} {_WITH_IT}, whose {population.intervals} intervals would end after "
+                f"{', '.join(map(str, ends[1:]))} steps: one has none. Train longer, or give fewer intervals."
+            )
+            return [("trainer.max_steps", message)]
     if spec.trainer.get("callbacks"):
         message = (
             f"given with sampler: {POPULATION}. Callbacks may keep what is in no checkpoint, so that no "

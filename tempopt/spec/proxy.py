@@ -1,28 +1,28 @@
-"""The key ``study.proxy``: a smaller training that the search is carried out on, and how τ goes over.
+"""The key ``study.proxy``: smaller trainings that the search is carried out on, and how τ goes over.
 
-Which tickets train the proxy is ``records.rows.AT_PROXY``; who goes over is confirmation/transfer.py's.
+Which tickets train which size is model_sizes.py's; who goes over is confirmation/transfer.py's.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.domains import Choices, Domain, Range
 from tempopt.spec.lightning_sections import UNSEARCHED
+from tempopt.spec.model_sizes import factor, full_size, shifted_temperatures
 from tempopt.spec.sections import Section
 from tempopt.spec.temperatures import tempered
 from tempopt.spec.validation_errors import FaultySpecError
-from tempopt.spec.yaml_source import Override, apply
-from tempopt.temperature.groups import CREDITED
-from tempopt.temperature.named import join_name, split_name
+from tempopt.spec.yaml_source import FaultsError, Override, apply
+from tempopt.temperature.named import join_name
 from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS
 from tempopt.temperature.ranges import HIGHEST, LOWEST
-from tempopt.temperature.scaling import head_dim_shift, length_shift, scales_with_length, shifted
+from tempopt.temperature.scaling import head_dim_shift, length_shift
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -34,96 +34,160 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 PATH = "study.proxy"
 SET = f"{PATH}.set"
 MOST_FINALISTS = 20
+MOST_PROXIES = 5
 _FARTHEST = 10.0
 _RULE = f"same, head_dim, length, or a shift of ln τ from {-_FARTHEST:g} to {_FARTHEST:g}"
 _EXAMPLE = "{set: {model.d_model: 32, trainer.max_steps: 300}}"
+_SEVERAL = "set: [{model.d_model: 32}, {model.d_model: 128}]"
+_SET = f"a mapping of paths to values, as in {_EXAMPLE}, or a list of them, the smallest first: {_SEVERAL}"
 _SECTIONS = ("model", "data", "trainer")
 _LEVELS = ("temperature_init", "temperature_final", "warmup_start")
+_FEWEST = 2
+_BY_SIZE = ("head_dim", "length", "steps", "parameters")
+"""What a section says of each size, the proxies first and full size last."""
 
-_Sizes = Annotated[list[int], Field(min_length=2, max_length=2)]
+_Sizes = Annotated[list[int], Field(min_length=_FEWEST, max_length=MOST_PROXIES + 1)]
 
 
 class ProxySection(Section):
-    """``study.proxy``: what the small training differs in, and how what it finds goes over to full size.
+    """``study.proxy``: what smaller trainings differ in, and how what they find goes over to full size.
 
     Args:
-        set: Values that are written over the spec for the small training, by path as in ``--set``.
-        temperature: How ln τ moves from the proxy to full size: ``same`` not at all, ``head_dim`` by
-            ½ ln(d_full / d_proxy), ``length`` by −ln(ln n_full / ln n_proxy), or by a number that is added.
-        finalists: Candidates of the proxy that are compared at full size, beside τ = 1; 1: none is, and the
-            winner of the proxy is confirmed.
-        head_dim: Dimension of the heads of the proxy and at full size; None: the dry run finds it.
-        length: Number of keys of the proxy and at full size; read by ``temperature: length``.
-        steps: Steps of a run of the proxy and at full size, as the dry run has found.
-        parameters: Number of parameters of both models, as the dry run has found.
+        set: Values that are written over the spec for the small training, by path as in ``--set``. A list of
+            such mappings: several proxies, the smallest first, on which the search is.
+        temperature: How ln τ moves from a size to the next: ``same`` not at all, ``head_dim`` by
+            ½ ln(d_next / d), ``length`` by −ln(ln n_next / ln n), or by a number that is added; with several
+            proxies a list of such numbers, one from each of them to the next size.
+        finalists: Candidates that are compared at each larger size at most, beside τ = 1; 1: none is at full
+            size, and what has come so far is confirmed.
+        head_dim: Dimension of the heads of each proxy and at full size; None: the dry run finds it.
+        length: Number of keys of each proxy and at full size; read by ``temperature: length``.
+        steps: Steps of a run of each proxy and at full size, as the dry run has found.
+        parameters: Number of parameters of all these models, as the dry run has found.
     """
 
-    set: Annotated[dict[str, Any], Field(description=f"a mapping of paths to values, as in {_EXAMPLE}")]
-    temperature: Annotated[Rule | float, Field(description=_RULE)] = "same"
+    set: Annotated[dict[str, Any] | list[dict[str, Any]], Field(description=_SET)]
+    temperature: Annotated[Rule | float | list[float], Field(description=_RULE)] = "same"
     finalists: Annotated[
         int, Field(ge=1, le=MOST_FINALISTS, description=f"a whole number from 1 to {MOST_FINALISTS}")
     ] = 3
     head_dim: Annotated[
         _Sizes | None,
-        Field(description="the dimension of a head of the proxy and at full size, as in [8, 32], or null"),
+        Field(description="the dimension of a head of each proxy and at full size, as in [8, 32], or null"),
     ] = None
     length: Annotated[
         _Sizes | None,
-        Field(description="the number of keys of the proxy and at full size, as in [64, 256], or null"),
+        Field(description="the number of keys of each proxy and at full size, as in [64, 256], or null"),
     ] = None
-    steps: Annotated[_Sizes | None, Field(description="two whole numbers, or null")] = None
-    parameters: Annotated[_Sizes | None, Field(description="two whole numbers, or null")] = None
+    steps: Annotated[_Sizes | None, Field(description="a whole number for each size, or null")] = None
+    parameters: Annotated[_Sizes | None, Field(description="a whole number for each size, or null")] = None
+
+    @field_validator("set", mode="before")
+    @classmethod
+    def _mappings(cls, given: object) -> object:
+        each = given if isinstance(given, list) else [given]
+        if not each or not all(isinstance(one, Mapping) for one in each):
+            raise ValueError(f"given {given!r}. Give {_SET}.")
+        if len(each) > MOST_PROXIES:
+            raise ValueError(f"given {len(each)} proxies. Give at most {MOST_PROXIES}.")
+        return each[0] if len(each) == 1 else given
 
     @field_validator("temperature", mode="before")
     @classmethod
-    def _rule(cls, given: object) -> object:
-        number = isinstance(given, int | float) and not isinstance(given, bool)
-        if number and abs(given) <= _FARTHEST:  # type: ignore[arg-type]
-            return float(given)  # type: ignore[arg-type]
+    def _rule(cls, given: Any) -> object:
+        each = given if isinstance(given, list) and given else [given]
+        if all(_is_shift(one) for one in each):
+            numbers = [float(one) for one in each]
+            return numbers[0] if len(numbers) == 1 else numbers
         if given in RULES:
             return given
         if isinstance(given, str):
             raise ValueError(unknown("rule", given, RULES, f"Or give {_RULE.partition('or ')[2]}."))
-        raise ValueError(f"given {given!r}. Give {_RULE}.")
+        raise ValueError(f"given {given!r}. Give {_RULE}, with several proxies a list of such shifts.")
 
     @field_validator("head_dim", "length")
     @classmethod
     def _sizes(cls, given: list[int] | None, info: Any) -> list[int] | None:
-        fewest = 2 if info.field_name == "length" else 1
+        fewest = _FEWEST if info.field_name == "length" else 1
         if given is not None and min(given) < fewest:
-            raise ValueError(f"given {given}. Give two whole numbers of at least {fewest}: proxy, full size.")
+            raise ValueError(
+                f"given {given}. Give whole numbers of at least {fewest}: proxies first, full size last."
+            )
         return given
 
-    @property
-    def settings(self) -> list[Override]:
-        """What is written over the spec for the small training."""
-        return [Override.of(path, value) for path, value in self.set.items()]
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        proxies = len(self.sets)
+        lines = [
+            (
+                name,
+                f"given {len(given)} numbers, but there {_are(proxies)} and full size. Give "
+                f"{proxies + 1}: proxies first, full size last.",
+            )
+            for name in _BY_SIZE
+            if (given := getattr(self, name)) is not None and len(given) != proxies + 1
+        ]
+        shifts = self._given_shifts
+        if shifts is not None and len(shifts) != proxies:
+            text = ", ".join(f"{each:g}" for each in shifts)
+            message = f"given {text}, but there {_are(proxies)}. Give a shift from each to the next size."
+            lines.append(("temperature", message))
+        if lines:
+            raise FaultsError(lines)
+        return self
 
     @property
-    def shift(self) -> float | None:
-        """What is added to ln τ on the way to full size; None: a size is not known yet."""
-        if isinstance(self.temperature, float):
-            return self.temperature
-        if self.temperature == "head_dim":
-            return None if self.head_dim is None else head_dim_shift(*self.head_dim)
-        if self.temperature == "length":
-            return None if self.length is None else length_shift(*self.length)
-        return 0.0
+    def sets(self) -> list[dict[str, Any]]:
+        """What is written over the spec for each proxy, the smallest first."""
+        return self.set if isinstance(self.set, list) else [self.set]
+
+    def path_of(self, size: int) -> str:
+        """Return the path at which a spec has what makes a proxy small."""
+        return f"{SET}.{size}" if isinstance(self.set, list) else SET
+
+    def settings(self, size: int) -> list[Override]:
+        """Return what is written over the spec for a proxy."""
+        return [Override.of(path, value) for path, value in self.sets[size].items()]
 
     @property
-    def cost_ratio(self) -> float | None:
-        """How many times as much a run at full size is expected to cost as one of the proxy, unmeasured.
+    def _given_shifts(self) -> list[float] | None:
+        if isinstance(self.temperature, str):
+            return None
+        return self.temperature if isinstance(self.temperature, list) else [self.temperature]
+
+    @property
+    def shifts(self) -> list[float] | None:
+        """What is added to ln τ from each proxy to the next size; None: dimensions are not known yet."""
+        if (given := self._given_shifts) is not None:
+            return given
+        if self.temperature == "same":
+            return [0.0] * len(self.sets)
+        by, sizes = (
+            (head_dim_shift, self.head_dim) if self.temperature == "head_dim" else (length_shift, self.length)
+        )
+        return None if sizes is None else [by(*each) for each in pairwise(sizes)]
+
+    def shift_to(self, size: int) -> float | None:
+        """Return what is added to ln τ from the smallest proxy to a size; None: not known yet."""
+        return None if self.shifts is None else sum(self.shifts[:size])
+
+    @property
+    def cost_ratios(self) -> list[float] | None:
+        """How many times as much a run of each size is expected to cost as one of the smallest, unmeasured.
 
         By steps, times the number of parameters where it is known; None: not even the steps are.
         """
         if self.steps is None:
             return None
-        small, large = self.parameters or (1, 1)
-        return self.steps[1] / self.steps[0] * max(1.0, large / max(1, small))
+        parameters = self.parameters or [1] * len(self.steps)
+        return [
+            steps / self.steps[0] * max(1.0, count / max(1, parameters[0]))
+            for steps, count in zip(self.steps, parameters, strict=True)
+        ]
 
     @property
     def sizes(self) -> dict[str, list[int]]:
-        """What a dry run finds of the proxy and at full size, as far as it is known, by name."""
+        """What a dry run finds of each proxy and at full size, as far as it is known, by name."""
         sizes = {name: getattr(self, name) for name in ("head_dim", "steps", "parameters")}
         return {name: each for name, each in sizes.items() if each is not None}
 
@@ -133,24 +197,30 @@ class ProxySection(Section):
         return self.model_copy(update={name: list(found[name]) for name in read if name not in self.sizes})
 
 
+def _is_shift(given: object) -> bool:
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    return number and abs(given) <= _FARTHEST  # type: ignore[arg-type]
+
+
+def _are(proxies: int) -> str:
+    return "is one proxy" if proxies == 1 else f"are {proxies} proxies"
+
+
 def one_proxy(given: object) -> object:
-    """Return what ``study.proxy`` is given, if that is one proxy.
+    """Return what ``study.proxy`` is given, if that is a section.
 
     Raises:
         ValueError: It is a list, or no mapping.
     """
     if isinstance(given, list):
-        raise ValueError(
-            f"given a list of {len(given)}, but a study has one proxy, and no sizes in between. Give "
-            f"one mapping, as in proxy: {_EXAMPLE}."
-        )
+        raise ValueError(f"given a list of {len(given)}. Several proxies go under set, as in {{{_SEVERAL}}}.")
     if given is not None and not isinstance(given, Mapping | ProxySection):
         raise ValueError(f"given {given!r}. Give a mapping, as in proxy: {_EXAMPLE}, or null.")
     return given
 
 
-def small_data(spec: StudySpec) -> dict[str, Any]:
-    """Return a spec that has a proxy with ``proxy.set`` written over it, as plain data without the proxy.
+def small_data(spec: StudySpec, size: int) -> dict[str, Any]:
+    """Return a spec with what makes a proxy small written over it, as plain data without ``study.proxy``.
 
     Raises:
         SpecError: A path goes through something that is no mapping.
@@ -160,14 +230,15 @@ def small_data(spec: StudySpec) -> dict[str, Any]:
     data["study"]["proxy"] = None
     # one training has no budget to split
     data["study"]["limits"]["split"] = []
-    return apply(data, spec.study.proxy.settings, option="path")
+    return apply(data, spec.study.proxy.settings(size), option="path")
 
 
-def overrides_of_proxy(spec: StudySpec, local: Sequence[Override]) -> tuple[Override, ...]:
-    """Return this machine's own settings as far as the proxy of a spec does not set the same."""
+def overrides_of_proxy(spec: StudySpec, local: Sequence[Override], size: int) -> tuple[Override, ...]:
+    """Return this machine's own settings as far as a proxy of a spec does not set the same."""
     proxy = spec.study.proxy
     assert proxy is not None
-    return tuple(each for each in local if not any(_overlap(each.path, own.path) for own in proxy.settings))
+    own = proxy.settings(size)
+    return tuple(each for each in local if not any(_overlap(each.path, other.path) for other in own))
 
 
 def proxy_problems(spec: StudySpec) -> list[tuple[str, str]]:
@@ -182,13 +253,22 @@ def proxy_problems(spec: StudySpec) -> list[tuple[str, str]]:
     ):
         if is_given:
             return [(PATH, f"given with {path}, where {why}. Take one of the two out.")]
-    if not proxy.set:
-        return [
-            (SET, f"is empty, so that the proxy is the model itself. Give what makes it small: {_EXAMPLE}.")
-        ]
-    lines = [(f"{SET}.{name}", text) for name in proxy.set if (text := _path_problem(name, spec))]
-    lines += _twice(proxy)
-    return lines or [*_rule_problems(spec, proxy), *_unfit(spec, proxy)]
+    lines = [line for size in range(len(proxy.sets)) for line in _set_problems(spec, proxy, size)]
+    return lines or [*_rule_problems(spec, proxy), *_price_problems(spec, proxy), *_unfit(spec, proxy)]
+
+
+def _set_problems(spec: StudySpec, proxy: ProxySection, size: int) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the paths that make a proxy small."""
+    given, path = proxy.sets[size], proxy.path_of(size)
+    if not given:
+        yield path, f"is empty, so that the proxy is the model itself. Give what makes it small: {_EXAMPLE}."
+    yield from ((f"{path}.{name}", text) for name in given if (text := _path_problem(name, spec)))
+    first: dict[tuple[str, ...], str] = {}
+    for name in given:
+        own = Override.of(name, None).path
+        if own in first:
+            yield f"{path}.{name}", f"it is the same as {first[own]}. Take one of the two out."
+        first[own] = name
 
 
 def _path_problem(name: str, spec: StudySpec) -> str | None:
@@ -208,7 +288,7 @@ def _path_problem(name: str, spec: StudySpec) -> str | None:
     if section == "trainer" and (reason := UNSEARCHED.get(rest[0])):
         return f"{rest[0]} is the same for the proxy and at full size: {reason}"
     if section == "trainer" and rest[0] == "callbacks":
-        return "a callback may change what a run is, so both sizes have the same ones. Take it out."
+        return "a callback may change what a run is, so all sizes have the same ones. Take it out."
     if section == "model" and spec.attach is None and path[2] in TEMPERATURE_PARAMETERS:
         return "temperatures go over by study.proxy.temperature, and are no size of a model. Take it out."
     for searched in spec.search:
@@ -232,29 +312,19 @@ def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
-def _twice(proxy: ProxySection) -> list[tuple[str, str]]:
-    first: dict[tuple[str, ...], str] = {}
-    lines = []
-    for name in proxy.set:
-        path = Override.of(name, None).path
-        if path in first:
-            lines.append((f"{SET}.{name}", f"it is the same as {first[path]}. Take one of the two out."))
-        first[path] = name
-    return lines
-
-
 def _rule_problems(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]]:
     rule, of = proxy.temperature, tempered(spec.search)
     path, lines = f"{PATH}.temperature", []
     if rule in ("head_dim", "length") and "" not in of:
         message = f"given {rule}, a rule about attention, which is not searched. Give same, or a number."
         lines.append((path, message))
-    if isinstance(rule, float) and len(of) > 1:
+    if not isinstance(rule, str) and len(of) > 1:
         names = " and ".join(name or "attention" for name in of)
-        message = f"given {rule:g}, but {names} are searched. Give same, head_dim or length."
+        message = f"given {rule}, but {names} are searched. Give same, head_dim or length."
         lines.append((path, message))
     if rule == "length" and proxy.length is None:
-        lines.append((f"{PATH}.length", "is missing. Give the number of keys of both, as in [64, 256]."))
+        text = "is missing. Give the number of keys of each proxy and at full size, as in [64, 256]."
+        lines.append((f"{PATH}.length", text))
     for name in ("head_dim", "length"):
         if getattr(proxy, name) is not None and rule != name:
             message = f"given with temperature: {rule}, which does not read it. Take one of them out."
@@ -262,19 +332,31 @@ def _rule_problems(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]
     return lines or _beyond(spec, proxy)
 
 
+def _price_problems(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]]:
+    prices, proxies = spec.study.limits.proxy_prices, len(proxy.sets)
+    if prices is None or len(prices) == proxies:
+        return []
+    text = f"given {len(prices)}, but there {_are(proxies)}. Give one for each of them, the smallest first."
+    return [("study.limits.proxy_gpu_hours", text)]
+
+
 def _beyond(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]]:
-    """Return which searched temperatures no training could have at full size."""
+    """Return which searched temperatures no training could have at a larger size."""
     lines = []
     for temperature in shifted_temperatures(spec):
         for level in _LEVELS:
             name = join_name(temperature, level)
-            values = [each * factor(spec, temperature) for each in _numbers(spec.search.get(name))]
-            if values and not LOWEST <= min(values) <= max(values) <= HIGHEST:
-                message = (
-                    f"ln τ moves by {proxy.shift:.3g}, so that {name} at full size is {min(values):.3g} to "
-                    f"{max(values):.3g}. It may be {LOWEST:g} to {HIGHEST:g}: search a smaller range."
-                )
-                lines.append((f"{PATH}.temperature", message))
+            for size in range(1, full_size(spec) + 1):
+                values = [each * factor(spec, temperature, size) for each in _numbers(spec.search.get(name))]
+                if values and not LOWEST <= min(values) <= max(values) <= HIGHEST:
+                    where = "full size" if size == full_size(spec) else f"the size of {proxy.path_of(size)}"
+                    message = (
+                        f"ln τ moves by {proxy.shift_to(size):.3g}, so that {name} at {where} is "
+                        f"{min(values):.3g} to {max(values):.3g}. It may be {LOWEST:g} to {HIGHEST:g}: "
+                        "search a smaller range."
+                    )
+                    lines.append((f"{PATH}.temperature", message))
+                    break
     return lines
 
 
@@ -286,80 +368,45 @@ def _numbers(domain: Domain | None) -> list[float]:
 
 
 def _unfit(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]]:
-    """Return why the small training is no valid one, or no other one than that at full size."""
-    places = {".".join(each.path): each.written for each in proxy.settings}
-    try:
-        small = spec.at_proxy()
-    except SpecError as error:
-        if not isinstance(error, FaultySpecError):
-            return [(SET, str(error))]
-        return [
-            (f"{SET}.{places[path]}", text) if path in places else (SET, f"{path}: {text}")
-            for path, text in error.lines
-        ]
-    if all(getattr(small, name) == getattr(spec, name) for name in _SECTIONS):
-        return [(SET, "changes nothing: the spec has these values already. Give smaller ones.")]
-    if spec.study.start_from is not None and small.model != spec.model:
-        names = ", ".join(name for name in proxy.set if name.partition(".")[0] == "model")
-        message = (
-            f"{names} given with study.start_from, whose weights are of one model: runs of the proxy start "
-            "from them, too. Give a proxy that differs below trainer and data alone, as in "
-            "{trainer.max_steps: 300}, or take start_from out."
-        )
-        return [(SET, message)]
-    return []
+    """Return why a proxy is no valid training, or no other one than another size."""
+    lines: list[tuple[str, str]] = []
+    trained: list[tuple[str, tuple[object, ...]]] = []
+    full = tuple(getattr(spec, name) for name in _SECTIONS)
+    for size in range(len(proxy.sets)):
+        path = proxy.path_of(size)
+        try:
+            small = spec.at_size(size)
+        except SpecError as error:
+            lines += _refused(error, proxy, size)
+            continue
+        own = tuple(getattr(small, name) for name in _SECTIONS)
+        if own == full:
+            text = "changes nothing: the spec has these values already. Give smaller ones."
+            lines.append((path, text))
+        elif same := [other for other, each in trained if each == own]:
+            lines.append((path, f"trains the same as {same[0]}. Take one of the two out."))
+        elif spec.study.start_from is not None and small.model != spec.model:
+            lines.append((path, _not_of_weights(proxy.sets[size])))
+        trained.append((path, own))
+    return lines
 
 
-# ---- from the proxy to full size
+def _refused(error: SpecError, proxy: ProxySection, size: int) -> list[tuple[str, str]]:
+    """Return what is wrong with a proxy, each fault at the place where a person has written the value."""
+    path = proxy.path_of(size)
+    if not isinstance(error, FaultySpecError):
+        return [(path, str(error))]
+    places = {".".join(each.path): f"{path}.{each.written}" for each in proxy.settings(size)}
+    return [
+        (places[fault], text) if fault in places else (path, f"{fault}: {text}")
+        for fault, text in error.lines
+    ]
 
 
-def shifted_temperatures(spec: StudySpec) -> list[str]:
-    """Return the temperatures whose ln τ the rule moves: attention's is the empty text."""
-    proxy = spec.study.proxy
-    if proxy is None or proxy.temperature == "same":
-        return []
-    return tempered(spec.search) if isinstance(proxy.temperature, float) else [""]
-
-
-def factor(spec: StudySpec, temperature: str) -> float:
-    """Return by what the rule multiplies a temperature; 1 where it does not, or a size is not known yet."""
-    proxy = spec.study.proxy
-    return math.exp(proxy.shift or 0.0) if proxy and temperature in shifted_temperatures(spec) else 1.0
-
-
-def to_full(spec: StudySpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a parameter set of the proxy is at full size; as it is where a study has no proxy.
-
-    What has a length scaling follows the length by itself, and is not moved by ``temperature: length``.
-    """
-    return _moved(spec, parameters, 1.0)
-
-
-def to_proxy(spec: StudySpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what :func:`to_full` has made a parameter set of, but for the rounding."""
-    return _moved(spec, parameters, -1.0)
-
-
-def _moved(spec: StudySpec, parameters: Mapping[str, Any], sign: float) -> dict[str, Any]:
-    found, proxy = dict(parameters), spec.study.proxy
-    if proxy is None or (proxy.temperature == "length" and scales_with_length(parameters)):
-        return found
-    for temperature in shifted_temperatures(spec):
-        assert proxy.shift is not None, "a study has begun whose dry run has found no size"
-        found = shifted(found, sign * proxy.shift, temperature)
-    return found
-
-
-def moved_names(spec: StudySpec, parameters: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return which values of a set at full size the rule has moved, and which others were taken over.
-
-    Of the others those that are no temperature, and numbers of keys: whether they transfer, no rule says.
-    """
-    small = to_proxy(spec, parameters)
-    moved = [name for name, value in parameters.items() if small[name] != value]
-    kept = [name for name in spec.search if name in parameters and name not in moved and _is_other(name)]
-    return moved, kept
-
-
-def _is_other(name: str) -> bool:
-    return name not in CREDITED or split_name(name)[1] in ("n0", "window", "top_k")
+def _not_of_weights(given: Mapping[str, Any]) -> str:
+    names = ", ".join(name for name in given if name.partition(".")[0] == "model")
+    return (
+        f"{names} given with study.start_from, whose weights are of one model: runs of the proxy start "
+        "from them, too. Give a proxy that differs below trainer and data alone, as in "
+        "{trainer.max_steps: 300}, or take start_from out."
+    )

@@ -117,8 +117,8 @@ def _domain(name: str, given: object) -> Domain:
         given = {"choices": list(given)}
     if not isinstance(given, Mapping):
         raise SpecError(
-            f"given {given!r}, but a searched name needs more than one value. Give a range "
-            f"{{low: ..., high: ...}} or a list of choices; a fixed value belongs under model.init_args."
+            f"given {given!r}. Give a range {{low: ..., high: ...}} or a list of choices; for a fixed value, "
+            f"a list of one: [{given}]."
         )
     for key in given:
         if key not in _KEYS:

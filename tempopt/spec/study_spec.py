@@ -23,7 +23,6 @@ from pydantic import (
 )
 
 from tempopt.errors import SpecError
-from tempopt.records.rows import AT_PROXY, Kind
 from tempopt.spec import temperatures as named
 from tempopt.spec import yaml_source as document
 from tempopt.spec.amendments import Amendment
@@ -42,6 +41,7 @@ from tempopt.spec.domains import UNSET, Domain, as_written
 from tempopt.spec.evaluation_checks import as_normalised
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import parse_class, parse_trainer
+from tempopt.spec.model_sizes import full_size
 from tempopt.spec.population import with_population
 from tempopt.spec.priors import prior_notes
 from tempopt.spec.program import program_of
@@ -301,14 +301,18 @@ class StudySpec(Section):
         """Return another spec, which is stored, with the resources and the overrides of this one."""
         return self._with(stored.model_copy(update={"resources": self.resources}), stored.amendments)
 
-    def at(self, kind: Kind) -> StudySpec:
-        """Return the spec that tickets of a kind are trained with: the proxy's, or this one."""
-        return self if self.study.proxy is None or kind not in AT_PROXY else self.at_proxy()
+    def at_size(self, size: int) -> StudySpec:
+        """Return the spec that runs of a size are trained with; SpecError if a proxy is no valid one.
 
-    def at_proxy(self) -> StudySpec:
-        """Return the spec of the small training of ``study.proxy``; SpecError if that is no valid one."""
-        small = self.parse(small_data(self), source="the study spec with study.proxy.set")
-        small._local, small._start_at = overrides_of_proxy(self, self._local), self._start_at
+        Args:
+            size: As :mod:`tempopt.spec.model_sizes` counts them; at full size it is this spec.
+        """
+        if size == full_size(self):
+            return self
+        assert self.study.proxy is not None
+        path = self.study.proxy.path_of(size)
+        small = self.parse(small_data(self, size), source=f"the study spec with {path}")
+        small._local, small._start_at = overrides_of_proxy(self, self._local, size), self._start_at
         return small
 
     def _with(self, spec: StudySpec, amendments: Sequence[Amendment]) -> StudySpec:

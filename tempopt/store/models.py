@@ -113,6 +113,7 @@ TICKET = Table(
     Column("number", Integer, nullable=False),
     Column("candidate", Integer),
     Column("pair", Integer),
+    Column("size", Integer),
     Column("seed", BigInteger, nullable=False),
     Column("parameters", Document),
     Column("trial_number", Integer),

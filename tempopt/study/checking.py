@@ -145,11 +145,11 @@ def not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
 
 
 def _sizes_not_looked_up(spec: StudySpec) -> list[tuple[str, str]]:
-    if spec.study.proxy is None or spec.study.proxy.shift is not None:
+    if spec.study.proxy is None or spec.study.proxy.shifts is not None:
         return []
     text = (
         "is missing: the dimension of a head, which temperature: head_dim reads. A server imports no module. "
-        "Give it for the proxy and at full size, as in head_dim: [8, 32], or begin the study with tempopt "
+        "Give it for each proxy and at full size, as in head_dim: [8, 32], or begin the study with tempopt "
         "search, which looks it up."
     )
     return [("study.proxy.head_dim", text)]

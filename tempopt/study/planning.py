@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tempopt.agent.continuation import find
-from tempopt.agent.dry_run import rehearse, timed, workers_of
+from tempopt.agent.dry_run import rehearse, timed_sizes, workers_of
 from tempopt.agent.prior_runs import load_prior_runs
 from tempopt.agent.runner import workers_asked
 from tempopt.errors import StoreNotBegun, UsageError
@@ -15,7 +16,7 @@ from tempopt.forecast.power import CONFIDENCE, Detectable, Known, detectable, kn
 from tempopt.forecast.prices import costs_given, price
 from tempopt.forecast.runs import Forecast, Span
 from tempopt.forecast.split import Splits, divided, is_open, splits
-from tempopt.records.rows import AT_PROXY, Kind
+from tempopt.records.rows import Kind
 from tempopt.results.prior_text import prior_text
 from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.wording import baseline_name
@@ -42,7 +43,7 @@ class StudyForecast:
         runs: Number of runs to the first verdict.
         by_kind: The same of each kind that there may be.
         times: What the parts of a run take, as measured.
-        run_seconds: Mean seconds of a run of each kind that is trained to its end.
+        run_seconds: Mean seconds of a run of each kind and size that is trained to its end.
         workers: Trials side by side.
         gpus: GPUs of a trial; a share of one counts as that share.
         train_seconds: Seconds of training, summed over workers.
@@ -55,8 +56,9 @@ class StudyForecast:
         limited: Limits of the spec that may end the search sooner.
         trains: Whether runs are trainings; else they are evaluations of a trained model.
         prior: What the search begins with by ``study.prior``, in words; None without.
-        proxy: The sizes of the study's proxy and at full size, in words; None: there is none.
-        proxy_times: What the parts of a run of the proxy take, as measured; None: there is none.
+        proxy: The sizes of the study's proxies and at full size, in words; None: there is none.
+        by_size: Number of runs of each size, the smallest first; one number without a proxy.
+        proxy_times: What the parts of a run of each proxy take, as measured, the smallest first.
         split: How ``study.limits.gpu_hours`` is split; None: it decides nothing, or there is none.
     """
 
@@ -66,7 +68,7 @@ class StudyForecast:
     runs: Span
     by_kind: dict[Kind, Span]
     times: Times
-    run_seconds: dict[Kind, float]
+    run_seconds: dict[tuple[Kind, int], float]
     workers: int
     gpus: float
     train_seconds: Span
@@ -80,7 +82,8 @@ class StudyForecast:
     trains: bool = True
     prior: str | None = None
     proxy: str | None = None
-    proxy_times: Times | None = None
+    by_size: tuple[Span, ...] = ()
+    proxy_times: tuple[Times, ...] = ()
     split: Splits | None = None
 
     @property
@@ -120,17 +123,23 @@ class StudyForecast:
             "trains": self.trains,
             "runs": dataclasses.asdict(self.runs),
             "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
+            "by_size": [dataclasses.asdict(span) for span in self.by_size],
             "workers": self.workers,
             "seconds": dataclasses.asdict(self.seconds),
             "train_seconds": dataclasses.asdict(self.train_seconds),
             "gpu_hours": None if self.gpu_hours is None else dataclasses.asdict(self.gpu_hours),
-            "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self.run_seconds},
-            "proxy": None if self.proxy_times is None else dataclasses.asdict(self.proxy_times),
+            "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self._largest()},
+            "proxies": [dataclasses.asdict(each) for each in self.proxy_times],
             "limits": list(self.limited),
             "prior": self.prior,
             "power": self._power_json(),
             "split": None if self.split is None else self.split.to_json(),
         }
+
+    def _largest(self) -> dict[Kind, float]:
+        """Return the mean seconds of a run of each kind, at the largest size that the kind trains."""
+        by_size = sorted(self.run_seconds.items(), key=lambda each: each[0][1])
+        return {kind: seconds for (kind, _), seconds in by_size}
 
     def _power_json(self) -> dict[str, Any] | None:
         return None if self.detectable is None else power_json(self.detectable, self.known, self.known_from)
@@ -188,11 +197,10 @@ def forecast(
     with claimed(machine, dealt) as places, workers_of(places) as ready:
         spec, started = rehearse(spec, ready[0], task="rehearse")
         assert started is not None, "a dry run that was begun nowhere"
-        times = timed(spec, ready[0])
-        small = None if spec.study.proxy is None else timed(spec.at_proxy(), ready[0])
+        *proxies, times = timed_sizes(spec, ready[0])
     cards = places[0].cards or need.gpus
-    spec, found = _split(spec, times, small, cards)
-    runs, costs = _priced(spec, times, small)
+    spec, found = _split(spec, times, proxies, cards)
+    runs = Forecast(spec)
     (count,) = counts
     return StudyForecast(
         name=spec.study.name,
@@ -201,44 +209,34 @@ def forecast(
         runs=runs.runs(),
         by_kind=runs.by_kind,
         times=times,
-        run_seconds=costs,
+        run_seconds=runs.costs_of(times, proxies),
         workers=count,
         gpus=cards,
-        train_seconds=runs.seconds(times, small),
-        seconds=runs.elapsed(times, count, small),
+        train_seconds=runs.seconds(times, proxies),
+        seconds=runs.elapsed(times, count, proxies),
         device=started.device,
         detectable=detectable(spec),
         known=known,
         known_from=known_from,
-        prunes=runs.prunes(small or times),
+        prunes=runs.prunes([*proxies, times][0]),
         trains=spec.confirms,
         prior=prior_text(spec),
         proxy=" ".join(proxy_sizes(spec)) or None,
-        proxy_times=small,
+        by_size=tuple(runs.runs_by_size()),
+        proxy_times=tuple(proxies),
         limited=spec.study.limits.ends,
         split=found,
     )
 
 
 def _split(
-    spec: StudySpec, times: Times, small: Times | None, cards: float
+    spec: StudySpec, times: Times, proxies: Sequence[Times], cards: float
 ) -> tuple[StudySpec, Splits | None]:
     """Return a spec with what its budget decides, and how it is split; None: it decides nothing."""
     if not is_open(spec):
         return spec, None
-    costs = costs_given(spec) or price(spec, _priced(spec, times, small)[1], cards)
-    proxy = None if small is None else costs.proxy
-    return divided(with_numbers(spec, {}, run=costs.full, proxy=proxy)), splits(spec, costs)
-
-
-def _priced(spec: StudySpec, times: Times, small: Times | None) -> tuple[Forecast, dict[Kind, float]]:
-    """Return the forecast of a spec, and the mean seconds of a run of each kind."""
-    runs = Forecast(spec)
-    found = {
-        kind: runs.cost_of(kind, small if small is not None and kind in AT_PROXY else times)
-        for kind in runs.by_kind
-    }
-    return runs, {kind: cost for kind, cost in found.items() if cost is not None}
+    costs = costs_given(spec) or price(spec, Forecast(spec).costs_of(times, proxies), cards)
+    return divided(with_numbers(spec, {}, run=costs.full, proxy=costs.proxies)), splits(spec, costs)
 
 
 def _as_begun(spec: StudySpec, storage: str) -> StudySpec:

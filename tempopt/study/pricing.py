@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from tempopt.confirmation.costs import at_proxy
 from tempopt.forecast.power import Known, detectable, known_of
 from tempopt.forecast.prices import costs_given
 from tempopt.forecast.runs import Forecast, Span
@@ -23,6 +22,7 @@ from tempopt.forecast.split_text import split_lines, split_text
 from tempopt.forecast.words import effect_text, gain_text, lasting
 from tempopt.records.rows import Kind, StudyRow, TicketRow
 from tempopt.results.wording import baseline_name
+from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -132,7 +132,7 @@ def _plain(span: Span | None) -> dict[str, float] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """What runs of an earlier study tell."""
+    """What runs of an earlier study tell; of proxies of this study those that it had, too."""
 
     study: str
     times: Times
@@ -140,7 +140,7 @@ class _Measured:
     gpus: float
     device: str | None
     scaled: bool
-    proxy: Times | None = None
+    proxies: Mapping[int, Times]
 
 
 def price(
@@ -171,7 +171,7 @@ def price(
     if seconds_per_run is None:
         measured = next((found for row in earlier if (found := _measured(spec, row, store))), None)
     times, rests_on = _times(spec, seconds_per_run, measured)
-    small, rests_on = _proxy_times(spec, times, measured, rests_on)
+    proxies, rests_on = _proxy_times(spec, times, measured, rests_on)
     runs = _drawn(json.dumps(spec.to_json(), sort_keys=True))
     side_by_side = workers if isinstance(workers, int) else _workers(spec)
     known, known_from = _known(spec, earlier, store)
@@ -190,8 +190,8 @@ def price(
         run_seconds=None if times is None else times.start + times.steps * times.step,
         workers=side_by_side,
         gpus=_gpus(spec, measured, has_gpus),
-        train_seconds=None if times is None else runs.seconds(times, small),
-        seconds=None if times is None else runs.elapsed(times, side_by_side, small),
+        train_seconds=None if times is None else runs.seconds(times, proxies),
+        seconds=None if times is None else runs.elapsed(times, side_by_side, proxies),
         power=None if able is None else power_json(able, known, known_from),
         power_text=text,
         limited=spec.study.limits.ends,
@@ -262,25 +262,35 @@ def _times(spec: StudySpec, given: float | None, measured: _Measured | None) -> 
 
 def _proxy_times(
     spec: StudySpec, times: Times | None, measured: _Measured | None, rests_on: RestsOn
-) -> tuple[Times | None, RestsOn]:
-    """Return what a run of the proxy takes, None without one, and what that rests on."""
-    if spec.study.proxy is None or times is None:
-        return None, rests_on
-    if measured is not None and measured.proxy is not None:
-        small, how = measured.proxy, "from runs of it there"
-    else:
-        steps = _count(spec.at_proxy().trainer.get("max_steps"))
-        share = steps / times.steps if steps and times.steps else 1.0
-        small = dataclasses.replace(
-            times,
-            steps=round(times.steps * share),
-            validations=round(times.validations * share),
-            start=times.start if times.steps else times.start * share,
-        )
-        how = "by its number of steps" if share != 1.0 else "as at full size, since its steps are not known"
-    seconds = small.start + small.steps * small.step
-    text = f"{rests_on.text[:-1]}; {lasting(seconds)} a run of the proxy, {how}."
-    return small, dataclasses.replace(rests_on, text=text)
+) -> tuple[list[Times], RestsOn]:
+    """Return what a run of each proxy takes, none without one, and what that rests on."""
+    found: list[Times] = []
+    if times is None:
+        return found, rests_on
+    text = rests_on.text[:-1]
+    for size in range(full_size(spec)):
+        known = None if measured is None else measured.proxies.get(size)
+        small, how = (known, "from runs of it there") if known else _by_steps(spec, size, times)
+        found.append(small)
+        which = f"proxy {size + 1}" if full_size(spec) > 1 else "the proxy"
+        text += f"; {lasting(small.start + small.steps * small.step)} a run of {which}, {how}"
+    return found, dataclasses.replace(rests_on, text=f"{text}.")
+
+
+def _by_steps(spec: StudySpec, size: int, times: Times) -> tuple[Times, str]:
+    """Return what a run of a proxy takes by its number of steps, and how that is said."""
+    steps = _count(spec.at_size(size).trainer.get("max_steps"))
+    share = steps / times.steps if steps and times.steps else 1.0
+    small = dataclasses.replace(
+        times,
+        steps=round(times.steps * share),
+        validations=round(times.validations * share),
+        start=times.start if times.steps else times.start * share,
+    )
+    return (
+        small,
+        "by its number of steps" if share != 1.0 else "as at full size, since its steps are not known",
+    )
 
 
 def _given_times(spec: StudySpec, seconds: float) -> Times:
@@ -331,8 +341,8 @@ def _measured(spec: StudySpec, row: StudyRow, store: Store) -> _Measured | None:
         for each in store.tickets(row.id)
         if each.outcome == "complete" and each.kind != "timing" and each.seconds > 0 and not each.forked_from
     ]
-    small = [each for each in whole if at_proxy(each.kind, of)]
-    whole = [each for each in whole if not at_proxy(each.kind, of)]
+    small = [each for each in whole if size_of(each, of) < full_size(of)]
+    whole = [each for each in whole if size_of(each, of) == full_size(of)]
     if of.confirms != spec.confirms or not whole:
         return None
     times = _measured_times(spec, of, whole, store)
@@ -345,17 +355,23 @@ def _measured(spec: StudySpec, row: StudyRow, store: Store) -> _Measured | None:
         gpus=round(sum(each.gpu_seconds for each in whole) / sum(each.seconds for each in whole), 3),
         device=whole[-1].device,
         scaled=spec.confirms and times.steps != whole[-1].total_steps,
-        proxy=_same_proxy(spec, of, small, store),
+        proxies=_same_proxies(spec, of, small, store),
     )
 
 
-def _same_proxy(spec: StudySpec, of: StudySpec, small: Sequence[TicketRow], store: Store) -> Times | None:
-    """Return what complete runs of another study's proxy tell of this one's, if it is the same; else None."""
-    if not small or spec.study.proxy is None or of.study.proxy is None:
-        return None
-    if spec.study.proxy.set != of.study.proxy.set:
-        return None
-    return _measured_times(spec.at_proxy(), of.at_proxy(), small, store)
+def _same_proxies(
+    spec: StudySpec, of: StudySpec, small: Sequence[TicketRow], store: Store
+) -> dict[int, Times]:
+    """Return what complete runs of another study's proxies tell of those of this one that are the same."""
+    if spec.study.proxy is None or of.study.proxy is None:
+        return {}
+    found = {}
+    for size, own in enumerate(spec.study.proxy.sets):
+        same = [at for at, each in enumerate(of.study.proxy.sets) if each == own]
+        runs = [each for each in small if size_of(each, of) in same]
+        if runs:
+            found[size] = _measured_times(spec.at_size(size), of.at_size(same[0]), runs, store)
+    return {size: times for size, times in found.items() if times is not None}
 
 
 def _measured_times(spec: StudySpec, of: StudySpec, whole: Sequence[TicketRow], store: Store) -> Times | None:

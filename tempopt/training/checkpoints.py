@@ -157,7 +157,9 @@ class RunCheckpoints:
         """
         place, path, faults = self._first([(each, None) for each in saved])
         if place is None:
-            return None, [f"{fault}: the run begins again." for fault in faults]
+            return None, [f"{fault}." for fault in faults[:-1]] + [
+                f"{fault}: the run begins again." for fault in faults[-1:]
+            ]
         return path, [f"{fault}: the one of step {saved[place].step} is used." for fault in faults]
 
     def forked(self, forks: Sequence[Fork]) -> tuple[Path | None, Fork | None, list[str]]:

@@ -47,7 +47,7 @@ from tempopt.training.no_effect import refuse_unread_generation, refuse_without_
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import Run
 from tempopt.training.sizes import head_dims, with_sizes
-from tempopt.training.start_weights import load_start, refuse_unfit
+from tempopt.training.start_weights import fit_text, load_start, refuse_unfit
 from tempopt.training.steps import step_of
 from tempopt.workers.messages import Finished, Message, RunRequest, Stage, Stop
 
@@ -150,8 +150,11 @@ def _refuse_unfit(request: RunRequest, stages: _Stages) -> None:
             yield name, value, prepared.module({**request.parameters, **each})
 
     prepared = prepare(request.program)
-    refuse_unfit(request.program.start or {}, made())
-    stages.over("fitted the weights that runs start from")
+    start = request.program.start or {}
+    refuse_unfit(start, made())
+    seed_generators(request.seed, "model")
+    loaded = fit_text(prepared.module(request.parameters), start)
+    stages.over(f"fitted the weights that runs start from ({loaded})")
 
 
 def _found(request: RunRequest) -> dict[str, float]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import lightning as L
 
+from tempopt.errors import SpecError
 from tempopt.files import absolute
 from tempopt.spec import yaml_source as document
 from tempopt.store.checkpoints import is_local, local_path
-from tempopt.store.weights import downloaded
+from tempopt.store.weights import digest_of, downloaded
 from tempopt.training.start_weights import load_start
 
 
@@ -51,5 +53,21 @@ class StartCallback(L.Callback):
             else:
                 path = stack.enter_context(downloaded(where))
             given = {"strict": self.strict, "prefix": self.prefix, "sha256": self.sha256}
-            load_start(pl_module, {"path": str(path), **given})
+            try:
+                if self.sha256 is not None:
+                    _refuse_other(path, self.sha256)
+                load_start(pl_module, {"path": str(path), **given})
+            except SpecError as error:
+                # no study is at work here
+                told = str(error).removeprefix("study.start_from: ")
+                raise SpecError(f"StartCallback: {told}") from error
         self._module = pl_module
+
+
+def _refuse_other(path: Path, digest: str) -> None:
+    found = digest_of(path)
+    if found != digest:
+        raise SpecError(
+            f"{path} has another content (SHA-256 {found[:12]}…) than it was given for ({digest[:12]}…). Put "
+            "the right file there, or give its own SHA-256, or none."
+        )

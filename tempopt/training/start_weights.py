@@ -82,6 +82,23 @@ def refuse_unfit(start: Mapping[str, Any], made: Iterable[tuple[str, Any, nn.Mod
             raise SpecError(f"search.{name}: with {value!r} the weights do not fit. {refusal}")
 
 
+def fit_text(module: nn.Module, start: Mapping[str, Any]) -> str:
+    """Return in words how much of a module is loaded, and what is not.
+
+    Args:
+        module: A module that the weights fit.
+        start: As for :func:`load_start`.
+    """
+    own, state = dict(module.state_dict(keep_vars=True)), _read(start)
+    fit = _fit(own, state, start["prefix"])
+    loaded = {id(own[name]) for name in fit.state}
+    missing = [name for name, value in own.items() if id(value) not in loaded]
+    told = f"{len(own) - len(missing)} of {_weights(own)} of {type(module).__name__}"
+    if missing:
+        told += f"; as initialised: {few(missing)}"
+    return told + (f"; of the file left out: {few(fit.others)}" if fit.others else "")
+
+
 def _read(start: Mapping[str, Any]) -> dict[str, Any]:
     path = Path(start["path"])
     try:

@@ -144,7 +144,7 @@ def test_where_the_search_trains_a_proxy_both_sizes_have_their_price() -> None:
     search(open_spec(0.5, proxy=proxy), storage=URL, workers=1)
     limits = stored()[0].study.limits
     assert planned is not None and limits.proxy_gpu_hours is not None
-    assert (limits.run_gpu_hours, limits.proxy_gpu_hours) == (planned.costs.full, planned.costs.proxy)
+    assert (limits.run_gpu_hours, limits.proxy_prices) == (planned.costs.full, [*planned.costs.proxies])
     assert "a run of the proxy and" in str(split_text(stored()[0]))
     proxy_of = stored()[0].study.proxy
     assert proxy_of is not None and proxy_of.finalists == planned.chosen.numbers["proxy.finalists"]

@@ -12,6 +12,7 @@ import pytest
 from tempopt.agent.continuation import same_question
 from tempopt.errors import SpecError, StudyChanged
 from tempopt.records.rows import AT_PROXY
+from tempopt.spec.model_sizes import size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
 from tempopt.study.api import resume, search
@@ -33,8 +34,8 @@ FAR = 10.0
 
 
 def proxied(**proxy: Any) -> dict[str, Any]:
-    small = {"trainer.max_steps": 8}
-    return toy_spec(trials=6, seeds={"choose": 3, "confirm": 4}, proxy={"set": small, **proxy})
+    small = {"set": {"trainer.max_steps": 8}}
+    return toy_spec(trials=6, seeds={"choose": 3, "confirm": 4}, proxy={**small, **proxy})
 
 
 def moved(**changes: Any) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def test_a_study_that_is_left_in_the_search_and_in_the_transfer_is_the_same(alon
     assert same(again, alone)
     assert again.result.verdict == alone.result.verdict
     assert again.result.proxy is not None and alone.result.proxy is not None
-    assert again.result.proxy.at_full == alone.result.proxy.at_full
+    assert again.result.proxy.at_largest == alone.result.proxy.at_largest
 
 
 def test_whoever_writes_the_same_spec_again_goes_on_with_the_sizes_that_were_found() -> None:
@@ -97,6 +98,58 @@ def test_a_study_whose_agent_is_killed_goes_on_to_the_same_bits(alone: Ended, tm
     again = ended(resume("toy", storage=URL, workers=1))
     assert (again.facts, again.reports) == (alone.facts, alone.reports)
     assert again.result.verdict == alone.result.verdict
+
+
+def in_sizes(**changes: Any) -> dict[str, Any]:
+    sets = [{"trainer.max_steps": 8}, {"trainer.max_steps": 16}]
+    return proxied(set=sets, temperature=[0.3, 0.2], **changes)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_each_size_trains_its_own_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    value_at, far = fake_worker.value_at, {8: 2 * FAR, 16: FAR, 24: 0.0}
+
+    def told(request: Any, step: int, salt: str = "") -> float:
+        return value_at(request, step, salt) + far[request.program.trainer["max_steps"]]
+
+    monkeypatch.setattr(fake_worker, "value_at", told)
+    result = search(in_sizes(), storage=URL, workers=1)
+    complete = [t for t in result.runs if t.outcome == "complete" and t.value is not None]
+    assert {size_of(t, result.spec) for t in complete if t.kind == "transfer"} >= {1}
+    assert all(2 - size_of(t, result.spec) == t.value // FAR for t in complete if t.value is not None)
+
+
+@pytest.fixture(scope="module")
+def alone_in_sizes(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The study with a size in between as one agent carries it out when nothing happens to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        fake_worker.install(patch)
+        return undisturbed_study(tmp_path_factory.mktemp("sizes"), in_sizes)
+
+
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_that_is_left_at_the_size_in_between_is_the_same(alone_in_sizes: Ended) -> None:
+    begun(in_sizes(), when=lambda snapshot: snapshot.done["transfer"] >= 1)
+    assert {t.size for t in tickets() if t.state == "waiting"} == {1}
+    again = ended(resume("toy", storage=URL, workers=1))
+    assert same(again, alone_in_sizes)
+    assert again.result.proxy is not None and alone_in_sizes.result.proxy is not None
+    assert again.result.proxy.finalists == alone_in_sizes.result.proxy.finalists
+    assert again.result.verdict == alone_in_sizes.result.verdict
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_workers")
+def test_a_study_whose_agent_is_killed_between_sizes_goes_on_to_the_same_bits(
+    alone_in_sizes: Ended, tmp_path: Path
+) -> None:
+    process = start(in_sizes(), tmp_path, fake=True)
+    wait_until(lambda rows: any(t.size == 1 and t.state == "running" for t in rows))
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=240)
+    again = ended(resume("toy", storage=URL, workers=1))
+    assert (again.facts, again.reports) == (alone_in_sizes.facts, alone_in_sizes.reports)
+    assert again.result.verdict == alone_in_sizes.result.verdict
 
 
 @pytest.mark.usefixtures("fake_workers")

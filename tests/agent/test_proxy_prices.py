@@ -11,6 +11,7 @@ import pytest
 from tempopt.agent.programs import Programs
 from tempopt.agent.stopping import ended_by
 from tempopt.agent.study_cache import StudyCache
+from tempopt.confirmation.costs import MeanCosts, costs_of
 from tempopt.forecast.runs import Forecast
 from tempopt.records.rows import AT_PROXY, KINDS
 from tempopt.store.store import Store
@@ -39,10 +40,10 @@ def test_a_forecast_takes_each_run_at_its_own_price() -> None:
     spec = make(**{**FEW, "study__pruner": "none"})
     forecast = Forecast(spec, studies=2)
     second, nothing = Times(start=1.0), Times(start=0.0)
-    both, full = forecast.seconds(second), forecast.seconds(second, nothing)
+    both, full = forecast.seconds(second), forecast.seconds(second, [nothing])
     assert both.expected == forecast.runs().expected
-    assert full.expected == pytest.approx(forecast.runs().expected - forecast.runs_of_proxy().expected)
-    assert forecast.seconds(nothing, second).expected == pytest.approx(forecast.runs_of_proxy().expected)
+    assert full.expected == pytest.approx(forecast.runs_of_size(1).expected)
+    assert forecast.seconds(nothing, [second]).expected == pytest.approx(forecast.runs_of_size(0).expected)
 
 
 def test_without_earlier_runs_the_proxy_is_priced_by_its_steps(store: Store) -> None:
@@ -53,6 +54,29 @@ def test_without_earlier_runs_the_proxy_is_priced_by_its_steps(store: Store) -> 
     assert found.train_seconds.expected < 100.0 * found.runs.expected
     unpriced = price(make(**FEW), store, may_see=lambda name: True)
     assert unpriced.train_seconds is None and "Nobody knows" in unpriced.rests_on.text
+
+
+def test_each_of_several_proxies_is_priced_by_its_steps(store: Store) -> None:
+    sets = [{"trainer.max_steps": 10}, {"trainer.max_steps": 50}]
+    spec = make(**{**FEW, "study__proxy": {"set": sets}})
+    found = price(spec, store, may_see=lambda name: True, seconds_per_run=100.0)
+    assert "10 s a run of proxy 1, by its number of steps; 50 s a run of proxy 2" in found.rests_on.text
+    runs = [span.expected for span in Forecast(spec).runs_by_size()]
+    assert found.train_seconds is not None
+    # what the pruner may end costs less, and evaluations at the end cost more
+    assert found.train_seconds.expected == pytest.approx(10 * runs[0] + 50 * runs[1] + 100 * runs[2], rel=0.1)
+
+
+def test_before_a_run_of_a_size_its_cost_follows_from_the_nearest_smaller_one(make_ticket: Any) -> None:
+    sets = [{"trainer.max_steps": 10}, {"trainer.max_steps": 50}]
+    spec = make(**{**FEW, "study__proxy": {"set": sets}}).with_found({}, sizes={"steps": [10, 50, 100]})
+    search = make_ticket("search", 0, 0.5, seconds=20.0)
+    middle = make_ticket("transfer", 0, 0.5, seconds=80.0, size=1)
+    full = make_ticket("confirm", 0, 0.5, seconds=300.0)
+    assert costs_of([search], spec) == MeanCosts(sizes=(20.0, 100.0, 200.0), basis="ratio")
+    assert costs_of([search, middle], spec) == MeanCosts(sizes=(20.0, 80.0, 160.0), basis="ratio")
+    assert costs_of([search, full], spec) == MeanCosts(sizes=(20.0, 100.0, 300.0), basis="measured")
+    assert costs_of([full], spec) == MeanCosts(sizes=(30.0, 150.0, 300.0), basis="measured")
 
 
 def test_a_limit_says_what_a_run_at_full_size_is_taken_to_cost(make_ticket: Any) -> None:

@@ -169,12 +169,12 @@ def test_before_a_run_at_full_size_its_cost_is_that_of_the_proxy_times_the_ratio
     limits = {"gpu_hours": 100.0, "run_gpu_hours": 6.0, "proxy_gpu_hours": 0.3, "split": []}
     # a run of the proxy was a ninth dearer than was priced
     found = costs_of(rows, make_spec(proxy=proxy, limits=limits), spent)
-    assert found == MeanCosts(proxy=1200.0, full=24000.0, basis="prices")
+    assert found == MeanCosts(sizes=(1200.0, 24000.0), basis="prices")
     unpriced = costs_of(rows, make_spec(proxy=proxy, limits={"gpu_hours": 100.0, "split": []}), spent)
-    assert unpriced == MeanCosts(proxy=1200.0, full=3600.0, basis="ratio")
+    assert unpriced == MeanCosts(sizes=(1200.0, 3600.0), basis="ratio")
     full = [*rows, make_ticket("confirm", 1, 0.5, pair=0, seconds=20000.0)]
     known = costs_of(full, make_spec(proxy=proxy, limits=limits), spent)
-    assert known == MeanCosts(proxy=1200.0, full=20000.0, basis="measured")
+    assert known == MeanCosts(sizes=(1200.0, 20000.0), basis="measured")
 
 
 @pytest.mark.parametrize(("limit", "ends"), [(0.9, True), (1.1, False)])
@@ -189,7 +189,7 @@ def test_a_stated_price_of_full_size_counts_until_a_run_there_is_complete(
     limits = {"run_gpu_hours": 6.0, "proxy_gpu_hours": 0.1, "split": []}
     proxy = {"set": {"trainer.max_steps": 5}}
     left = upcoming(rows, make_spec(proxy=proxy))
-    needed = 0.2 + 0.2 + 0.2 * left.proxy + 6.0 * left.full
+    needed = 0.2 + 0.2 + 0.2 * left.sizes[0] + 6.0 * left.sizes[1]
     spec = make_spec(proxy=proxy, limits={**limits, "gpu_hours": limit * needed})
     reason = ended_by(spec, cache(rows), workers=1)
     assert (reason is not None) == ends

@@ -53,6 +53,26 @@ def test_json_has_the_same_numbers(spec: str, capsys: pytest.CaptureFixture[str]
     assert found["run"]["step"] == 0.5
 
 
+def test_each_size_has_its_runs_and_its_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "toy.yaml"
+    sets = [{"trainer.max_steps": 8}, {"trainer.max_steps": 16}]
+    path.write_text(yaml.safe_dump(toy_spec(space=TAU, **SMALL, proxy={"set": sets})), encoding="utf-8")
+    assert cli.main(["plan", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["proxies"]) == 2
+    small, middle, full = found["by_size"]
+    assert small["expected"] + middle["expected"] + full["expected"] == pytest.approx(
+        found["runs"]["expected"]
+    )
+    # two candidates and τ = 1 on two seeds
+    assert middle["most"] == 6
+    assert cli.main(["plan", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "A run of proxy 2, measured on" in out and "A run at full size, measured on" in out
+    assert "The search trains proxy 1 (trainer.max_steps=8)" in out
+    assert re.search(r"Expected runs by size: \d+ of proxy 1, \d+ of proxy 2, \d+ of full size", out)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -101,6 +121,10 @@ def test_it_says_how_a_budget_is_split_and_what_half_and_twice_of_it_are(
     assert hours <= 0.5 and rows["search"][-1] == str(trials)
     assert float(rows["twice"][1]) <= 1.0 and int(rows["twice"][2]) > trials
     assert set(rows["half"][1:]) == {"–"} and "Half of it proves nothing: that takes 0." in said
+    assert "priced as study.limits states it" not in said
+    assert cli.main(["plan", budget(60), "--workers", "1", "--set", "study.limits.run_gpu_hours=2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"priced as study.limits states it\. Measured here it takes 0\.0\d+ GPU-hours", said)
 
 
 def test_json_has_the_split(budget: Any, capsys: pytest.CaptureFixture[str]) -> None:

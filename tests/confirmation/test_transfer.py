@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.confirmation.costs import Total, costs_of, mean_costs
+from tempopt.confirmation.costs import MeanCosts, Total, costs_of, mean_costs
 from tempopt.confirmation.proxy_order import ProxyOrder, proxy_order
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.stages import reserve, to_come, upcoming
@@ -142,11 +142,12 @@ def test_a_reversed_proxy_is_found_out_and_tau_one_recommended() -> None:
     assert verdict.at_one and verdict.recommendation is not None
     assert verdict.recommendation.now == "change_nothing" and is_neutral(verdict.recommendation.parameters)
     assert order.order == "reversed" and not order.confirmed
-    assert order.on_proxy is not None and order.on_proxy.gain > 0 and order.on_proxy.p_value < 0.05
-    assert order.at_full is not None and order.at_full.gain < 0
+    (small,) = order.sizes
+    assert small.gain is not None and small.gain.gain > 0 and small.gain.p_value < 0.05
+    assert order.at_largest is not None and order.at_largest.gain < 0
     # the winner of the proxy has stayed beside τ = 1 on all seeds, the others have not
     assert order.finalists[0].pairs == order.finalists[-1].pairs == 4
-    assert order.at_full.n_pairs == 4
+    assert order.at_largest.n_pairs == 4
 
 
 def test_a_reversed_proxy_is_found_out_by_the_confirmation_where_nothing_was_compared_before() -> None:
@@ -154,14 +155,14 @@ def test_a_reversed_proxy_is_found_out_by_the_confirmation_where_nothing_was_com
     verdict, order = verdict_of(study)
     assert not verdict.at_one and verdict.total.worse and order.order == "reversed" and order.confirmed
     assert verdict.recommendation is not None and verdict.recommendation.now == "change_nothing"
-    assert order.at_full == verdict.over_baseline.paired  # type: ignore[union-attr]
+    assert order.at_largest == verdict.over_baseline.paired  # type: ignore[union-attr]
 
 
 def test_an_order_that_holds_is_said_to() -> None:
     verdict, order = verdict_of(Simulated(spec_of(), TRANSFERS).run())
     assert verdict.total.significant and order.order == "held" and order.confirmed
     assert order.parameters == verdict.params
-    assert order.finalists[-1].at_one and all(each.proxy is not None for each in order.finalists)
+    assert order.finalists[-1].at_one and all(each.before is not None for each in order.finalists)
 
 
 def test_noise_alone_decides_nothing() -> None:
@@ -174,7 +175,9 @@ def test_the_cost_is_that_of_both_sizes() -> None:
     cost = verdict_of(study)[1].cost
     small = [t for t in study.rows if t.kind in AT_PROXY]
     large = [t for t in study.rows if t.kind not in AT_PROXY]
-    assert cost.full_steps == cost.full_seconds == pytest.approx(len(large) / len(study.rows))
+    assert (
+        cost.steps == cost.shares == pytest.approx([len(each) / len(study.rows) for each in (small, large)])
+    )
     # every run takes 2 s here, and a search at full size has nothing to transfer
     assert cost.searched_at_full == pytest.approx(2.0 * (len(small) + len(large) - len(study.of("transfer"))))
 
@@ -219,9 +222,9 @@ def test_what_is_to_come_is_told_by_size_and_is_an_upper_bound() -> None:
         if any(t.kind == "confirm" for t in study.rows[:count]):
             continue
         proving = sum(t.kind not in (*AT_PROXY, "ablation", "timing") for t in later)
-        assert more.full >= proving and more.all == to_come(study.rows[:count], study.spec)
+        assert more.sizes[1] >= proving and more.all == to_come(study.rows[:count], study.spec)
         # the ablation orders simpler plans, which is not counted
-        assert more.proxy >= small - sum("simpler" in t.arm for t in later)
+        assert more.sizes[0] >= small - sum("simpler" in t.arm for t in later)
 
 
 def test_runs_at_full_size_are_priced_as_such() -> None:
@@ -229,16 +232,16 @@ def test_runs_at_full_size_are_priced_as_such() -> None:
     study = Simulated(spec, TRANSFERS)
     study.search()
     costs = costs_of(study.rows, spec)
-    assert costs is not None and (costs.proxy, costs.full, costs.basis) == (2.0, 2.0 * 10 * 2, "ratio")
+    assert costs == MeanCosts(sizes=(2.0, 2.0 * 10 * 2), basis="ratio")
     more = upcoming(study.rows, spec)
-    assert reserve(study.rows, spec) == pytest.approx(2.0 * more.proxy + 40.0 * more.full)
+    assert reserve(study.rows, spec) == pytest.approx(2.0 * more.sizes[0] + 40.0 * more.sizes[1])
     unknown = costs_of(study.rows, spec_of())
     assert unknown is not None and (unknown.full, unknown.basis) == (2.0, "proxy")
     study.until("transfer")
     measured = costs_of(study.rows, spec)
     assert measured is not None and (measured.full, measured.basis) == (2.0, "measured")
-    assert mean_costs(spec, Total(), Total()) is None
-    assert mean_costs(make(), Total(), Total(2, 6.0)).full == 3.0  # type: ignore[union-attr]
+    assert mean_costs(spec, [Total(), Total()]) is None
+    assert mean_costs(make(), [Total(2, 6.0)]) == MeanCosts(sizes=(3.0,), basis="measured")
 
 
 def test_a_lost_run_of_the_transfer_is_asked_for_again_until_something_is_confirmed() -> None:
@@ -261,5 +264,6 @@ def test_a_forecast_counts_the_transfer_and_what_trains_the_proxy() -> None:
     found = Forecast(spec, studies=2)
     # two candidates and τ = 1, on two to four seeds; the race ends sooner or not
     assert found.by_kind["transfer"].most == 3 * 4
-    assert 0 < found.runs_of_proxy().most < found.runs().most
-    assert Forecast(make(study__trials=6), studies=2).runs_of_proxy().most == 0
+    assert 0 < found.runs_of_size(0).most < found.runs().most
+    (plain,) = Forecast(make(study__trials=6), studies=2).runs_by_size()
+    assert plain == Forecast(make(study__trials=6), studies=2).runs()

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from scipy.stats import nct
 from scipy.stats import t as student
 
-from tempopt.confirmation.costs import MeanCosts, at_proxy
+from tempopt.confirmation.costs import MeanCosts
 from tempopt.errors import SpecError
 from tempopt.forecast import split as module
 from tempopt.forecast.outcomes import CLEAR_GAIN, most
 from tempopt.forecast.prices import costs_given, price, rounded_up
 from tempopt.forecast.split import divided, least, split, splits
 from tempopt.forecast.worth import AGREEMENT, STUDIES, worths
+from tempopt.spec.model_sizes import size_of
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.alpha_ledger import level
 from tests.specs import make
@@ -30,7 +31,12 @@ TAU: dict[str, Any] = {"temperature_init": {"low": 0.5, "high": 2.0}}
 SCALED = {**TAU, "length_scaling": ["log_n"]}
 TUNED = {**SCALED, "lr": {"low": 0.001, "high": 0.1}}
 PROXY = {"set": {"trainer.max_steps": 10}, "steps": [10, 100]}
-ONE = MeanCosts(proxy=1.0, full=1.0, basis="stated")
+ONE = MeanCosts(sizes=(1.0,), basis="stated")
+
+
+def costs_at(*sizes: float | None) -> MeanCosts:
+    """Return what runs cost where a proxy of no cost is none."""
+    return MeanCosts(sizes=tuple(each for each in sizes if each is not None), basis="stated")
 
 
 def open_spec(search: dict[str, Any] = TAU, *, hours: float = 60.0, **study: Any) -> StudySpec:
@@ -45,8 +51,7 @@ def open_spec(search: dict[str, Any] = TAU, *, hours: float = 60.0, **study: Any
 
 def most_hours(spec: StudySpec, costs: MeanCosts) -> float:
     """Return the GPU-hours of a study that has as many runs as its own decisions can give it."""
-    sizes = [[at_proxy(row.kind, spec) for row in made.rows] for made in most(spec)]
-    return max(costs.of(proxy=sum(small), full=len(small) - sum(small)) for small in sizes)
+    return max(sum(costs.sizes[size_of(row, spec)] for row in made.rows) for made in most(spec))
 
 
 FEW: dict[str, tuple[int, ...]] = {
@@ -69,7 +74,7 @@ def all_by_hand(proxy: float | None) -> list[tuple[float, float]]:
     """Return worth and GPU-hours of each study, with a proxy that costs as much, or with none."""
     found = []
     data = open_spec(proxy=None if proxy is None else PROXY).to_json()
-    costs = MeanCosts(proxy=proxy or 1.0, full=1.0, basis="stated")
+    costs = costs_at(proxy, 1.0)
     finals = (1,) if proxy is None else FEW["FINALISTS"]
     some = (FEW["TRIALS"], FEW["CANDIDATES"], FEW["CHOOSING"], finals, FEW["PAIRS"])
     for asks, (trials, candidates, seeds, finalists, pairs) in itertools.product(
@@ -129,7 +134,7 @@ def test_the_split_is_the_best_of_all_that_the_budget_holds(
     for name, values in FEW.items():
         monkeypatch.setattr(module, name, values)
     module._all_studies.cache_clear()
-    costs = MeanCosts(proxy=proxy or 1.0, full=1.0, basis="stated")
+    costs = costs_at(proxy, 1.0)
     found = split(open_spec(proxy=None if proxy is None else PROXY), costs, hours)
     module._all_studies.cache_clear()
     assert found is not None and found.gpu_hours <= hours
@@ -143,7 +148,7 @@ def test_the_split_is_the_best_of_all_that_the_budget_holds(
 def test_a_study_that_is_split_never_has_more_runs_than_its_budget_holds(
     search: dict[str, Any], proxy: Any, hours: float
 ) -> None:
-    costs = MeanCosts(proxy=0.2 if proxy else 1.0, full=1.0, basis="stated")
+    costs = costs_at(0.2 if proxy else None, 1.0)
     limits = {"run_gpu_hours": 1.0, "proxy_gpu_hours": 0.2 if proxy else None}
     spec = divided(open_spec(search, hours=hours, proxy=proxy, limits=limits))
     found = split(spec, costs, hours)
@@ -185,6 +190,67 @@ def test_of_a_proxy_gains_are_those_of_searches_whose_finalists_race_at_full_siz
         assert found.gain_TKSF[0, 1, 0, 2] > 1.3 * found.gain_TKSF[0, 1, 0, 0]
 
 
+def test_with_a_size_in_between_gains_are_those_of_finalists_that_are_dropped_there() -> None:
+    found = worths(
+        (20,), (1, 3), (2,), (5,), finalists=(1, 3), agreement=0.5, between=1, alpha=0.04, comparisons=1
+    )
+    for (one, candidates), (two, finalists) in itertools.product(enumerate((1, 3)), enumerate((1, 3))):
+        gains = np.maximum(through_the_middle(20, candidates, 2, finalists, 0.5), 0.0)
+        noise = gains.std() * (1 / math.sqrt(STUDIES) + 1 / math.sqrt(len(gains)))
+        assert found.gain_TKSF[0, one, 0, two] == pytest.approx(gains.mean(), abs=3 * noise + 0.02)
+
+
+def through_the_middle(
+    trials: int, candidates: int, seeds: int, finalists: int, agreement: float
+) -> np.ndarray:
+    """Return what winners gain in searches that are drawn anew, whose finalists go through one more size."""
+    draw = np.random.default_rng(11)
+    usual = draw.standard_normal((4000, 40)).max(axis=1).mean()
+    step = math.sqrt(agreement)
+    found = []
+    for _ in range(3000):
+        spread = CLEAR_GAIN * draw.random() / usual
+        sizes = [draw.standard_normal(trials) * spread]
+        for _ in range(2):
+            sizes.append(step * sizes[-1] + math.sqrt(1 - step**2) * draw.standard_normal(trials) * spread)
+        seen = sizes[0] + draw.standard_normal(trials) * math.sqrt(0.5)
+        best = np.argsort(-seen)[:candidates]
+        again = [np.mean(sizes[0][each] + draw.standard_normal(seeds) * math.sqrt(0.5)) for each in best]
+        left = {int(best[place]) for place in np.argsort(again)[::-1][:finalists]} | {-1}
+
+        def mean(size: int, each: int, sizes: list[Any] = sizes) -> float:
+            gain = 0.0 if each < 0 else sizes[size][each]
+            return float(np.mean(gain + draw.standard_normal(seeds) * math.sqrt(0.5)))
+
+        middle = {each: mean(1, each) for each in left}
+        top, limit = (
+            max(middle.values()),
+            student.isf(0.1, (len(left) - 1) * (seeds - 1)) * math.sqrt(1 / seeds),
+        )
+        left = {each for each in left if top - middle[each] <= limit}
+        chosen = max(middle, key=lambda each: middle[each])
+        if finalists > 1 and len(left) > 1:
+            full = {each: mean(2, each) for each in left | {-1}}
+            chosen = max(full, key=lambda each: full[each])
+        found.append(0.0 if chosen < 0 else sizes[2][chosen])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("hours", [70.0, 150.0])
+def test_with_several_sizes_a_study_has_no_more_runs_than_its_budget_holds(hours: float) -> None:
+    proxy = {"set": [{"trainer.max_steps": 10}, {"trainer.max_steps": 30}], "steps": [10, 30, 100]}
+    costs = costs_at(0.1, 0.3, 1.0)
+    limits = {"run_gpu_hours": 1.0, "proxy_gpu_hours": [0.1, 0.3]}
+    spec = divided(open_spec(TUNED, hours=hours, proxy=proxy, limits=limits))
+    found = split(spec, costs, hours)
+    assert found is not None and costs_given(spec) == costs
+    assert most_hours(spec, costs) <= found.gpu_hours + 1e-9 <= hours + 2e-9
+    assert found.gpu_hours > 0.9 * hours
+    # by steps where the prices of the proxies are not given
+    assert costs_given(open_spec(proxy=proxy, limits={"run_gpu_hours": 1.0})) == costs
+    assert divided(StudySpec.from_json(spec.to_json())).to_json() == spec.to_json()
+
+
 def test_a_budget_decides_on_finalists_where_there_is_a_proxy_and_none_are_given() -> None:
     limits = {"run_gpu_hours": 6.0, "proxy_gpu_hours": 0.3}
     spec = open_spec(hours=60.0, limits=limits, proxy=PROXY)
@@ -202,16 +268,16 @@ def test_a_budget_decides_on_finalists_where_there_is_a_proxy_and_none_are_given
     set_later = spec.with_overrides(["study.proxy.finalists=2"])
     assert "proxy.finalists" not in (set_later.study.limits.split or [])
     # the small training is another spec, and has no finalists
-    assert spec.at_proxy().study.limits.split == []
+    assert spec.at_size(0).study.limits.split == []
 
 
 def test_a_proxy_whose_price_is_not_known_is_not_taken_to_cost_as_much_as_full_size() -> None:
     unknown = {"set": PROXY["set"]}
     spec = open_spec(hours=60.0, limits={"run_gpu_hours": 6.0}, proxy=unknown)
     assert costs_given(spec) is None and divided(spec) is spec
-    seconds: Any = {"search": 1080.0, "choose": 900.0, "confirm": 7200.0}
+    seconds: Any = {("search", 0): 1080.0, ("choose", 0): 900.0, ("confirm", 1): 7200.0}
     # what is stated is not measured over
-    assert price(spec, seconds, 1.0) == MeanCosts(proxy=0.3, full=6.0, basis="stated")
+    assert price(spec, seconds, 1.0) == costs_at(0.3, 6.0)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
@@ -222,7 +288,7 @@ def test_a_proxy_whose_price_is_not_known_is_not_taken_to_cost_as_much_as_full_s
 )
 def test_more_hours_never_lower_the_worth(hours: float, more: float, proxy: float | None) -> None:
     spec = open_spec(proxy=None if proxy is None else PROXY)
-    costs = MeanCosts(proxy=proxy or 1.0, full=1.0, basis="stated")
+    costs = costs_at(proxy, 1.0)
     low, high = split(spec, costs, hours), split(spec, costs, hours * more)
     if low is None:
         assert hours < least(spec, costs).gpu_hours
@@ -296,7 +362,7 @@ def test_a_limit_that_decides_nothing_and_holds_no_run_is_refused(proxy: Any) ->
     assert enough is not None
     spec = open_spec(hours=float(enough[1]), limits=limits, **numbers)
     assert divided(spec) is spec
-    costs = MeanCosts(proxy=0.25 if proxy else 1.0, full=1.0, basis="stated")
+    costs = costs_at(0.25 if proxy else None, 1.0)
     # what takes the winner apart comes once a gain is shown, and keeps nothing from being searched
     confirmed = spec.model_copy(update={"study": spec.study.model_copy(update={"ablation": "none"})})
     assert most_hours(confirmed, costs) == pytest.approx(float(enough[1]))
@@ -313,10 +379,16 @@ def test_half_of_a_budget_may_prove_nothing_and_twice_shows_more() -> None:
 
 def test_a_run_costs_what_its_dearest_kind_takes_on_its_cards() -> None:
     spec = open_spec(proxy=PROXY)
-    seconds: Any = {"search": 360.0, "choose": 720.0, "confirm": 7200.0, "init_only": 3600.0}
-    assert price(spec, seconds, 0.5) == MeanCosts(proxy=0.1, full=1.0, basis="stated")
+    seconds: Any = {
+        ("search", 0): 360.0,
+        ("choose", 0): 720.0,
+        ("confirm", 1): 7200.0,
+        ("init_only", 1): 3600.0,
+    }
+    assert price(spec, seconds, 0.5) == costs_at(0.1, 1.0)
     # without cards its hours of training count
-    assert price(open_spec(), seconds, 0.0) == MeanCosts(proxy=2.0, full=2.0, basis="stated")
+    plain: Any = {(kind, 0): cost for (kind, _), cost in seconds.items()}
+    assert price(open_spec(), plain, 0.0) == costs_at(2.0)
 
 
 @pytest.mark.parametrize(("hours", "rounded"), [(108.0, 108.0), (108.04, 109.0), (0.12341, 0.124)])

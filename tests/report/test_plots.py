@@ -22,8 +22,11 @@ from tempopt.results.wording import duration
 from tempopt.temperature import TemperatureParameters
 from tests.report.made_study import World, make, runs_of
 
+# that of a population is in tests/results/test_population.py
+OF_ANY_SAMPLER = [key for key in PLOTS if key != "population"]
 
-@pytest.mark.parametrize("key", PLOTS)
+
+@pytest.mark.parametrize("key", OF_ANY_SAMPLER)
 def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(key: str, confirmed: StudyResult) -> None:
     data = PLOTS[key].data(confirmed)
     assert is_dataclass(data)
@@ -46,7 +49,7 @@ def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched: S
         PLOTS[key].data(untouched)
 
 
-@pytest.mark.parametrize("key", PLOTS)
+@pytest.mark.parametrize("key", OF_ANY_SAMPLER)
 def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: StudyResult) -> None:
     def colours(value: object) -> set[str]:
         if isinstance(value, str):
@@ -408,7 +411,7 @@ def test_a_run_is_drawn_with_its_temperature(confirmed: StudyResult) -> None:
 @pytest.mark.long
 def test_no_plot_of_a_large_study_is_large() -> None:
     result = make(World(trials=3000, layers=24, heads=16, reports=30)).result()
-    sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items()}
+    sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items() if key in OF_ANY_SAMPLER}
     assert max(sizes.values()) < 300_000, sizes
     assert sum(sizes.values()) < 900_000, sizes
 
@@ -458,3 +461,33 @@ def test_a_run_that_has_come_to_its_end_would_not_have_been_pruned(confirmed: St
         curves[run.id] = tuple((step, 9.0 if step != steps[-1] else -9.0) for step in steps)
     data = plots.pruning_check_data(replace(confirmed, curves=curves))
     assert [run.cut for run in data.runs] == [None] * len(runs)
+
+
+def test_the_plan_of_a_piecewise_winner_has_its_knots(searching: StudyResult) -> None:
+    found = {
+        "schedule": "piecewise",
+        "temperature_init": 1.0,
+        "hold_fraction": 0.7,
+        "temperature_knot_1": 0.487,
+        "temperature_final": 0.8849,
+    }
+    assert searching.best is not None
+    best = replace(searching.best, params=found)
+    runs = tuple(
+        replace(run, parameters=found) if run.kind == "search" and run.number == best.number else run
+        for run in searching.runs
+    )
+    result = replace(searching, best=best, runs=runs, winner=found)
+    words = "is 1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
+    plan = plots.schedule_data(result)
+    assert words in plan.caption()
+    assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
+    rows = dict(plan.table().rows)
+    assert len(rows) == 12 and rows[0.85] == pytest.approx(0.487) and rows[0.7] == pytest.approx(1.0)
+    tried = plots.schedules_data(result)
+    told = {row[0]: dict(zip(tried.table().columns, row, strict=True)) for row in tried.table().rows}
+    assert told[best.number]["τ between"] == words.removeprefix("is ")
+    others = {row["τ between"] for trial, row in told.items() if trial != best.number}
+    assert all(str(each).endswith(" halfway") for each in others)
+    drawn = [level for trace in plots.plot_schedules(tried).data for level in trace.y if level is not None]
+    assert any(level == pytest.approx(0.487, rel=1e-5) for level in drawn)

@@ -10,6 +10,7 @@ import pytest
 from tempopt.results.not_shown import not_shown
 from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.verdict_text import verdict_lines
+from tests.confirmation import test_sizes as sizes
 from tests.confirmation.test_transfer import REVERSED, TRANSFERS, spec_of
 from tests.simulated import Simulated
 from tests.specs import make
@@ -55,9 +56,45 @@ def test_an_order_that_held_is_told_with_mapping_and_cost(held: Any) -> None:
 def test_as_data_it_is_whole_and_plain(held: Any, misled: Any) -> None:
     for result, order in ((held, "held"), (misled, "reversed")):
         data = json.loads(json.dumps(result.to_json(), allow_nan=False))["proxy"]
-        assert (data["order"], data["rule"], data["shift_of_ln_tau"]) == (order, 0.5, 0.5)
+        assert (data["order"], data["rule"], data["shifts_of_ln_tau"]) == (order, 0.5, [0.5])
         assert data["finalists"][-1]["at_one"] is True and data["moved"] == ["temperature_init"]
-        assert 0 < data["cost"]["full_steps"] < 1
+        assert 0 < data["cost"]["steps"][1] < 1 and sum(data["cost"]["shares"]) == pytest.approx(1)
+
+
+def test_of_several_sizes_each_has_its_order_and_its_share_of_the_time(result_of: Any) -> None:
+    study = sizes.carried_out(*sizes.HOLDS)
+    result = result_of(study.spec, study.rows, state="done")
+    lines = "\n".join(verdict_lines(result))
+    assert (
+        "searched and chosen on the smallest of 2 proxies (model.d_model=8, trainer.max_steps=10; " in lines
+    )
+    assert "ln τ moves by +0.3, +0.2 (as given), which together multiplies temperatures by 1.65" in lines
+    assert "the order at full size, of proxy 1: held; of proxy 2: held." in lines
+    assert "compared on proxy 2, in the order of proxy 1: " in lines
+    assert "% on proxy 1, " in lines and "% on proxy 2" in lines
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))["proxy"]
+    assert [each["order"] for each in data["proxies"]] == ["held", "held"] and data["compared_at"] == 2
+    assert len(data["cost"]["shares"]) == 3 and data["sets"] == sizes.SETS
+
+
+def test_a_reversal_at_a_size_in_between_is_in_the_first_lines(result_of: Any) -> None:
+    study = sizes.carried_out(*sizes.MIDDLE_REVERSED)
+    result = result_of(study.spec, study.rows, state="done")
+    _, second, todo, *_ = verdict_lines(result)
+    assert second.startswith("  The proxy misled: the order on proxy 2, of proxy 1: reversed.")
+    assert "so that nothing was compared with it at a larger size" in second
+    assert todo.endswith("What gains on a smaller proxy loses on proxy 2: search on that, or at full size.")
+
+
+def test_the_sizes_of_several_proxies_are_told_before_a_study_begins() -> None:
+    found = sizes.spec_of().with_found({}, sizes={"steps": [10, 30, 100], "parameters": [12, 345, 6789]})
+    first, second = proxy_sizes(found)
+    assert first == (
+        "The search trains proxy 1 (model.d_model=8, trainer.max_steps=10): 12 parameters, 10 steps a run. "
+        "What it finds is compared on proxy 2 (model.d_model=16, trainer.max_steps=30): 345 parameters, "
+        "30 steps a run; at full size 6,789 parameters, 100 steps a run."
+    )
+    assert second.startswith("From each size to the next ln τ moves by +0.3, +0.2 (as given)")
 
 
 def test_a_study_without_a_proxy_says_nothing_of_one(result_of: Any) -> None:

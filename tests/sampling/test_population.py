@@ -7,6 +7,7 @@ import math
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +102,14 @@ def test_a_second_population_has_draws_of_its_own() -> None:
     first = [one.sample(number) for number in range(MEMBERS)]
     second = [one.sample(population.trials + number) for number in range(MEMBERS)]
     assert not {each["temperature_init"] for each in first} & {each["temperature_init"] for each in second}
+
+
+@given(came_to, st.integers(0, 5))
+def test_no_temperature_leaves_the_range_and_without_1_the_first_member_begins_in_its_middle(
+    told: list[list[float | None]], seed: int
+) -> None:
+    low, high = 2.0, 8.0
+    one, population = make(seed=seed, temperature_init={"low": low, "high": high})
+    made = carried_out(one, told, random.Random(seed))
+    assert made[0]["temperature_init"] == pytest.approx(math.sqrt(low * high), rel=1e-3)
+    assert all(low <= tau <= high for each in made for tau in knots(population, each))

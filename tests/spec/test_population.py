@@ -112,6 +112,18 @@ def test_a_space_without_one_searched_piecewise_schedule_is_refused(
         make_spec(sampler=POPULATION, sections={"search": search})
 
 
+def test_another_schedule_is_one_fault_and_names_nothing_that_was_not_written(make_spec: Any) -> None:
+    search = {"temperature_init": LEVEL, "temperature_final": LEVEL, "schedule": ["linear", "cosine"]}
+    with pytest.raises(SpecError) as raised:
+        make_spec({"search": search}, sampler=POPULATION)
+    assert "a fault" in str(raised.value) and "search.schedule: population searches" in str(raised.value)
+
+
+def test_an_interval_has_a_step_at_least(make_spec: Any) -> None:
+    with pytest.raises(SpecError, match=r"trainer.max_steps: given 4 .* after 1, 1, 4 steps: one has none"):
+        make_spec({"trainer": {"max_steps": 4}}, sampler={"name": "population", "ends": [0.1, 0.2, 1]})
+
+
 def test_callbacks_and_a_schedule_of_the_models_own_are_refused(make_spec: Any) -> None:
     callbacks = {"max_steps": 10, "callbacks": [{"class_path": "package.Callback"}]}
     with pytest.raises(SpecError, match=r"trainer.callbacks: .* go on from another"):

@@ -77,7 +77,11 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
         ("lr", {"low": 1, "high": 2, "log": True, "step": 1}, "given log and step"),
         ("lr", {"low": 0, "high": 1, "step": 0.3}, "do not meet the high 1.0. Give a high of 0.9 or 1.2."),
         ("lr", {"low": 0, "high": 1, "step": 0}, "step is 0. Give a step above 0."),
-        ("lr", 0.1, "given 0.1, but a searched name needs more than one value"),
+        (
+            "lr",
+            0.1,
+            "for a fixed value, a list of one: [0.1].",
+        ),
         ("lr", [], "Give a list with at least one value."),
         ("lr", {"choices": [1], "low": 0}, "given choices together with low"),
         ("lr", [0.1, 0.1], "given 0.1 more than once"),

@@ -15,7 +15,9 @@ from tempopt import cli
 from tempopt.errors import SpecError
 from tempopt.records.rows import AT_PROXY
 from tempopt.results.verdict_text import verdict_lines
+from tempopt.spec.model_sizes import size_of
 from tempopt.study.api import check, resume, search
+from tempopt.temperature import is_neutral
 from tests.toy_study import (
     URL,
     Ended,
@@ -42,7 +44,7 @@ def proxied(init: dict[str, Any] | None = None, **proxy: Any) -> dict[str, Any]:
         init=init or {"small_best": 2.0, "best": 4.0},
         trials=6,
         seeds={"choose": 3, "confirm": 4},
-        proxy={"set": small, "temperature": "head_dim", **proxy},
+        proxy={"temperature": "head_dim"} | ({"set": small} | proxy),
     )
     spec["model"]["class_path"] = "sized_modules.Sized"
     return spec
@@ -88,7 +90,7 @@ def test_a_study_that_is_killed_and_left_goes_on_to_the_same_bits(undisturbed: E
     again = ended(resume("toy", storage=URL, workers=1))
     assert same(again, undisturbed)
     assert again.result.proxy is not None and undisturbed.result.proxy is not None
-    assert again.result.proxy.at_full == undisturbed.result.proxy.at_full
+    assert again.result.proxy.at_largest == undisturbed.result.proxy.at_largest
 
 
 def test_a_planted_reversal_is_found_out_and_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +114,76 @@ def test_a_planted_reversal_is_found_out_and_said(capsys: pytest.CaptureFixture[
     for text in (" ".join(page.split()), " ".join(capsys.readouterr().out.split())):
         assert "The proxy misled: the order of the proxy at full size: reversed." in text
         assert "loses at full size: search at full size, or on a larger proxy." in text
+
+
+def in_sizes(init: dict[str, Any] | None = None, **proxy: Any) -> dict[str, Any]:
+    """Return the same study with a size in between."""
+    sets = [
+        {"trainer.max_steps": 8, "model.width": 2, "data.batch_size": 3},
+        {"trainer.max_steps": 16, "model.width": 4, "data.batch_size": 4},
+    ]
+    planted = {"small_best": 2.0, "middle_best": 2.0 * 2**0.5, "best": 4.0}
+    return proxied(init or planted, set=sets, **proxy)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_in_sizes(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return undisturbed_study(tmp_path_factory.mktemp("sizes"), in_sizes)
+
+
+def test_what_the_smallest_finds_goes_through_the_size_in_between(undisturbed_in_sizes: Ended) -> None:
+    result = undisturbed_in_sizes.result
+    proxy = result.spec.study.proxy
+    assert proxy is not None and proxy.head_dim == [2, 4, 8] and proxy.steps == [8, 16, 24]
+    steps = {
+        size: {t.total_steps for t in result.runs if size_of(t, result.spec) == size} for size in range(3)
+    }
+    assert steps == {0: {8}, 1: {16}, 2: {24}}
+    assert result.proxy is not None and [each.order for each in result.proxy.sizes] == ["held", "held"]
+
+
+def test_a_study_that_is_killed_between_its_sizes_goes_on_to_the_same_bits(
+    undisturbed_in_sizes: Ended, tmp_path: Path
+) -> None:
+    process = start(in_sizes(), tmp_path)
+    wait_until(lambda rows: any(t.size == 1 and t.state in ("running", "done") for t in rows))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    again = ended(resume("toy", storage=URL, workers=1))
+    assert same(again, undisturbed_in_sizes)
+    assert again.result.proxy is not None and undisturbed_in_sizes.result.proxy is not None
+    assert again.result.proxy.sizes == undisturbed_in_sizes.result.proxy.sizes
+
+
+def test_a_reversal_that_is_planted_at_the_size_in_between_ends_it_there() -> None:
+    # colder is better on the smallest, and hotter from the size in between on
+    spec = in_sizes({"best": 2.0, "middle_best": 2.0}, temperature="same")
+    spec["study"]["enqueue"] = [{"temperature_init": 0.5, "temperature_final": 0.5, "schedule": "constant"}]
+    result = search(spec, storage=URL, workers=1)
+    assert result.proxy is not None and result.proxy.order == "reversed" and result.proxy.largest == 1
+    at_full = [t for t in result.runs if size_of(t, result.spec) == 2]
+    assert at_full and all(is_neutral(t.parameters or {}) for t in at_full)
+    _, second, *_ = verdict_lines(result)
+    assert second.startswith("  The proxy misled: the order on proxy 2, of proxy 1: reversed.")
+    assert result.recommendation is not None and is_neutral(result.recommendation.parameters)
+
+
+def test_the_dry_run_tries_each_size_and_names_the_one_that_fails() -> None:
+    told: list[str] = []
+    lines = "\n".join(check(in_sizes(), dry_run=True, told=told.append))
+    assert "ln τ moves by +0.347, +0.347 (head_dim: 2 to 4 to 8)" in lines
+    assert "proxy 2 (trainer.max_steps=16" in lines and "16 steps a run" in lines
+    assert {each.split(":")[1].strip() for each in told if "proxy" in each} == {"proxy 1", "proxy 2"}
+    spec = in_sizes()
+    spec["study"]["proxy"]["set"][1]["model.widht"] = 2
+    with pytest.raises(SpecError, match=r'(?s)The proxy \(study.proxy.set.1\).*"widht"'):
+        check(spec)
+
+
+def test_a_proxy_that_is_no_smaller_training_is_refused_with_both_sizes() -> None:
+    larger = {"trainer.max_steps": 48, "model.width": 2}
+    with pytest.raises(SpecError, match=r"proxy.set: .* 48 steps .* full size 24 .* no smaller"):
+        check(proxied({"small_best": 2.0, "best": 4.0, "width": 2}, set=larger), dry_run=True)
 
 
 def test_the_dry_run_tries_both_and_says_how_large_they_are() -> None:

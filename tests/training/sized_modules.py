@@ -1,4 +1,4 @@
-"""A toy in two sizes, whose best temperature at each size is planted."""
+"""A toy in several sizes, whose best temperature at each size is planted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,21 @@ class Sized(Toy):
         width: Dimension of its one head.
         small_best: The best temperature of a small model.
         best: The best one of any other.
+        middle_best: The best one at the width up to which a model is small; None: as of a small one.
     """
 
-    def __init__(self, width: int = 8, small_best: float = 0.5, best: float = 0.5, **rest: Any) -> None:
+    def __init__(
+        self,
+        width: int = 8,
+        small_best: float = 0.5,
+        best: float = 0.5,
+        middle_best: float | None = None,
+        **rest: Any,
+    ) -> None:
         super().__init__(**rest)
         self.best_tau = small_best if width <= SMALL else best
+        if width == SMALL and middle_best is not None:
+            self.best_tau = middle_best
         self.q_proj = nn.Linear(8, width)
         self.k_proj = nn.Linear(8, width)
 

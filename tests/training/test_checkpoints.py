@@ -87,7 +87,7 @@ def test_without_a_checkpoint_that_can_be_used_the_run_begins_again(
     finished = Run(dataclasses.replace(request, resume=saved), channel).execute()
     (started,) = channel.of(Started)
     assert started.step == 0
-    assert [note.endswith(": the run begins again.") for note in started.notes] == [True, True]
+    assert [note.endswith(": the run begins again.") for note in started.notes] == [False, True]
     assert finished.reports == Run(request_for(), listener()).execute().reports
 
 

@@ -21,7 +21,7 @@ from tempopt.errors import SpecError
 from tempopt.training import build
 from tempopt.training.dry_run import rehearse
 from tempopt.training.run import Run
-from tempopt.training.start_weights import load_start
+from tempopt.training.start_weights import fit_text, load_start
 from tempopt.workers.messages import Evaluation, Program, RunRequest
 from tests.training import starting_modules as by_hand
 
@@ -123,6 +123,18 @@ class Whole(nn.Module):
         super().__init__()
         self.body = by_hand.Body()
         self.head = nn.Linear(8, 3)
+
+
+def test_what_is_loaded_and_what_is_not_is_told(tmp_path: Path) -> None:
+    whole = Whole().state_dict()
+    torch.save(whole, tmp_path / "whole.pt")
+    assert fit_text(Whole(), start(tmp_path / "whole.pt")) == f"{len(whole)} of {len(whole)} weights of Whole"
+    part = {name: each for name, each in whole.items() if name != "head.bias"} | {"other": torch.ones(1)}
+    torch.save(part, tmp_path / "part.pt")
+    assert fit_text(Whole(), start(tmp_path / "part.pt", strict=False)) == (
+        f"{len(whole) - 1} of {len(whole)} weights of Whole; as initialised: head.bias; "
+        "of the file left out: other"
+    )
 
 
 def parts(prefix: str) -> dict[str, Tensor]:

@@ -71,7 +71,7 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UsageError(f"{path} cannot be loaded as data ({type(error).__name__}). {REMEDY}") from error
+        raise UsageError(_unreadable(path, error)) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not any(isinstance(each, Tensor) for each in state.values()):
         raise UsageError(f"{path} holds no weights by name. {REMEDY}")
@@ -88,8 +88,15 @@ def _read_safe(path: Path) -> dict[str, Tensor]:
     try:
         found: dict[str, Tensor] = load_file(path)
     except Exception as error:
-        raise UsageError(f"{path} cannot be loaded as data ({type(error).__name__}). {REMEDY}") from error
+        raise UsageError(_unreadable(path, error)) from error
     return found
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    kind = type(error).__name__
+    # what torch and safetensors raise for a file that ends too early or has no content of theirs
+    damaged = "" if kind == "UnpicklingError" else ": it is damaged, incomplete or no file of weights"
+    return f"{path} cannot be loaded as data ({kind}){damaged}. {REMEDY}"
 
 
 def load_state(model: nn.Module, state: Mapping[str, Any], path: Path) -> None:

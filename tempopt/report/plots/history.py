@@ -29,8 +29,10 @@ from tempopt.report.plots.style import (
     mark_size,
     number,
 )
+from tempopt.results.population import ends_with_interval
 from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.wording import baseline_label, baseline_name, set_text
+from tempopt.spec.study_spec import StudySpec
 
 _FEWEST = 8
 _LISTED = 30
@@ -40,16 +42,33 @@ _SYMBOLS = {
     "diverged": "x-thin-open",
     "constant": "square",
 }
+_ENDED = ("triangle-down-open", "diamond-open", "square-open", "triangle-up-open")
+"""Marks of trials that ended with the first interval of a population, the second, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A search trial that is over: how it ended, its value (None if it has none) and its parameters."""
+    """A search trial that is over.
+
+    Args:
+        outcome: How it ended.
+        value: Its value; None if it has none.
+        parameters: Its parameters.
+        interval: The interval of a population that it ended with, from 1; 0: it ended with none.
+        step: The step that it ended at.
+    """
 
     number: int
     outcome: str
     value: float | None
     parameters: Mapping[str, Any]
+    interval: int = 0
+    step: int | None = None
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words: a run that ends with an interval of a population is not pruned."""
+        return f"interval {self.interval}, step {self.step}" if self.interval else self.outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +102,11 @@ class HistoryShown:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         text = "One mark a trial, the line follows the best so far"
+        if any(each.interval for each in self.trials):
+            text = (
+                "One mark a trial, the line follows the best that trained to its end. The others ended with "
+                "an interval of the population: their values compare with those of the same interval alone"
+            )
         if self.baseline is not None:
             spread = "" if self.baseline.sd is None else " with the band one standard deviation of its seeds"
             text += f"; the dashed line is {self.baseline_name} on the search's seeds "
@@ -102,19 +126,22 @@ class HistoryShown:
     def table(self) -> Table:
         """Return the trials, the best first."""
         rows = tuple(
-            (each.number, each.outcome, each.value, set_text(each.parameters))
-            for each in self.ranked()[:_LISTED]
+            (each.number, each.end, each.value, set_text(each.parameters)) for each in self.ranked()[:_LISTED]
         )
         return Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
 
     def ranked(self) -> list[Trial]:
-        """Return the trials shown, the best first: complete before pruned, those without a value last."""
+        """Return the trials shown, the best first: complete before pruned, those without a value last.
+
+        Of trials that ended with an interval of a population those of later intervals go first.
+        """
         sign = 1 if self.direction == "maximize" else -1
         return sorted(
             self.trials,
             key=lambda each: (
                 each.value is None,
                 each.outcome != "complete",
+                -each.interval,
                 0.0 if each.value is None else -sign * each.value,
             ),
         )
@@ -141,7 +168,7 @@ def history_data(result: StudyResult) -> HistoryShown:
     return HistoryShown(
         metric=result.metric,
         direction=result.direction,
-        trials=tuple(_trial(over[place]) for place in sorted(places)),
+        trials=tuple(_trial(over[place], result.spec) for place in sorted(places)),
         best=tuple(best),
         baseline=result.baseline,
         baseline_name=baseline_name(result.spec),
@@ -152,13 +179,16 @@ def history_data(result: StudyResult) -> HistoryShown:
     )
 
 
-def _trial(run: TicketRow) -> Trial:
+def _trial(run: TicketRow, spec: StudySpec) -> Trial:
     finite = run.value is not None and math.isfinite(run.value)
+    place = ends_with_interval(run, spec)
     return Trial(
         number=run.number,
         outcome=run.outcome or "failed",
         value=run.value if finite else None,
         parameters=run.parameters or {},
+        interval=0 if place is None else place.interval + 1,
+        step=run.steps,
     )
 
 
@@ -168,10 +198,19 @@ def plot_history(data: HistoryShown) -> go.Figure:
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
     labels = {each.number: label(each.parameters) for each in data.ranked()[:MOST_LABELS]}
     window = _window(data)
-    for outcome, colour in (("pruned", OTHER), ("complete", WINNER)):
-        shown = [each for each in data.trials if each.outcome == outcome and each.value is not None]
+    intervals = range(max(each.interval for each in data.trials) + 1)
+    for outcome, colour, interval in (
+        *(("pruned", OTHER, each) for each in intervals),
+        ("complete", WINNER, 0),
+    ):
+        shown = [
+            each
+            for each in data.trials
+            if (each.outcome, each.interval) == (outcome, interval) and each.value is not None
+        ]
         if shown:
-            made.add_trace(_marks(shown, outcome, colour, labels, window))
+            name, symbol = (f"interval {interval}", _ENDED[interval - 1]) if interval else (outcome, "")
+            made.add_trace(_marks(shown, name, symbol or _SYMBOLS[outcome], colour, labels, window))
     lost = [each for each in data.trials if each.value is None]
     values = [each.value for each in data.trials if each.value is not None]
     if lost:
@@ -248,7 +287,8 @@ def _level(ends: Sequence[int], value: float, name: str, colour: str, dash: str)
 
 def _marks(
     trials: Sequence[Trial],
-    outcome: str,
+    name: str,
+    symbol: str,
     colour: str,
     labels: Mapping[int, str],
     window: tuple[float, float] | None,
@@ -268,11 +308,11 @@ def _marks(
         marker={
             "color": colour,
             "size": mark_size(len(trials)),
-            "symbol": _SYMBOLS[outcome],
+            "symbol": symbol,
             "line": {"color": colour, "width": 1},
         },
-        name=outcome,
-        hovertemplate=f"trial %{{x}}: %{{{said}:.4g}}<br>%{{text}}<extra>{outcome}</extra>",
+        name=name,
+        hovertemplate=f"trial %{{x}}: %{{{said}:.4g}}<br>%{{text}}<extra>{name}</extra>",
     )
 
 

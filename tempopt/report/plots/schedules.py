@@ -1,29 +1,23 @@
-"""Temperature over progress and depth: the winner's plan beside τ = 1, and the schedule of every trial."""
+"""Temperature over progress and depth: the winner's plan beside τ = 1."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
-from tempopt.records.tickets import oriented, usable
 from tempopt.report.plots.base import Table
-from tempopt.report.plots.controlled import controlled, controlled_runs, measured_levels
+from tempopt.report.plots.controlled import controlled, controlled_runs
 from tempopt.report.plots.style import (
     BASELINE,
     DIVERGING,
-    MOST_CURVES,
-    SEQUENTIAL,
     WINNER,
     WINNER_BAND,
-    bounds,
-    colorbar,
-    evenly,
     figure,
     number,
     panels,
@@ -44,8 +38,6 @@ from tempopt.temperature import (
 )
 
 _FINE = 201
-_COARSE, _COARSER = 33, 17
-"""Points of a schedule among others, and where there are several temperatures: a page holds few numbers."""
 _SHOWN = 11
 
 
@@ -65,6 +57,8 @@ class PlanShown:
         others: The other temperatures of the study, each with its value at each progress.
         measured: Of how many runs this is the geometric mean, where the temperatures follow a target of the
             entropy; 0: they follow a schedule.
+        bends: Progress at which one of the temperatures bends, as a piecewise schedule does.
+        courses: How a temperature that bends goes, in words, by its name; that of attention is empty.
     """
 
     progress: tuple[float, ...]
@@ -76,6 +70,8 @@ class PlanShown:
     shown: Shown = ATTENTION
     others: tuple[tuple[Shown, tuple[float, ...]], ...] = ()
     measured: int = 0
+    bends: tuple[float, ...] = ()
+    courses: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def level(self) -> tuple[float, ...]:
@@ -87,7 +83,7 @@ class PlanShown:
 
     def caption(self) -> str:
         """Return how to read it and what it says."""
-        course = _course(self.level)
+        course = course_of(self.level, self.courses.get(self.shown.name))
         if self.shown.name:
             text = f"The winner's temperature {self.shown.name} {course}; the dashed line is the temperature "
             text += f"as found, {number(self.shown.neutral)}."
@@ -95,7 +91,8 @@ class PlanShown:
             text = f"The winner's temperature {course}; the dashed line is τ = 1, where softmax is as usual. "
             text += "Above it attention is softer, below it sharper."
         for each, levels in self.others:
-            text += f" {each.name}, {number(each.neutral)} as found, {_course(levels)}."
+            text += f" {each.name}, {number(each.neutral)} as found, "
+            text += f"{course_of(levels, self.courses.get(each.name))}."
         if len(self.temperatures) > 1 and self.varies:
             pattern = "" if self.measured else f', whose pattern is "{self.pattern}"'
             text += f" The band is the spread over the layers{pattern}."
@@ -111,7 +108,7 @@ class PlanShown:
         return any(len(set(column)) > 1 for column in zip(*self.temperatures, strict=True))
 
     def table(self) -> Table:
-        """Return the temperature at eleven moments."""
+        """Return the temperature at eleven moments, and where it bends."""
         names = [f"layer {index}" for index in range(len(self.temperatures))]
         if len(names) == 1:
             names = [self.shown.name or "τ"]
@@ -119,9 +116,14 @@ class PlanShown:
         columns = [*self.temperatures, *(levels for _, levels in self.others)]
         rows = tuple(
             (round(self.progress[place], 3), *(column[place] for column in columns))
-            for place in evenly(len(self.progress), _SHOWN)
+            for place in self._listed()
         )
         return Table(columns=("progress", *names), rows=rows)
+
+    def _listed(self) -> list[int]:
+        """Return the places of what is listed, in the order of progress."""
+        moments = {*self.bends, *(step / (_SHOWN - 1) for step in range(_SHOWN))}
+        return [place for place, each in enumerate(self.progress) if each in moments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,69 +148,15 @@ class DepthShown:
         return self.plan.table()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedules:
-    """The schedules of the search trials that came to their end.
+def course_of(levels: tuple[float, ...], words: str | None = None) -> str:
+    """Return how a temperature goes, ``goes from 0.5 to 2`` or ``stays at 1``.
 
     Args:
-        metric: Name of the metric.
-        direction: Which values are better.
-        progress: Training progress, from 0 to 1.
-        curves: Trial number, value and temperature at each progress, the worst trial first.
-        out_of: Number of trials that have a schedule and a value; more than are shown where that is many.
-        shown: Which temperature this is.
-        others: The same of the other temperatures of the study.
-        straight: Whether there are trials of which only the ends were measured.
+        levels: The temperature over training.
+        words: How one goes that bends.
     """
-
-    metric: str
-    direction: str
-    progress: tuple[float, ...]
-    curves: tuple[tuple[int, float, tuple[float, ...]], ...]
-    out_of: int
-    shown: Shown = ATTENTION
-    others: tuple[Schedules, ...] = ()
-    straight: bool = False
-
-    def caption(self) -> str:
-        """Return how to read it and what it says."""
-        number_, value, best = self.curves[-1]
-        courses = [_course(best)]
-        if self.others:
-            every = (self, *self.others)
-            courses = [f"{each.shown.name or 'τ'} {_course(each.curves[-1][2])}" for each in every]
-        text = f"One line a complete trial, the darker the better its {self.metric} (on dark ground: the "
-        text += "lighter). "
-        if self.others:
-            text += "Each temperature has a panel of its own; dashed is the baseline. "
-            text += f"In the best, trial {number_} with {number(value)}, {', '.join(courses)}."
-        else:
-            text += f"The best, trial {number_} with {number(value)}, {courses[0]}."
-        if self.straight:
-            text += " Where the temperature follows a target of the entropy, the line joins its two ends."
-        if len(self.curves) < self.out_of:
-            text += f" {len(self.curves)} of {self.out_of} are drawn: the best, and others evenly by rank."
-        return text
-
-    def table(self) -> Table:
-        """Return the ends of the best 30."""
-        every = (self, *self.others)
-        rows = tuple(
-            (trial, value, *(level for each in every for level in _moments(each.curves[-place][2])))
-            for place, (trial, value, _) in enumerate(reversed(self.curves[-30:]), start=1)
-        )
-        names = (each.shown.name or "τ" for each in every)
-        moments = (f"{name} {moment}" for name in names for moment in ("at first", "halfway", "at last"))
-        return Table(columns=("trial", self.metric, *moments), rows=rows)
-
-
-def _moments(levels: tuple[float, ...]) -> tuple[float, float, float]:
-    """Return a temperature at first, halfway and at last."""
-    return levels[0], levels[len(levels) // 2], levels[-1]
-
-
-def _course(levels: tuple[float, ...]) -> str:
-    """Return how a temperature goes, ``goes from 0.5 to 2`` or ``stays at 1``."""
+    if words:
+        return f"is {words}"
     if min(levels) == max(levels):
         return f"stays at {number(levels[0])}"
     return f"goes from {number(levels[0])} to {number(levels[-1])}"
@@ -240,7 +188,8 @@ def schedule_data(result: StudyResult) -> PlanShown:
     values = shown.parameters(parameters)
     if values.normaliser == LinearNormaliser.name:
         raise NothingToPlot("The winner's attention is linear: it has no temperature.")
-    progress = tuple(place / (_FINE - 1) for place in range(_FINE))
+    bends = {at for each in (shown, *others) for at, _ in each.shape(parameters)[1:-1]}
+    progress = tuple(sorted({*(place / (_FINE - 1) for place in range(_FINE)), *bends}))
     layers = None if shown.name else num_layers(result)
     measured = None
     if not shown.name and is_controlled(parameters):
@@ -258,6 +207,8 @@ def schedule_data(result: StudyResult) -> PlanShown:
         shown=shown,
         others=tuple((each, each.levels(parameters, progress)) for each in others),
         measured=0 if measured is None else measured.runs,
+        bends=tuple(sorted(bends)),
+        courses={each.name: words for each in (shown, *others) if (words := each.course(parameters))},
     )
 
 
@@ -285,50 +236,6 @@ def depth_data(result: StudyResult) -> DepthShown:
     if plan.shown.name:
         raise NothingToPlot(f"Attention has layers; {plan.shown.name} is one number.")
     return DepthShown(plan=plan)
-
-
-def schedules_data(result: StudyResult) -> Schedules:
-    """Return the schedules of the complete search trials.
-
-    Raises:
-        NothingToPlot: No trial that has a temperature is complete.
-    """
-    direction, (first, *others) = result.direction, all_shown(result)
-    found = [
-        (run.number, run.value, run.parameters)
-        for run in result.runs
-        if run.kind == "search" and usable(run) and run.value is not None and run.parameters is not None
-    ]
-    ranked = sorted(
-        (each for each in found if each[2].get("normaliser") != LinearNormaliser.name),
-        key=lambda each: oriented(each[1], direction),
-    )
-    if not ranked:
-        raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
-    best, rest = ranked[-MOST_CURVES // 2 :], ranked[: -MOST_CURVES // 2]
-    shown = [rest[place] for place in evenly(len(rest), MOST_CURVES // 2)] + best
-    points = _COARSER if others else _COARSE
-    progress = tuple(place / (points - 1) for place in range(points))
-
-    runs = {run.number: run for run in result.runs if run.kind == "search"}
-
-    def levels(number: int, parameters: dict[str, Any], temperature: Shown) -> tuple[float, ...]:
-        found = measured_levels(result, [runs[number]], parameters, temperature, progress)
-        return found or temperature.levels(parameters, progress)
-
-    def of(temperature: Shown, others: tuple[Schedules, ...] = ()) -> Schedules:
-        return Schedules(
-            metric=result.metric,
-            direction=direction,
-            progress=progress,
-            curves=tuple((trial, value, levels(trial, each, temperature)) for trial, value, each in shown),
-            out_of=len(ranked),
-            shown=temperature,
-            others=others,
-            straight=not temperature.name and any(is_controlled(each) for *_, each in shown),
-        )
-
-    return of(first, tuple(map(of, others)))
 
 
 def plot_schedule(data: PlanShown) -> go.Figure:
@@ -426,68 +333,3 @@ def plot_depth(data: DepthShown) -> go.Figure:
     made.update_yaxes(autorange="reversed", showgrid=False, type="category")
     made.update_xaxes(tickformat=".0%", showgrid=False)
     return made
-
-
-def plot_schedules(data: Schedules) -> go.Figure:
-    """Return every schedule as a line coloured by its trial's value, a panel for each temperature."""
-    every = (data, *data.others)
-    made, places = panels(
-        [each.shown.title for each in every],
-        x="training progress",
-        y=[data.shown.axis] if len(every) == 1 else [""] * len(every),
-        height=400,
-        each=170,
-        showlegend=False,
-        margin={"t": 12 if len(every) == 1 else 36},
-    )
-    worst, best = bounds([value for _, value, _ in data.curves], data.direction)
-    for each, place in zip(every, places, strict=True):
-        groups: list[list[tuple[int, float, tuple[float, ...]]]] = [[] for _ in SEQUENTIAL]
-        for curve in each.curves:
-            share = 0.0 if worst == best else (curve[1] - worst) / (best - worst)
-            groups[round(min(max(share, 0.0), 1.0) * (len(groups) - 1))].append(curve)
-        for colour, group in zip(SEQUENTIAL, groups, strict=True):
-            if group:
-                made.add_trace(_lines(group, each, colour), **place)
-        seen = [level for _, _, levels in each.curves for level in levels]
-        made.update_yaxes(temperature_axis([each.shown.neutral, *seen], few=len(every) > 1), **place)
-        made.add_hline(y=each.shown.neutral, line={"color": BASELINE, "width": 1.5, "dash": "dash"}, **place)
-    made.add_trace(_key(worst, best, data.metric), **places[0])
-    made.update_xaxes(range=[0, 1], tickformat=".0%")
-    return made
-
-
-def _lines(group: list[tuple[int, float, tuple[float, ...]]], data: Schedules, colour: str) -> go.Scatter:
-    """Return many curves as one trace, a gap between each two: a trace each would be slow to draw."""
-    gap = [math.nan]
-    told = f"<br>{data.shown.name or 'τ'} = %{{y:.4g}}<extra></extra>"
-    said = np.array(
-        [pair for trial, value, levels in group for pair in [(trial, value)] * (len(levels) + 1)],
-        dtype=np.float32,
-    )
-    return go.Scatter(
-        x=np.array([each for _ in group for each in [*data.progress, *gap]], dtype=np.float32),
-        y=np.array([each for _, _, levels in group for each in [*levels, *gap]], dtype=np.float32),
-        customdata=said,
-        mode="lines",
-        line={"color": colour, "width": 1.4},
-        hovertemplate=f"trial %{{customdata[0]}}: %{{customdata[1]:.4g}}{told}",
-    )
-
-
-def _key(worst: float, best: float, metric: str) -> go.Scatter:
-    """Return no marks, but the scale of colours beside the lines."""
-    low, high = min(worst, best), max(worst, best)
-    return go.Scatter(
-        x=[None],
-        y=[None],
-        mode="markers",
-        hoverinfo="skip",
-        marker={
-            "color": [low],
-            "cmin": low,
-            "cmax": high if high > low else low + 1,
-            "colorscale": scale(SEQUENTIAL if best >= worst else SEQUENTIAL[::-1]),
-            "colorbar": colorbar(metric),
-        },
-    )

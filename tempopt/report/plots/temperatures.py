@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tempopt.results.course import course_text, shape
 from tempopt.results.study_result import StudyResult
 from tempopt.temperature import TemperatureParameters, own_parameters
 
@@ -40,6 +41,14 @@ class Shown:
     def parameters(self, parameters: Mapping[str, Any]) -> TemperatureParameters:
         """Return the parameters of this temperature in a parameter set."""
         return TemperatureParameters.from_mapping(own_parameters(parameters, self.name))
+
+    def shape(self, parameters: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
+        """Return progress and temperature where a piecewise schedule begins, bends, ends; empty: no bend."""
+        return shape(parameters, self.name)
+
+    def course(self, parameters: Mapping[str, Any]) -> str:
+        """Return how a piecewise schedule that bends goes, in words; empty for others."""
+        return course_text(parameters, self.name)
 
     def levels(self, parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
         """Return the level of its plan, the geometric mean over its layers, at each progress."""

@@ -13,7 +13,7 @@ from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import load
 from tempopt.results.verdict_text import headline
 from tempopt.server.pages.results import Results, mark
-from tempopt.server.pages.standing import RUN_STATES, latest_first, run, stages
+from tempopt.server.pages.standing import RUN_STATES, latest_first, run_state, stages
 from tempopt.store import optuna_calls
 from tests.server.conftest import Served
 from tests.server.pages.conftest import Person
@@ -68,7 +68,7 @@ def test_runs_are_filtered_by_stage_and_state(ada: Person, site: Served, state: 
     for study in ("losing", "searching"):
         text = ada.get(f"/studies/{study}/runs?stage=search&state={state}").text
         rows = site.store.tickets(site.store.load_study(study).id, ["search"])
-        wanted = {each.name for each in rows if run(each).state == state}
+        wanted = {each.name for each in rows if run_state(each) == state}
         assert set(_runs(text)) == wanted
         assert wanted or "No run fits" in text
 
