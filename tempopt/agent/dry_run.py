@@ -18,7 +18,7 @@ from tempopt.errors import (
 )
 from tempopt.sampling.unit_cube import at_places
 from tempopt.seeds import derive
-from tempopt.spec.model_sizes import full_size
+from tempopt.spec.model_sizes import full_size, size_name
 from tempopt.spec.proxy import PATH
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import CREDITED
@@ -161,10 +161,10 @@ def _refuse_larger(spec: StudySpec) -> None:
     known = list(zip(proxy.steps, proxy.parameters, strict=True))
     for size, (small, large) in enumerate(itertools.pairwise(known)):
         if small != large and all(one >= other for one, other in zip(small, large, strict=True)):
-            after = "full size" if size + 1 == full_size(spec) else f"proxy {size + 2}"
             raise SpecError(
                 f"{proxy.path_of(size)}: a run has {small[0]} steps and {small[1]:,} parameters, and at "
-                f"{after} {large[0]} and {large[1]:,}: it is no smaller training. Give smaller values."
+                f"{size_name(spec, size + 1)} {large[0]} and {large[1]:,}: it is no smaller training. "
+                "Give smaller values."
             )
 
 

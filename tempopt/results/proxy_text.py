@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tempopt.results.wording import baseline_name, duration, numbers, set_text, signed
-from tempopt.spec.model_sizes import full_size, moved_names, to_full, to_proxy
+from tempopt.spec.model_sizes import full_size, moved_names, size_name, to_full, to_proxy
 from tempopt.statistics.paired_tests import PairedTest
 
 if TYPE_CHECKING:
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 _SCALE_FREE = "Schedules run by progress, layer and head patterns by the model's own layers and heads."
 _TOLD = {"held": "held", "reversed": "reversed", "not_decided": "not decided"}
-
-
-def size_name(spec: StudySpec, size: int) -> str:
-    """Return what a size of a study is called, as after *on* or *at*."""
-    if size == full_size(spec):
-        return "full size"
-    return f"proxy {size + 1}" if full_size(spec) > 1 else "the proxy"
 
 
 def _at(spec: StudySpec, size: int) -> str:

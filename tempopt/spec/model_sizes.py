@@ -25,6 +25,13 @@ def full_size(spec: StudySpec) -> int:
     return 0 if spec.study.proxy is None else len(spec.study.proxy.sets)
 
 
+def size_name(spec: StudySpec, size: int) -> str:
+    """Return what a size of a study is called, as after *on* or *at*."""
+    if size == full_size(spec):
+        return "full size"
+    return f"proxy {size + 1}" if full_size(spec) > 1 else "the proxy"
+
+
 def size_of(ticket: TicketRow | NewTicket, spec: StudySpec) -> int:
     """Return the size that a ticket trains."""
     return largest_of(ticket.kind, spec) if ticket.size is None else ticket.size

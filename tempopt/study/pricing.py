@@ -22,7 +22,7 @@ from tempopt.forecast.split_text import split_lines, split_text
 from tempopt.forecast.words import effect_text, gain_text, lasting
 from tempopt.records.rows import Kind, StudyRow, TicketRow
 from tempopt.results.wording import baseline_name
-from tempopt.spec.model_sizes import full_size, size_of
+from tempopt.spec.model_sizes import full_size, size_name, size_of
 from tempopt.spec.resources import Workers
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.store import Store
@@ -272,8 +272,7 @@ def _proxy_times(
         known = None if measured is None else measured.proxies.get(size)
         small, how = (known, "from runs of it there") if known else _by_steps(spec, size, times)
         found.append(small)
-        which = f"proxy {size + 1}" if full_size(spec) > 1 else "the proxy"
-        text += f"; {lasting(small.start + small.steps * small.step)} a run of {which}, {how}"
+        text += f"; {lasting(small.start + small.steps * small.step)} a run of {size_name(spec, size)}, {how}"
     return found, dataclasses.replace(rests_on, text=f"{text}.")
 
 

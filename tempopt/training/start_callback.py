@@ -52,7 +52,8 @@ class StartCallback(L.Callback):
                 path = absolute(str(local_path(where)), "The file of weights")
             else:
                 path = stack.enter_context(downloaded(where))
-            given = {"strict": self.strict, "prefix": self.prefix, "sha256": self.sha256}
+            # its content is looked at once: a file of weights may be large
+            given = {"strict": self.strict, "prefix": self.prefix, "sha256": None}
             try:
                 if self.sha256 is not None:
                     _refuse_other(path, self.sha256)

@@ -87,7 +87,7 @@ def population_data(result: StudyResult) -> PopulationShown:
     """
     population = result.spec.study.population
     if population is None:
-        raise NothingToPlot("The search is none by a population.")
+        raise NothingToPlot("The sampler of this study is not population.")
     _, every = shown_population(result)
     members = tuple(each for each in every if each.value is not None)
     if not members:
