@@ -104,14 +104,15 @@ def _recorded_ways(spec: StudySpec) -> dict[str, Way]:
 def in_recorded(world: World, draw: int) -> Iterator[Record]:
     """Yield what came of each way on recorded curves; regret is in the task's metric."""
     sign = 1.0 if world.spec.study.direction == "maximize" else -1.0
-    seeds = world.spec.study.seeds.model_dump(exclude={"search"})
+    bundled = world.spec.study.seeds
+    # as in the other parts, or more where the bundled study takes more
+    seeds = {"choose": bundled.choose, "confirm": {"min": 4, "max": max(16, bundled.confirm.max)}}
 
     def worth(parameters: Parameters) -> float:
         return sign * (world.truth([parameters])[0] if parameters else world.baseline)
 
     for way, made in _recorded_ways(world.spec).items():
-        confirm = {"min": 4, "max": max(16, seeds["confirm"]["max"])}
-        spec = asking(world.spec, made, seed=draw, seeds={**seeds, "confirm": confirm})
+        spec = asking(world.spec, made, seed=draw, seeds=seeds)
         verdicts = answered(Priced(world, spec), worth, made.more)
         yield {"way": way, "best": sign * world.best, "verdicts": verdicts}
 
