@@ -65,6 +65,7 @@ class Price:
         name: Name of the study.
         metric: Name of the validation metric.
         runs: Number of runs.
+        by_size: The same of each size, the smallest first; one number without a proxy.
         by_kind: The same of each kind that there may be, in the order of the stages.
         run_seconds: Seconds of a run that is trained to its end; None: not known.
         workers: Runs side by side.
@@ -83,6 +84,7 @@ class Price:
     name: str
     metric: str
     runs: Span
+    by_size: tuple[Span, ...]
     by_kind: dict[Kind, Span]
     run_seconds: float | None
     workers: int
@@ -110,6 +112,7 @@ class Price:
             "study": self.name,
             "metric": self.metric,
             "runs": dataclasses.asdict(self.runs),
+            "by_size": [dataclasses.asdict(span) for span in self.by_size],
             "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
             "workers": self.workers,
             "gpus": self.gpus,
@@ -186,6 +189,7 @@ def price(
         name=spec.study.name,
         metric=spec.study.metric,
         runs=runs.runs(),
+        by_size=tuple(runs.runs_by_size()),
         by_kind=runs.by_kind,
         run_seconds=None if times is None else times.start + times.steps * times.step,
         workers=side_by_side,

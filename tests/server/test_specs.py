@@ -283,6 +283,32 @@ def test_a_budget_is_split_at_a_stated_price_and_too_small_a_one_is_a_fault_at_i
     assert "too little to prove a gain" in fault["text"]
 
 
+def test_the_text_that_began_a_study_under_a_budget_goes_on_with_it(client: httpx.Client) -> None:
+    spec = toy_spec(pruner="none", limits={"gpu_hours": 60, "run_gpu_hours": 1})
+    for name in ("trials", "arms", "candidates", "seeds"):
+        del spec["study"][name]
+    begun = client.post("/api/studies", json={"spec": spec})
+    assert begun.status_code == 201
+    told = check(client, text_of(spec))["study"]
+    assert (told["same"], told["differences"]) == (True, [])
+    assert client.post("/api/studies", json={"spec": spec}).status_code == 200
+    spec["study"]["trials"] = 7
+    assert not check(client, text_of(spec))["study"]["same"]
+
+
+def test_runs_are_told_by_size(client: httpx.Client) -> None:
+    plain = plan(client, toy_spec())
+    assert plain["by_size"] == [plain["runs"]]
+    proxy = {"set": [{"trainer.max_steps": 2}, {"trainer.max_steps": 4}]}
+    told = plan(client, toy_spec(pruner="none", proxy=proxy))
+    small, middle, full = told["by_size"]
+    kinds = told["by_kind"]
+    searching = ("baseline", "constant", "search", "choose")
+    assert small["most"] == sum(kinds[kind]["most"] for kind in searching if kind in kinds)
+    assert middle["most"] > 0 and full["least"] > 0
+    assert sum(each["expected"] for each in told["by_size"]) == pytest.approx(told["runs"]["expected"])
+
+
 def test_a_wrong_spec_has_no_price_and_a_huge_one_is_priced_elsewhere(client: httpx.Client) -> None:
     wrong = client.post("/api/plan", json={"text": TWO_FAULTS})
     assert (wrong.status_code, code(wrong)) == (422, "spec")
