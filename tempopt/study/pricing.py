@@ -168,7 +168,7 @@ def price(
     Raises:
         SpecError: The spec's budget is too small to prove anything.
     """
-    spec = divided(spec)
+    asked, spec = spec, divided(spec)
     earlier = list(_earlier(spec, store, may_see))
     measured = None
     if seconds_per_run is None:
@@ -178,7 +178,8 @@ def price(
     runs = _drawn(json.dumps(spec.to_json(), sort_keys=True))
     side_by_side = workers if isinstance(workers, int) else _workers(spec)
     known, known_from = _known(spec, earlier, store)
-    able, divided_into = detectable(spec), _splits(spec)
+    # of what a budget has left out, twice as much may have some
+    able, divided_into = detectable(spec), _splits(asked)
     text = None
     if able is not None:
         text = f"{able.pairs} pairs show {effect_text(able)} with 80 % power."
@@ -248,8 +249,8 @@ def _times(spec: StudySpec, given: float | None, measured: _Measured | None) -> 
         return _given_times(spec, given), RestsOn(kind="given", text=text)
     if measured is None:
         text = (
-            "Nobody knows what a run takes: there is no earlier study of this model whose runs are complete. "
-            "Give the seconds of one run; tempopt plan measures them where the model is."
+            "How long a run takes is not known: there is no earlier study of this model whose runs are "
+            "complete. Give the seconds of one run; tempopt plan measures them where the model is."
         )
         return None, RestsOn(kind="nothing", text=text)
     seconds = measured.times.start + measured.times.steps * measured.times.step

@@ -12,7 +12,10 @@ import httpx
 import pytest
 import yaml
 
+from tempopt.forecast.prices import costs_given
+from tempopt.forecast.split import splits
 from tempopt.server import specs
+from tempopt.spec.study_spec import StudySpec
 from tempopt.study.pricing import MOST_TRIALS
 from tests.report.made_study import World, make, write
 from tests.server.conftest import Served
@@ -272,6 +275,10 @@ def test_a_budget_is_split_at_a_stated_price_and_too_small_a_one_is_a_fault_at_i
     assert any(f"{chosen['trials']} trials" in each for each in told["split_text"])
     # what twice as much is for is told with it
     assert any("twice" in each for each in told["split_text"])
+    asked = StudySpec.parse(spec, source="the test")
+    # what the budget has left out is open again with twice as much
+    costs = costs_given(asked)
+    assert costs is not None and told["split"] == splits(asked, costs).to_json()
     del spec["study"]["limits"]["run_gpu_hours"]
     told = plan(client, spec)
     assert told["split"] is None and "nobody has said what a run costs" in told["split_text"][0]
