@@ -262,6 +262,18 @@ def test_the_time_follows_from_an_earlier_study_of_the_same_model(
         assert plan(theirs, spec)["rests_on"]["kind"] == "nothing"
 
 
+def test_what_a_budget_leaves_out_is_open_again_with_twice_as_much(client: httpx.Client) -> None:
+    spec = toy_spec(pruner="none", limits={"gpu_hours": 120, "run_gpu_hours": 1})
+    for name in ("trials", "arms", "candidates", "seeds", "init_only", "learned", "ablation"):
+        spec["study"].pop(name, None)
+    asked = StudySpec.parse(spec, source="the test")
+    costs = costs_given(asked)
+    assert costs is not None
+    told = splits(asked, costs).to_json()
+    assert not told["chosen"]["questions"] and told["twice"]["questions"]
+    assert plan(client, spec)["split"] == told
+
+
 def test_a_budget_is_split_at_a_stated_price_and_too_small_a_one_is_a_fault_at_its_line(
     client: httpx.Client,
 ) -> None:
@@ -275,10 +287,6 @@ def test_a_budget_is_split_at_a_stated_price_and_too_small_a_one_is_a_fault_at_i
     assert any(f"{chosen['trials']} trials" in each for each in told["split_text"])
     # what twice as much is for is told with it
     assert any("twice" in each for each in told["split_text"])
-    asked = StudySpec.parse(spec, source="the test")
-    # what the budget has left out is open again with twice as much
-    costs = costs_given(asked)
-    assert costs is not None and told["split"] == splits(asked, costs).to_json()
     del spec["study"]["limits"]["run_gpu_hours"]
     told = plan(client, spec)
     assert told["split"] is None and "nobody has said what a run costs" in told["split_text"][0]
