@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.population import BINS, KINDS, Course
-from benchmarks.recorded.tasks import TASKS
+from benchmarks.recorded.tasks import TASKS as RECORDED
 from benchmarks.recorded.world import Training, World
 from benchmarks.simulated.answers import (
     Parameters,
@@ -49,13 +49,8 @@ AGREEMENTS = (0.9, 0.5)
 SHARE = 0.25
 """What a step of a proxy costs in the worlds in closed form, in steps at full size: it is a quarter of it."""
 
-SMALL_WIDTH = 8
-"""Width of the proxy of the real training, whose width is 32."""
-
 Record = dict[str, Any]
 Job = tuple[str, int, Callable[[], Iterator[Record]]]
-
-_REAL = "max_retrieval, 100 steps"
 
 
 class Answering(Course):
@@ -109,32 +104,35 @@ def _recorded_ways(spec: StudySpec) -> dict[str, Way]:
 def in_recorded(world: World, draw: int) -> Iterator[Record]:
     """Yield what came of each way on recorded curves; regret is in the task's metric."""
     sign = 1.0 if world.spec.study.direction == "maximize" else -1.0
-    seeds = world.spec.study.seeds.model_dump(exclude={"search"})
+    bundled = world.spec.study.seeds
+    # as in the other parts, or more where the bundled study takes more
+    seeds = {"choose": bundled.choose, "confirm": {"min": 4, "max": max(16, bundled.confirm.max)}}
 
     def worth(parameters: Parameters) -> float:
         return sign * (world.truth([parameters])[0] if parameters else world.baseline)
 
     for way, made in _recorded_ways(world.spec).items():
-        confirm = {"min": 4, "max": max(16, seeds["confirm"]["max"])}
-        spec = asking(world.spec, made, seed=draw, seeds={**seeds, "confirm": confirm})
+        spec = asking(world.spec, made, seed=draw, seeds=seeds)
         verdicts = answered(Priced(world, spec), worth, made.more)
         yield {"way": way, "best": sign * world.best, "verdicts": verdicts}
 
 
-def in_trained(draw: int) -> Iterator[Record]:
-    """Yield what came of each way with real trainings; regret is in accuracy, on fresh seeds.
+def in_trained(name: str, draw: int) -> Iterator[Record]:
+    """Yield what came of each way with real trainings; regret is in the task's metric, on fresh seeds.
 
     The best is not known: regret is counted from the best of all that is named, when the table is made.
     """
-    from benchmarks.small_training import Trained, fresh, spec
+    from benchmarks.small_training import TASKS, Trained, fresh
 
-    for way, made in ways().items():
-        world, small = Trained(), Trained(SMALL_WIDTH) if way == "proxy" else None
-        search = asking(spec(), made, seed=draw)
+    task = TASKS[name]
+    for way, made in ways(space=task.space).items():
+        world, small = Trained(task), Trained(task, small=True) if way == "proxy" else None
+        search = asking(task.spec, made, seed=draw)
         if small is not None:
-            proxy = {"set": {"model.d_model": SMALL_WIDTH}, "temperature": "same", "finalists": 3}
+            proxy = {"set": dict(task.proxy), "temperature": "same", "finalists": 3}
             search = with_study(search, proxy=proxy)
-        verdicts = answered(Priced(world, search, small), lambda each: float(np.mean(fresh(each))), made.more)
+        study = Priced(world, search, small)
+        verdicts = answered(study, lambda each: float(np.mean(fresh(task, each))), made.more)
         yield {"way": way, "best": math.nan, "verdicts": verdicts}
 
 
@@ -177,14 +175,14 @@ _HEAD = (
 )
 
 
-def table(records: Sequence[Record], totals: Mapping[str, int], share: float) -> Iterator[str]:
+def table(records: Sequence[Record], totals: Mapping[str, int], shares: Mapping[str, float]) -> Iterator[str]:
     """Yield what there is, world by world and way by way."""
     yield f"| world | way | {_HEAD} |"
     yield "|---|---|" + "---|" * (_HEAD.count("|") + 1)
     for world in dict.fromkeys(each["world"] for each in records):
         for way in dict.fromkeys(each["way"] for each in records if each["world"] == world):
             own = [each for each in records if (each["world"], each["way"]) == (world, way)]
-            yield f"| {world} | {way} | {row(own, totals[world], share)} |"
+            yield f"| {world} | {way} | {row(own, totals[world], shares[world])} |"
 
 
 def _run(part: str, jobs: Sequence[Job], minutes: float) -> None:
@@ -217,34 +215,49 @@ def main() -> None:
     )
     parser.add_argument("part", choices=["courses", "recorded", "trained"])
     parser.add_argument("--draws", type=int, default=8, help="studies of each way in each world")
+    parser.add_argument("--task", default="", help="of the trained ones, this alone")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no more after so long")
     parser.add_argument("--table", action="store_true", help="print what there is")
     given = parser.parse_args()
-    jobs, totals, share = _part(given.part, given.draws)
+    jobs, totals, shares = _part(given.part, given.draws)
+    jobs = [each for each in jobs if each[0].startswith(given.task)]
     _run(given.part, jobs, 0.0 if given.table else given.minutes)
     records = [each for each in known(LINES) if each["part"] == given.part]
-    if given.part == "trained" and records:
-        best = max(verdict["worth"] for each in records for verdict in each["verdicts"])
-        records = [{**each, "best": best} for each in records]
-    print("\n".join(table(records, totals, share)))
+    if given.part == "trained":
+        best = {
+            world: max(
+                verdict["worth"] for each in records if each["world"] == world for verdict in each["verdicts"]
+            )
+            for world in {each["world"] for each in records}
+        }
+        records = [{**each, "best": best[each["world"]]} for each in records]
+    print("\n".join(table(records, totals, shares)))
 
 
-def _part(part: str, draws: int) -> tuple[list[Job], dict[str, int], float]:
+def _part(part: str, draws: int) -> tuple[list[Job], dict[str, int], dict[str, float]]:
     """Return what a part consists of, the steps of a training by world, and the price of a proxy's step."""
     if part == "courses":
-        return list(_courses(draws)), dict.fromkeys(KINDS, Course.total_steps), SHARE
+        totals = dict.fromkeys(KINDS, Course.total_steps)
+        return list(_courses(draws)), totals, dict.fromkeys(totals, SHARE)
     if part == "recorded":
-        worlds = {task: World(task) for task in TASKS}
+        worlds = {task: World(task) for task in RECORDED}
         jobs: list[Job] = [
             (task, draw, lambda world=world, draw=draw: in_recorded(world, draw))
             for draw in range(draws)
             for task, world in worlds.items()
         ]
-        return jobs, {task: world.total_steps for task, world in worlds.items()}, SHARE
-    from benchmarks.small_training import TOTAL, share
+        totals = {task: world.total_steps for task, world in worlds.items()}
+        return jobs, totals, dict.fromkeys(totals, SHARE)
+    from benchmarks.small_training import TASKS, share
 
-    trained: list[Job] = [(_REAL, draw, lambda draw=draw: in_trained(draw)) for draw in range(draws)]
-    return trained, {_REAL: TOTAL}, share(SMALL_WIDTH)
+    names = {f"{task.name}, {task.total} steps": task for task in TASKS.values()}
+    trained: list[Job] = [
+        (world, draw, lambda task=task, draw=draw: in_trained(task.name, draw))
+        for draw in range(draws)
+        for world, task in names.items()
+    ]
+    totals = {world: task.total for world, task in names.items()}
+    return trained, totals, {world: share(task) for world, task in names.items()}
 
 
 if __name__ == "__main__":

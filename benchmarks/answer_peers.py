@@ -1,16 +1,20 @@
 """Ray Tune's PBT and PB2 and Optuna's GP beside tempopt's searches, at equal optimizer steps, real trainings.
 
-Each searcher has the steps of 8 trainings of benchmarks/small_training.py. Ray's are its own schedulers on a
-cluster of its own, synchronous, with the temperature as the hyperparameter that is mutated: PBT's on a
-logarithmic range, PB2's as ln τ, since it draws and models its ranges as they are. Of either the best member
-counts, by its last validation. What was taken over, and at which step of its checkpoint, is noted where Ray
-does it; the schedule along the best member's line (benchmarks/lineage.py) is trained again from step 0. With
-the seed of the line's first member it has to end with the member's value, bit for bit, or the run is void.
+Each searcher has the steps of 8 trainings of a task of benchmarks/small_training.py. Ray's are its own
+schedulers on a cluster of its own, synchronous, with the temperature as the hyperparameter that is mutated:
+PBT's on a logarithmic range, PB2's as ln τ, since it draws and models its ranges as they are. Of either the
+best member counts, by its last validation. What was taken over, and at which step of its checkpoint, is noted
+where Ray does it; the schedule along the best member's line (benchmarks/lineage.py) is trained again from
+step 0. With the seed of the line's first member it has to end with the member's value, bit for bit, or the
+run is void.
 
 Everything that is named is trained from step 0 on the same fresh seeds, beside τ = 1 and constants. What
 tempopt would choose on fresh seeds of its own is left out on all sides: searching alone is compared.
 
+A loss has no population of tempopt's: that searches attention's temperature.
+
     python -m benchmarks.answer_peers --repetitions 4
+    python -m benchmarks.answer_peers clip_digits --repetitions 4
     python -m benchmarks.answer_peers --table
 
 Results are lines of a file below build/, and what is there is not run again. Needs ray[tune].
@@ -33,26 +37,24 @@ import numpy as np
 
 from benchmarks.lineage import Segments, Taken, lineage
 from benchmarks.simulated.answers import Priced, Way, asking, keep, known, ways
-from benchmarks.small_training import EVERY, TOTAL, Run, Trained, course_of, judged, spec, steps_course
+from benchmarks.small_training import TASKS, Run, Task, Trained, course_of, judged, steps_course
 from tempopt.seeds import derive
 from tempopt.statistics.t_interval import half_width
 
 LINES = Path("build/answer_peers.jsonl")
 MEMBERS = 8
-BUDGET = MEMBERS * TOTAL
-"""Optimizer steps of a search."""
-LOW, HIGH = 0.25, 4.0
-CONSTANTS = (0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
+"""Trainings whose steps a search has."""
 SEEDS = 12
 """Fresh seeds on which everything is judged."""
 
 Found = dict[str, Any]
 
 
-def by_ray(kind: str, repetition: int) -> Found:
+def by_ray(task: Task, kind: str, repetition: int) -> Found:
     """Return what the best member of a population of Ray Tune comes to, and its schedule.
 
     Args:
+        task: What is trained.
         kind: ``PBT`` or ``PB2``.
         repetition: Seed of the scheduler; the members' seeds follow from it.
     """
@@ -63,7 +65,7 @@ def by_ray(kind: str, repetition: int) -> Found:
     # Ray draws from both
     random.seed(repetition)
     np.random.seed(repetition)
-    scheduler = _noting(kind)
+    scheduler = _noting(task, kind)
     with tempfile.TemporaryDirectory() as folder:
         ray.init(
             address="local",
@@ -77,7 +79,7 @@ def by_ray(kind: str, repetition: int) -> Found:
         try:
             tuner = tune.Tuner(
                 # both processors, so that one trains at a time
-                tune.with_resources(_member(), {"cpu": 2}),
+                tune.with_resources(_member(task.name), {"cpu": 2}),
                 param_space={"member": tune.grid_search(list(range(MEMBERS))), "repetition": repetition},
                 tune_config=tune.TuneConfig(scheduler=scheduler, reuse_actors=True),
                 run_config=tune.RunConfig(storage_path=folder, name="peers", verbose=0),
@@ -87,21 +89,22 @@ def by_ray(kind: str, repetition: int) -> Found:
             scheduler.agrees(Path(folder) / "peers/pbt_global.txt")
         finally:
             ray.shutdown()
-    assert scheduler.reports * EVERY == BUDGET, f"void: {scheduler.reports} reports of {EVERY} steps"
+    budget = MEMBERS * task.total
+    assert scheduler.reports * task.every == budget, f"void: {scheduler.reports} reports"
     best = max(scheduler.ended, key=lambda member: (scheduler.ended[member], -member))
     first, segments = lineage(scheduler.begun, scheduler.taken, best)
-    course, run = steps_course(segments), Run(_seed(repetition, first))
-    run.advance(course, TOTAL)
+    course, run = steps_course(task, segments), Run(task, _seed(repetition, first))
+    run.advance(course, task.total)
     again = run.validated(course.last)
     assert again == scheduler.ended[best], f"void: replayed {again}, trained {scheduler.ended[best]}"
-    return {"segments": segments, "steps": BUDGET, "seen": again, "taken": len(scheduler.taken)}
+    return {"segments": segments, "steps": budget, "seen": again, "taken": len(scheduler.taken)}
 
 
 def _seed(repetition: int, member: int) -> int:
     return derive("peers", repetition, member)
 
 
-def _member() -> Any:
+def _member(name: str) -> Any:
     import torch
     from ray import tune
 
@@ -114,13 +117,14 @@ def _member() -> Any:
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             self._tau = math.exp(new_config["ln_tau"]) if "ln_tau" in new_config else new_config["tau"]
-            self._run = Run(_seed(new_config["repetition"], new_config["member"]))
+            self._run = Run(TASKS[name], _seed(new_config["repetition"], new_config["member"]))
             return True
 
         def step(self) -> dict[str, Any]:
-            self._run.advance(steps_course([(0, self._tau)]), self._run.step + EVERY)
+            task = TASKS[name]
+            self._run.advance(steps_course(task, [(0, self._tau)]), self._run.step + task.every)
             value = self._run.validated(self._tau)
-            return {"accuracy": value, "steps": self._run.step, "done": self._run.step >= TOTAL}
+            return {"value": value, "steps": self._run.step, "done": self._run.step >= task.total}
 
         def save_checkpoint(self, checkpoint_dir: str) -> None:
             torch.save(self._run.state(), Path(checkpoint_dir) / "state.pt")
@@ -131,7 +135,7 @@ def _member() -> Any:
     return Member
 
 
-def _noting(kind: str) -> Any:
+def _noting(task: Task, kind: str) -> Any:
     """Return a scheduler of Ray Tune that notes who takes over which checkpoint, and how all ended."""
     import torch
     from ray import tune
@@ -140,14 +144,15 @@ def _noting(kind: str) -> Any:
 
     shared = {
         "time_attr": "steps",
-        "metric": "accuracy",
+        "metric": "value",
         "mode": "max",
-        "perturbation_interval": EVERY,
+        "perturbation_interval": task.every,
         "synch": True,
     }
+    low, high = task.space.low, task.space.high
     mutated = {
-        "PBT": {"hyperparam_mutations": {"tau": tune.loguniform(LOW, HIGH)}},
-        "PB2": {"hyperparam_bounds": {"ln_tau": [math.log(LOW), math.log(HIGH)]}},
+        "PBT": {"hyperparam_mutations": {"tau": tune.loguniform(low, high)}},
+        "PB2": {"hyperparam_bounds": {"ln_tau": [math.log(low), math.log(high)]}},
     }
     base: Any = {"PBT": PopulationBasedTraining, "PB2": PB2}[kind]
 
@@ -174,7 +179,7 @@ def _noting(kind: str) -> Any:
 
         def on_trial_complete(self, tune_controller: Any, trial: Any, result: Any) -> None:
             self.reports += 1
-            self.ended[self._who[trial.trial_id]] = result["accuracy"]
+            self.ended[self._who[trial.trial_id]] = result["value"]
             super().on_trial_complete(tune_controller, trial, result)
 
         def _exploit(self, tune_controller: Any, trial: Any, trial_to_clone: Any) -> None:
@@ -202,12 +207,13 @@ def _tau(config: Mapping[str, Any]) -> float:
     return float(math.exp(config["ln_tau"]) if "ln_tau" in config else config["tau"])
 
 
-def by_tempopt(way: Way, repetition: int) -> Found:
+def by_tempopt(task: Task, way: Way, repetition: int) -> Found:
     """Return what a search of tempopt names within the budget."""
-    study = Priced(Trained(), asking(spec(), way, seed=repetition, trials=way.study.get("trials", 40)))
+    asked = asking(task.spec, way, seed=repetition, trials=way.study.get("trials", 40))
+    study = Priced(Trained(task), asked)
     found: Found = {}
     for row in study.searched():
-        if study.steps > BUDGET:
+        if study.steps > MEMBERS * task.total:
             break
         if row.number >= 5:
             named = study.recommend(1) or [_best(study)]
@@ -221,75 +227,88 @@ def _best(study: Priced) -> Mapping[str, Any]:
     return best.parameters or {}
 
 
-def by_gp(repetition: int) -> Found:
+def by_gp(task: Task, repetition: int) -> Found:
     """Return the best trial of Optuna's GP sampler, without a pruner, each trial with a seed of its own."""
     import optuna
 
     from benchmarks.simulated.tuners import Optuna
 
-    world: Any = Trained()
-    world.spec = asking(spec(), ways()["plain"])
+    world: Any = Trained(task)
+    world.spec = asking(task.spec, ways(space=task.space)["plain"])
     sampler = optuna.samplers.GPSampler(seed=repetition)
     tuner = Optuna(world, sampler, optuna.pruners.NopPruner(), seed=repetition)
     for _ in range(MEMBERS):
         job = tuner.ask()
         assert job is not None
         tuner.end(job, world.reached(job.parameters, derive("gp", job.seed), 1.0))
-    assert world.steps == BUDGET, world.steps
+    assert world.steps == MEMBERS * task.total, world.steps
     return {"parameters": dict(tuner.selected() or {}), "steps": world.steps}
 
 
-def _population() -> Way:
-    made = ways(MEMBERS)["population"]
-    return Way(search=made.search, study={**made.study, "candidates": 1}, more=made.more)
+def _way(task: Task, name: str) -> Way:
+    made = ways(MEMBERS, task.space)[name]
+    # enough trials for any budget: it ends with the steps
+    more = {} if name == "population" else {"trials": 40}
+    return Way(search=made.search, study={**made.study, **more, "candidates": 1}, more=made.more)
 
 
-def _default() -> Way:
-    made = ways(MEMBERS)["plain"]
-    # enough for any budget: it ends with the steps
-    return Way(search=made.search, study={**made.study, "trials": 40, "candidates": 1}, more=made.more)
+DEFAULT = "tempopt, default"
 
 
-SEARCHERS: dict[str, Callable[[int], Found]] = {
-    "tempopt, default": lambda repetition: by_tempopt(_default(), repetition),
-    "tempopt, population": lambda repetition: by_tempopt(_population(), repetition),
-    "Ray Tune PBT": lambda repetition: by_ray("PBT", repetition),
-    "Ray Tune PB2": lambda repetition: by_ray("PB2", repetition),
-    "Optuna GP": by_gp,
-}
+def searchers(task: Task) -> dict[str, Callable[[int], Found]]:
+    """Return what searches a task, by name; each is given the number of the repetition."""
+    found: dict[str, Callable[[int], Found]] = {
+        DEFAULT: lambda repetition: by_tempopt(task, _way(task, "plain"), repetition)
+    }
+    if "population" in ways(space=task.space):
+        found["tempopt, population"] = lambda repetition: by_tempopt(
+            task, _way(task, "population"), repetition
+        )
+    return found | {
+        "Ray Tune PBT": lambda repetition: by_ray(task, "PBT", repetition),
+        "Ray Tune PB2": lambda repetition: by_ray(task, "PB2", repetition),
+        "Optuna GP": lambda repetition: by_gp(task, repetition),
+    }
 
 
-def _judged(found: Found) -> list[float]:
+def _judged(task: Task, found: Found) -> list[float]:
     segments: Segments = [(int(first), float(tau)) for first, tau in found.get("segments", [])]
-    return judged(steps_course(segments) if segments else course_of(found["parameters"]), SEEDS)
+    course = steps_course(task, segments) if segments else course_of(task, found["parameters"])
+    return judged(task, course, SEEDS)
 
 
-def _constants() -> None:
-    """Judge τ = 1 and the other constants, once."""
-    done = {each["searcher"] for each in known(LINES)}
-    for tau in CONSTANTS:
-        name = f"τ = {tau:.3g}"
-        if name not in done:
-            found: Found = {"parameters": {"schedule": "constant", "temperature_init": tau}, "steps": 0}
-            keep({"searcher": name, "repetition": 0, **found, "tested": _judged(found)}, LINES)
+def _constant(tau: float) -> str:
+    return f"τ = {tau:.3g}"
 
 
-def run(repetitions: int, minutes: float) -> None:
+def _constants(task: Task) -> None:
+    """Judge the constants once, that of the baseline among them."""
+    done = {each["searcher"] for each in known(LINES) if each["task"] == task.name}
+    for tau in task.constants:
+        if (name := _constant(tau)) not in done:
+            parameters = task.space.named({"schedule": "constant", "temperature_init": tau})
+            found: Found = {"parameters": parameters, "steps": 0}
+            record = {"task": task.name, "searcher": name, "repetition": 0, **found}
+            keep({**record, "tested": _judged(task, found)}, LINES)
+
+
+def run(task: Task, repetitions: int, minutes: float) -> None:
     """Run what is missing, repetition by repetition, and write it down."""
     end = time.monotonic() + 60 * minutes
-    _constants()
-    done = {(each["searcher"], each["repetition"]) for each in known(LINES)}
+    _constants(task)
+    done = {(each["searcher"], each["repetition"]) for each in known(LINES) if each["task"] == task.name}
     for repetition in range(repetitions):
-        for name, searcher in SEARCHERS.items():
+        for name, searcher in searchers(task).items():
             if (name, repetition) in done:
                 continue
             if time.monotonic() > end:
                 return
             found = searcher(repetition)
-            assert found["steps"] <= BUDGET
-            record = {"searcher": name, "repetition": repetition, **found, "tested": _judged(found)}
-            keep(record, LINES)
-            print(f"{name} {repetition}: {np.mean(record['tested']):.4f}, {found['steps']} steps", flush=True)
+            assert found["steps"] <= MEMBERS * task.total
+            record = {"task": task.name, "searcher": name, "repetition": repetition, **found}
+            tested = _judged(task, found)
+            keep({**record, "tested": tested}, LINES)
+            print(f"{name} {repetition}: {np.mean(tested):.4f}, {found['steps']} steps", flush=True)
 
 
 def interval(values: Sequence[float]) -> str:
@@ -301,20 +320,21 @@ def interval(values: Sequence[float]) -> str:
     return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
 
 
-def table(records: Sequence[Found]) -> str:
-    """Return what was found, as Markdown: means on fresh seeds, and differences by repetition."""
+def table(task: Task, records: Sequence[Found]) -> str:
+    """Return what was found of a task, as Markdown: means on fresh seeds, and differences by repetition."""
     constants = {each["searcher"]: np.array(each["tested"]) for each in records if each["steps"] == 0}
-    one = constants["τ = 1"]
+    one = constants[_constant(task.plain)]
+    names = list(searchers(task))
     best = max(constants, key=lambda name: constants[name].mean())
     by_name = {
         name: {each["repetition"]: np.array(each["tested"]) for each in records if each["searcher"] == name}
-        for name in SEARCHERS
+        for name in names
     }
-    default = by_name["tempopt, default"]
-    steps = {name: [each["steps"] for each in records if each["searcher"] == name] for name in SEARCHERS}
+    default = by_name[DEFAULT]
+    steps = {name: [each["steps"] for each in records if each["searcher"] == name] for name in names}
     lines = [
-        "| searcher | searches | steps | accuracy, mean | each search | over τ = 1 | over the best constant "
-        "| over tempopt's default |",
+        f"| searcher | searches | steps | mean | each search | over {_constant(task.plain)} "
+        "| over the best constant | over tempopt's default |",
         f"|{'---|' * 8}",
     ]
     for name, found in by_name.items():
@@ -327,10 +347,10 @@ def table(records: Sequence[Found]) -> str:
             f"| {', '.join(f'{each:.3f}' for each in means)} "
             f"| {interval([mean - one.mean() for mean in means])} "
             f"| {interval([mean - constants[best].mean() for mean in means])} "
-            f"| {'' if name == 'tempopt, default' else interval(beside)} |"
+            f"| {'' if name == DEFAULT else interval(beside)} |"
         )
     for name, tested in constants.items():
-        over = "" if name == "τ = 1" else interval(list(tested - one))
+        over = "" if name == _constant(task.plain) else interval(list(tested - one))
         lines.append(f"| {name} | | | {tested.mean():.4f} | | {over} | | |")
     return "\n".join(lines).replace("-0.", "−0.")
 
@@ -340,13 +360,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("task", nargs="?", choices=list(TASKS), default="max_retrieval")
     parser.add_argument("--repetitions", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
     parser.add_argument("--table", action="store_true", help="print what there is")
     given = parser.parse_args()
+    task = TASKS[given.task]
     if not given.table:
-        run(given.repetitions, given.minutes)
-    print(table(known(LINES)))
+        run(task, given.repetitions, given.minutes)
+    print(table(task, [each for each in known(LINES) if each["task"] == task.name]))
 
 
 if __name__ == "__main__":

@@ -1,55 +1,33 @@
-"""A real training that is small: max retrieval in a plain loop, at any temperature in each of its steps.
+"""Real trainings that are small: bundled tasks in a plain loop, at any temperature in each of their steps.
 
 The loop is tempopt's to the bit: the same seed and parameters come to what a worker of tempopt reports, which
-:func:`check` asserts. What a run needs to be continued is kept in memory at each validation, by its seed and
-all its temperatures so far, so that schedules with a common beginning train it once, as tempopt does from
-checkpoints. Shapes: K optimizer steps.
+:func:`check` asserts of each task. What a run needs to be continued is kept in memory at each validation, by
+its seed and all its temperatures so far, so that schedules with a common beginning train it once, as tempopt
+does from checkpoints. Shapes: K optimizer steps.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lightning_modules import MaxRetrieval, MaxRetrievalData
+from benchmarks.small_tasks import TASKS, Task
 from lightning_modules.optimisation import warmup_cosine
 from tempopt.seeds import derive
-from tempopt.spec.load import load_spec
-from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import TemperatureParameters, progress, steps_until
 from tempopt.training.callbacks import seed_generators
 
 Array = NDArray[np.float64]
 
-TOTAL, EVERY = 100, 20
-"""Optimizer steps of a training, and between two validations."""
-_LR, _DECAY, _CLIP = 0.01, 0.05, 1.0
-WIDTH, SMALL_WIDTH = 32, 8
-"""Width of the model at full size and of its proxy."""
-_SETTINGS = (
-    "data.sizes=[64, 128]",
-    "data.num_sets=[256, 128]",
-    f"model.d_model={WIDTH}",
-    f"trainer.max_steps={TOTAL}",
-    f"trainer.val_check_interval={EVERY}",
-)
-_STUDY = Path(__file__).parents[1] / "studies/max_retrieval.yaml"
-
-
-@functools.cache
-def spec() -> StudySpec:
-    """Return the bundled study with the small training."""
-    return load_spec(_STUDY, list(_SETTINGS))
+_DECAY, _CLIP = 0.05, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +47,24 @@ class Course:
         return self.taus_K[:step].tobytes()
 
 
-def course_of(parameters: Mapping[str, Any]) -> Course:
-    """Return the course of temperature parameters."""
-    plan = TemperatureParameters.from_mapping(parameters).plan(1)
-    taus = [plan.temperatures(progress(step, TOTAL))[0] for step in range(TOTAL)]
+def course_of(task: Task, parameters: Mapping[str, Any]) -> Course:
+    """Return the course of temperature parameters; of none: that of the baseline."""
+    plain = {"schedule": "constant", "temperature_init": task.plain}
+    own = {name.removeprefix(task.space.prefix): value for name, value in parameters.items()} or plain
+    plan = TemperatureParameters.from_mapping(own).plan(1)
+    taus = [plan.temperatures(progress(step, task.total))[0] for step in range(task.total)]
     return Course(np.array(taus), float(plan.temperatures(1.0)[0]))
 
 
-def steps_course(segments: Sequence[tuple[int, float]]) -> Course:
+def steps_course(task: Task, segments: Sequence[tuple[int, float]]) -> Course:
     """Return the course that holds a temperature from a step on until that of the next.
 
     Args:
+        task: The task.
         segments: First step and temperature, by ascending step; the first begins at 0.
     """
     assert segments and segments[0][0] == 0
-    taus = np.empty(TOTAL)
+    taus = np.empty(task.total)
     for first, tau in segments:
         taus[first:] = tau
     return Course(taus, float(taus[-1]))
@@ -93,29 +74,28 @@ class Run:
     """One training that goes as far as it is asked to.
 
     Args:
+        task: What is trained.
         seed: Its seed.
-        width: Width of the model.
+        small: Whether it is one of the proxy.
     """
 
-    def __init__(self, seed: int, width: int = WIDTH) -> None:
-        self.seed, self.width, self.step = seed, width, 0
+    def __init__(self, task: Task, seed: int, *, small: bool = False) -> None:
+        self.task, self.seed, self.small, self.step = task, seed, small, 0
         seed_generators(seed, "model")
-        self._module = MaxRetrieval(d_model=width, lr=_LR, weight_decay=_DECAY)
+        self._module = task.module(small)
         self._parameters = list(self._module.parameters())
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=_LR, betas=(0.9, 0.98), weight_decay=_DECAY, fused=True
+            self._parameters, lr=task.lr, betas=(0.9, 0.98), weight_decay=_DECAY, fused=True
         )
         self._schedule = torch.optim.lr_scheduler.LambdaLR(
-            self._optimizer, lambda step: warmup_cosine(step, total_steps=TOTAL, warmup_fraction=0.1)
+            self._optimizer, lambda step: warmup_cosine(step, total_steps=task.total, warmup_fraction=0.1)
         )
 
     def advance(self, course: Course, to: int) -> None:
         """Train up to a step."""
-        data = _data()
         for step in range(self.step, to):
-            seed_generators(self.seed, "items", 0, step)
-            batch = data.draw(data.batch_size)
-            self._module.set_temperatures((float(course.taus_K[step]),))
+            batch = self.task.batch(self.seed, step, self.small)
+            self.task.temper(self._module, float(course.taus_K[step]))
             loss = self._module.training_step(batch, step)
             self._optimizer.zero_grad()
             loss.backward()
@@ -125,24 +105,26 @@ class Run:
         self.step = max(self.step, to)
 
     def validated(self, tau: float) -> float:
-        """Return the accuracy on the validation sets, the same for all seeds."""
-        return self._accuracy(_data().val_dataloader(), tau)
+        """Return the metric on the validation data, the same for all seeds."""
+        return self._measured(self.task.validation(self.small), tau)
 
     def tested(self, tau: float) -> float:
-        """Return the accuracy on test sets of the seed's own."""
-        return self._accuracy(_data()._evaluation(derive(self.seed, "test")), tau)
+        """Return the metric on the test data."""
+        return self._measured(self.task.test(self.seed, self.small), tau)
 
-    def _accuracy(self, loaders: Any, tau: float) -> float:
-        module = self._module
+    def _measured(self, loaders: Any, tau: float) -> float:
+        module: Any = self._module
         module.eval()
-        module.set_temperatures((tau,))
+        self.task.temper(module, tau)
+        # outside of a Trainer there is nobody to log to
+        module.log = lambda *_, **__: None
         with torch.no_grad():
             for number, loader in enumerate(loaders):
                 for index, batch in enumerate(loader):
-                    module.validation_step(batch, index, number)
-        accuracy = module.accuracy.compute()
+                    module.validation_step(batch, index, *((number,) if len(loaders) > 1 else ()))
+        found = self.task.computed(module)
         module.train()
-        return float(torch.stack([each for size, each in accuracy.items() if size != "id"]).mean())
+        return found
 
     def state(self) -> dict[str, Any]:
         """Return all that continuing needs, apart from what this run does next."""
@@ -150,53 +132,46 @@ class Run:
         return copy.deepcopy({"seed": self.seed, "step": self.step, **parts})
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, of any run of this width, with that run's seed."""
+        """Go on from a state, of any run of this size, with that run's seed."""
         self.seed, self.step = state["seed"], state["step"]
         for name in ("module", "optimizer", "schedule"):
             getattr(self, f"_{name}").load_state_dict(copy.deepcopy(state[name]))
-
-
-@functools.cache
-def _data() -> MaxRetrievalData:
-    data = MaxRetrievalData(**(spec().program().data or {})["init_args"])
-    data.setup("fit")
-    return data
 
 
 class Trained:
     """A world whose trainings are real, and begin where one with the same beginning has got to.
 
     Args:
-        width: Width of the model.
+        task: What is trained.
+        small: Whether they are those of the proxy.
         at: The temperature of validations, ``final`` or ``current``, as ``study.validate_at``.
     """
 
-    rungs = tuple(range(EVERY, TOTAL + 1, EVERY))
-    total_steps = TOTAL
-
-    def __init__(self, width: int = WIDTH, at: str = "current") -> None:
-        self.width, self._at = width, at
+    def __init__(self, task: Task, *, small: bool = False, at: str = "current") -> None:
+        self.task, self.small, self._at = task, small, at
+        self.rungs, self.total_steps = task.rungs, task.total
         self._states: dict[tuple[int, int, bytes], dict[str, Any]] = {}
         self.steps = 0
         """Optimizer steps that were really trained."""
 
     def train(self, parameters: Mapping[str, Any], seed: int) -> _Training:
         """Return a training that is trained as far as it is looked at."""
-        return _Training(self, course_of(parameters), seed)
+        return _Training(self, course_of(self.task, parameters), seed)
 
     def reached(self, parameters: Mapping[str, Any], seed: int, until: float) -> float:
         """Return what a validation shows at a progress, at the temperature of the moment."""
-        course = course_of(parameters)
-        step = steps_until(until, TOTAL)
+        course = course_of(self.task, parameters)
+        step = steps_until(until, self.total_steps)
         return self.to(course, seed, step).validated(self.tau(course, step))
 
     def tau(self, course: Course, step: int) -> float:
         """Return the temperature of a validation after a step."""
-        return course.last if self._at == "final" or step == TOTAL else float(course.taus_K[step - 1])
+        last = self._at == "final" or step == self.total_steps
+        return course.last if last else float(course.taus_K[step - 1])
 
     def to(self, course: Course, seed: int, step: int) -> Run:
         """Return a run at a step."""
-        run = Run(seed, self.width)
+        run = Run(self.task, seed, small=self.small)
         begun = (
             at for who, at, taus in self._states if who == seed and at <= step and taus == course.until(at)
         )
@@ -225,8 +200,8 @@ class _Training:
 
     @property
     def test(self) -> float:
-        """The accuracy of the trained model on test data."""
-        return self._world.to(self._course, self._seed, TOTAL).tested(self._course.last)
+        """The metric of the trained model on test data."""
+        return self._world.to(self._course, self._seed, self._world.total_steps).tested(self._course.last)
 
 
 class _Rungs(Sequence[float]):
@@ -248,54 +223,65 @@ FRESH = 8
 """Fresh seeds on which what searches name is judged."""
 
 
-def fresh(parameters: Mapping[str, Any]) -> list[float]:
-    """Return the test accuracy of temperature parameters on each fresh seed, {} being τ = 1."""
-    return judged(course_of(parameters or {"schedule": "constant", "temperature_init": 1.0}))
+def fresh(task: Task, parameters: Mapping[str, Any]) -> list[float]:
+    """Return the test metric of temperature parameters on each fresh seed, {} being the baseline."""
+    return judged(task, course_of(task, parameters))
 
 
-def judged(course: Course, seeds: int = FRESH) -> list[float]:
-    """Return the test accuracy of a course on each of some fresh seeds, trained from step 0."""
+def judged(task: Task, course: Course, seeds: int = FRESH) -> list[float]:
+    """Return the test metric of a course on each of some fresh seeds, trained from step 0."""
     found = []
     for number in range(seeds):
-        run = Run(derive("fresh", number))
-        run.advance(course, TOTAL)
+        run = Run(task, derive("fresh", number))
+        run.advance(course, task.total)
         found.append(run.tested(course.last))
     return found
 
 
-@functools.cache
-def share(width: int) -> float:
-    """Return what a step of a narrower model takes, in CPU time of one at full size, validation left out."""
-    course = course_of({"schedule": "constant", "temperature_init": 1.0})
-    took = {WIDTH: math.inf, width: math.inf}
+def share(task: Task) -> float:
+    """Return what a step of the proxy takes, in CPU time of one at full size, validation left out."""
+    course = course_of(task, {})
+    took = {False: math.inf, True: math.inf}
     # what is fastest of several turns is least disturbed by others on the machine
     for _ in range(5):
-        for each in took:
-            run, began = Run(0, each), time.process_time()
-            run.advance(course, EVERY)
-            took[each] = min(took[each], time.process_time() - began)
-    return took[width] / took[WIDTH]
+        for small in took:
+            run, began = Run(task, 0, small=small), time.process_time()
+            run.advance(course, task.every)
+            took[small] = min(took[small], time.process_time() - began)
+    return took[True] / took[False]
 
 
-def check() -> None:
-    """Assert that the loop is tempopt's to the bit, also where it goes on from a state.
+def check(task: Task) -> None:
+    """Assert that the loop is tempopt's to the bit, at both sizes, also where it goes on from a state.
 
     Raises:
         AssertionError: It is not.
     """
+    knots = [[0.0, task.plain], [0.4, task.plain], [1.0, 0.3 * task.plain]]
+    parameters = task.space.named({"schedule": "piecewise", "temperature_knots": knots})
+    seed = derive("check")
+    for small in (False, True):
+        world = Trained(task, small=small)
+        world.reached({}, seed, 0.4)
+        before = world.steps
+        training = world.train(parameters, seed)
+        ours = [*training.final, training.test]
+        assert world.steps - before < task.total, "nothing was shared"
+        theirs = _by_a_worker(task, parameters, seed, small=small)
+        assert (ours[-2], ours[-1]) == theirs, (ours, theirs)
+        size = "its proxy" if small else "full size"
+        print(
+            f"{task.name}, {size}: to the bit {theirs}, {world.steps - before} of {task.total} steps trained"
+        )
+
+
+def _by_a_worker(task: Task, parameters: Mapping[str, Any], seed: int, *, small: bool) -> tuple[float, float]:
+    """Return the last validation and the test of the same training by a worker of tempopt."""
     from tempopt.workers.messages import Evaluation, Failed, Finished, RunRequest
     from tempopt.workers.placement import Placement
     from tempopt.workers.process import WorkerProcess
 
-    knots = [[0.0, 1.0], [0.4, 1.0], [1.0, 0.3]]
-    parameters = {"schedule": "piecewise", "temperature_knots": knots}
-    seed, world = derive("check"), Trained()
-    world.reached({"schedule": "constant", "temperature_init": 1.0}, seed, 0.4)
-    before = world.steps
-    training = world.train(parameters, seed)
-    ours = [*training.final, training.test]
-    assert world.steps - before < TOTAL, "nothing was shared"
-    program = spec().program()
+    program = task.spec_with(task.proxy if small else {}).program()
     worker = WorkerProcess(slot=0, place=Placement())
     try:
         on_test = [Evaluation(name="test", on="test")]
@@ -307,10 +293,9 @@ def check() -> None:
             assert message is not None and not isinstance(message, Failed), message
     finally:
         worker.kill()
-    theirs = message.reports[-1][1], message.measurements["test"]
-    assert (ours[-2], ours[-1]) == theirs, (ours, theirs)
-    print(f"the loop is tempopt's to the bit: {theirs}, {world.steps - before} of {TOTAL} steps trained")
+    return message.reports[-1][1], message.measurements["test"]
 
 
 if __name__ == "__main__":
-    check()
+    for each in TASKS.values():
+        check(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -40,6 +41,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, _no_settings: str
     monkeypatch.setenv("XDG_CONFIG_HOME", _no_settings)
 
 
+_TESTS = Path(__file__).parent
 # Fixtures and parameters that only a machine with servers, their drivers or a browser can have.
 _FIXTURES = {
     "a_slurm": "service",
@@ -48,12 +50,17 @@ _FIXTURES = {
     "machines": "service",
     "server": "service",
 }
+_PARTS = {"server": "server", "benchmarks": "benchmarks"}
+"""Folders of tests that are a tier of their own."""
 _PARAMETERS = {"postgresql": "service", "mariadb": "service", "mysql": "service"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with what they need, service or browser, and give the long ones more time."""
+    """Mark tests with their tier, by what they need or where they are, and give the long ones more time."""
     for item in items:
+        for part in item.path.relative_to(_TESTS).parts[:-1]:
+            if part in _PARTS:
+                item.add_marker(_PARTS[part])
         if isinstance(item, pytest.Function):
             given = item.callspec.params.values() if hasattr(item, "callspec") else ()
             needs = [_PARAMETERS[each] for each in given if isinstance(each, str) and each in _PARAMETERS]

@@ -26,14 +26,29 @@ Parameters = Mapping[str, Any]
 
 ROUNDS = 3
 """Verdicts that a study has at most."""
-_TAU = {"low": 0.25, "high": 4.0}
-_SCHEDULES = {
-    "temperature_init": _TAU,
-    "temperature_final": _TAU,
-    "schedule": ["constant", "linear", "cosine"],
-}
 _OF_THE_TASK = ("name", "metric", "direction", "test", "failure")
 _ASKS: dict[str, Any] = {"init_only": False, "learned": False, "ablation": "none", "arms": {"constant": 1}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Which temperatures are searched.
+
+    Args:
+        prefix: Name of the temperature with a dot; attention's has none.
+        low: The lowest temperature.
+        high: The highest.
+        starts: Temperatures that schedules with common beginnings hold at first.
+    """
+
+    prefix: str = ""
+    low: float = 0.25
+    high: float = 4.0
+    starts: tuple[float, ...] = (0.5, 1.0, 2.0)
+
+    def named(self, search: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a section ``search:`` with the temperature's name before its keys."""
+        return {f"{self.prefix}{key}": each for key, each in search.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,30 +66,37 @@ class Way:
     more: int
 
 
-def ways(trials: int = 8) -> dict[str, Way]:
+def ways(trials: int = 8, space: Space | None = None) -> dict[str, Way]:
     """Return the ways by name.
 
     Args:
         trials: Whole trainings that the default search, and the population, has before its first verdict.
+        space: Which temperatures are searched; None: those of attention.
     """
+    space = Space() if space is None else space
+    tau = {"low": space.low, "high": space.high}
+    plain = space.named(
+        {"temperature_init": tau, "temperature_final": tau, "schedule": ["constant", "linear", "cosine"]}
+    )
     hold = {
         "schedule": ["hold_anneal"],
-        "temperature_init": [0.5, 1.0, 2.0],
-        "temperature_final": _TAU,
+        "temperature_init": list(space.starts),
+        "temperature_final": tau,
         "hold_fraction": [0.25, 0.5, 0.75],
     }
     proxy = {"set": {"model.width": 1}, "temperature": "same", "finalists": 3}
     population = {"name": "population", "members": trials, "intervals": 5}
-    return {
-        "plain": Way(search=_SCHEDULES, study={"trials": trials, "validate_at": "current"}, more=trials),
-        "hold": Way(search=hold, study={"trials": trials, "validate_at": "current"}, more=trials),
-        "population": Way(search={"temperature_init": _TAU}, study={"sampler": population}, more=5 * trials),
-        "proxy": Way(
-            search=_SCHEDULES,
-            study={"trials": 3 * trials, "validate_at": "current", "proxy": proxy},
-            more=3 * trials,
+    current = {"validate_at": "current"}
+    made = {
+        "plain": Way(search=plain, study={"trials": trials, **current}, more=trials),
+        "hold": Way(search=space.named(hold), study={"trials": trials, **current}, more=trials),
+        "population": Way(
+            search=space.named({"temperature_init": tau}), study={"sampler": population}, more=5 * trials
         ),
+        "proxy": Way(search=plain, study={"trials": 3 * trials, **current, "proxy": proxy}, more=3 * trials),
     }
+    # a population searches attention's temperature alone
+    return {name: way for name, way in made.items() if name != "population" or not space.prefix}
 
 
 def asking(spec: StudySpec, way: Way, **study: Any) -> StudySpec:

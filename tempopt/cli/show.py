@@ -121,8 +121,9 @@ def _print_population(result: StudyResult) -> None:
         return
     print(heading(result))
     table = _table(*COLUMNS)
-    for column in table.columns[:-1]:
-        column.no_wrap = True
+    table.columns[0].no_wrap = True
+    # whom a member took over is the longest text; what a narrow terminal cuts off is shown nowhere else
+    table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
     for row in members:
         table.add_row(*row)
     _print(table)

@@ -87,9 +87,11 @@ def standing(spec: StudySpec, store: Store) -> Standing | None:
     if row is None:
         return None
     stored = StudySpec.stored(row)
-    lines = list(differences(stored, begun_as(spec, stored)).values())
+    # what a budget decided when it was begun is no difference: the same text goes on with it
+    given = begun_as(spec, stored)
+    lines = list(differences(stored, given).values())
     if not lines:
-        counts = ((each.num_baseline, each.num_constant, each.study.trials) for each in (stored, spec))
+        counts = ((each.num_baseline, each.num_constant, each.study.trials) for each in (stored, given))
         names = ("study.arms.baseline", "study.arms.constant", "study.trials")
         before, after = counts
         lines = [

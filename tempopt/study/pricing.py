@@ -65,6 +65,7 @@ class Price:
         name: Name of the study.
         metric: Name of the validation metric.
         runs: Number of runs.
+        by_size: The same of each size, the smallest first; one number without a proxy.
         by_kind: The same of each kind that there may be, in the order of the stages.
         run_seconds: Seconds of a run that is trained to its end; None: not known.
         workers: Runs side by side.
@@ -83,6 +84,7 @@ class Price:
     name: str
     metric: str
     runs: Span
+    by_size: tuple[Span, ...]
     by_kind: dict[Kind, Span]
     run_seconds: float | None
     workers: int
@@ -110,6 +112,7 @@ class Price:
             "study": self.name,
             "metric": self.metric,
             "runs": dataclasses.asdict(self.runs),
+            "by_size": [dataclasses.asdict(span) for span in self.by_size],
             "by_kind": {kind: dataclasses.asdict(span) for kind, span in self.by_kind.items()},
             "workers": self.workers,
             "gpus": self.gpus,
@@ -165,7 +168,7 @@ def price(
     Raises:
         SpecError: The spec's budget is too small to prove anything.
     """
-    spec = divided(spec)
+    asked, spec = spec, divided(spec)
     earlier = list(_earlier(spec, store, may_see))
     measured = None
     if seconds_per_run is None:
@@ -175,7 +178,8 @@ def price(
     runs = _drawn(json.dumps(spec.to_json(), sort_keys=True))
     side_by_side = workers if isinstance(workers, int) else _workers(spec)
     known, known_from = _known(spec, earlier, store)
-    able, divided_into = detectable(spec), _splits(spec)
+    # of what a budget has left out, twice as much may have some
+    able, divided_into = detectable(spec), _splits(asked)
     text = None
     if able is not None:
         text = f"{able.pairs} pairs show {effect_text(able)} with 80 % power."
@@ -186,6 +190,7 @@ def price(
         name=spec.study.name,
         metric=spec.study.metric,
         runs=runs.runs(),
+        by_size=tuple(runs.runs_by_size()),
         by_kind=runs.by_kind,
         run_seconds=None if times is None else times.start + times.steps * times.step,
         workers=side_by_side,
@@ -244,8 +249,8 @@ def _times(spec: StudySpec, given: float | None, measured: _Measured | None) -> 
         return _given_times(spec, given), RestsOn(kind="given", text=text)
     if measured is None:
         text = (
-            "Nobody knows what a run takes: there is no earlier study of this model whose runs are complete. "
-            "Give the seconds of one run; tempopt plan measures them where the model is."
+            "How long a run takes is not known: there is no earlier study of this model whose runs are "
+            "complete. Give the seconds of one run; tempopt plan measures them where the model is."
         )
         return None, RestsOn(kind="nothing", text=text)
     seconds = measured.times.start + measured.times.steps * measured.times.step

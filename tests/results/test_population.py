@@ -152,6 +152,17 @@ def test_show_has_a_row_for_each_member_and_interval(
             assert end == f"continues search {each.parent.number}"
 
 
+def test_a_narrow_terminal_cuts_off_no_member_that_was_taken_over(
+    two: StudyResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    main(["show", "toy", "--storage", URL])
+    _, table = capsys.readouterr().out.split("goes on from", 1)
+    table = table.split("\n\n", 1)[0]
+    assert table.count("took over") and "…" not in table
+    assert table.count("(member") == table.count("took over")
+
+
 def test_a_population_that_trains_says_how_far_it_is_and_nothing_is_pruned(
     fake_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
