@@ -22,7 +22,7 @@ from tempopt.records.rows import (
     TicketRow,
     TrialParam,
 )
-from tempopt.records.tickets import oriented, usable
+from tempopt.records.tickets import current_round, oriented, usable
 from tempopt.sampling.features import Features
 from tempopt.sampling.history import History
 from tempopt.sampling.initial_design import first_trial
@@ -111,6 +111,7 @@ class Arms:
         self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._known: dict[str, set[int]] = {arm: set() for arm in self._spaces}
         self._at_one: dict[int, tuple[float, Mapping[str, float]]] = {}
+        self._judged: dict[int, TicketRow] = {}
         reported = by_step(each for each in reports if each.name == "report")
         guarded = by_guard(reports, spec)
         for ticket in tickets:
@@ -309,17 +310,42 @@ class Arms:
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
 
-        The arm of a compared value has the value's name.
+        The arm of a compared value has the value's name. ``transfer`` is full size of a study that searches
+        on a proxy: what is compared there already is left out.
 
         The best single one first; none where the study's sampler has no picture of what it has seen, or
         where too few runs are complete.
         """
+        if arm == "transfer":
+            return self._recommend_at_full(count)
         if not self._foresees(arm) and not self._rematched(arm):
             return []
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
         fixed = self._fixed.get(arm, {})
         return [self._spec.parameters(self._arm(arm), {**sampled, **fixed}) for sampled in found]
+
+    def _recommend_at_full(self, count: int) -> list[Parameters]:
+        """Return what is expected to be best at full size, none where that is not foreseen."""
+        from tempopt.sampling.features import Features
+        from tempopt.sampling.judged import compared_at_full, described, judged_runs
+
+        # guards are known of the proxy alone, and what was judged in another space had other parameters
+        unknown = self._spec.study.weighs_guards or self._spec.amendments
+        judged = [*self._judged.values()]
+        if not judged or unknown or not self._foresees("search"):
+            return []
+        features, study = Features(self._spec), self._spec.study
+        now = current_round(judged)
+        taken = [each for each in compared_at_full(judged, self._spec) if each.round == now]
+        found = self._strategy("search").recommend_at_full(
+            self._histories["search"].over(),
+            judged_runs(judged, self._spec, features),
+            without_KD=described(taken, self._spec, features),
+            count=count,
+            seed=derive(study.seed, seed_name("search"), "at full size"),
+        )
+        return [self._spec.parameters("search", sampled) for sampled in found]
 
     def told(
         self,
@@ -334,6 +360,7 @@ class Arms:
             reports: Its reports, step to value.
             guards: What it measured of guarded metrics, by name.
         """
+        self._judge(ticket)
         if ticket.kind not in SAMPLED:
             return
         if ticket.kind == "baseline" and usable(ticket) and ticket.value is not None:
@@ -353,6 +380,13 @@ class Arms:
             self._population.told(number, ticket.value if ticket.outcome in ("complete", "pruned") else None)
         if ticket.kind == "search" and usable(ticket) and self._better(ticket):
             self._best = ticket
+
+    def _judge(self, ticket: TicketRow) -> None:
+        """Take in what a ticket tells of the size that it trained."""
+        from tempopt.sampling.judged import tells
+
+        if self._spec.study.proxy is not None and tells(ticket):
+            self._judged[ticket.id] = ticket
 
     def _better(self, ticket: TicketRow) -> bool:
         if self._best is None:
