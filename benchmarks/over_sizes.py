@@ -10,7 +10,7 @@ proxy's prediction as a trend (``trend``) and one of both sizes (``joint``):
 - ``enlarged``: after a verdict that shows nothing there are 24 more trials on the proxy, and the surrogate of
   both sizes, which knows the first race, names what is chosen and compared then (*named*), or also what the
   trials try (*steered*): what raises most what is expected to be best at full size. *As built* is tempopt as
-  it is, in which the race names its last finalist.
+  it is: it names the candidates, and the last finalist of the race.
 
 Uses were developed on even draws; the table is of odd ones. Results are lines of a file below build/.
 
@@ -191,7 +191,7 @@ def _came(rows: Sequence[TicketRow], world: Larger, model: Model | None = None) 
 class Untold(Arms):
     """The arms of a study whose search learns from the smallest proxy alone."""
 
-    def _recommend_at_full(self, *args: Any) -> list[dict[str, Any]]:
+    def _recommend_at_full(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         return []
 
 

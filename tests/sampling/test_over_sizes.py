@@ -172,11 +172,22 @@ def test_whoever_has_seen_tickets_in_whatever_order_names_the_same(study: Simula
         assert arms.recommend("transfer", 2) == expected
 
 
-def test_candidates_of_the_proxy_are_named_by_the_proxy_alone(study: Simulated) -> None:
-    rows = before_confirming(study)
-    small = [each for each in rows if each.kind != "transfer"]
-    one, other = (Arms(study.spec, known, []).recommend("search", 3) for known in (rows, small))
-    assert one == other
+def test_candidates_of_a_round_follow_from_the_rounds_before_it_alone(study: Simulated) -> None:
+    first = before_confirming(study)
+
+    def named(rows: list[TicketRow]) -> list[dict[str, Any]]:
+        return Arms(study.spec, rows, []).recommend("search", 3)
+
+    # in the first round by the proxy alone
+    assert named(first) == named([each for each in first if each.kind != "transfer"])
+    later = Simulated(study.spec, worth)
+    later.rows = first[:]
+    later.more(4)
+    searched = [each for each in later.rows if each.round == 0 or each.kind == "search"]
+    assert {each.round for each in searched} == {0, 1}
+    assert named(searched) != named([each for each in searched if each.kind != "transfer"])
+    assert named(searched) == named(later.rows)
+    assert named(searched)[0]["temperature_init"] < 1.0
 
 
 def test_what_a_round_before_has_compared_may_be_named_again(study: Simulated) -> None:
