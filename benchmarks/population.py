@@ -42,10 +42,10 @@ Parameters = Mapping[str, Any]
 BINS = 50
 """Parts of a training in which the temperature is taken to be constant."""
 BUDGETS = (8, 16)
-_SPAN = np.log(4.0)
+SPAN = np.log(4.0)
 _TAU = {"low": 0.25, "high": 4.0}
 _PLAIN = {"temperature_init": _TAU, "temperature_final": _TAU, "schedule": ["constant", "linear", "cosine"]}
-_LEAST = 0.15
+LEAST = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Course:
             # what early steps decide may be lost later, or all
             self._weights = np.exp(rng.uniform(-1.5, 1.5) * places)
             self._weights /= self._weights.sum()
-            if (gain := float(self._weights @ self._best**2)) >= _LEAST:
+            if (gain := float(self._weights @ self._best**2)) >= LEAST:
                 self._gain = gain
                 break
         self._elsewhere = rng.uniform(-1, 1)
@@ -141,7 +141,7 @@ def _course(text: tuple[tuple[str, str], ...]) -> Array:
     given = {name: _VALUES[name, value] for name, value in text}
     plan = TemperatureParameters.from_mapping(given).plan(1)
     along = [plan.temperatures((place + 0.5) / BINS)[0] for place in range(BINS)]
-    return np.log(along) / _SPAN
+    return np.log(along) / SPAN
 
 
 _VALUES: dict[tuple[str, str], Any] = {}

@@ -48,6 +48,7 @@ class Finalist:
             nothing to choose there, over its own runs; None: not known.
         value: Mean over the seeds of the comparison; None: no run of it has a value.
         pairs: Number of these seeds.
+        named: Whether it was named for full size, and no proxy has compared it.
     """
 
     size: int
@@ -56,6 +57,7 @@ class Finalist:
     before: float | None
     value: float | None
     pairs: int
+    named: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,8 @@ class ProxyOrder:
     Args:
         order: What became of the order: reversed if that of any size is, held if that of all is.
         parameters: The configuration that is compared with τ = 1, at the largest size at which it was: the
-            winner that was confirmed, or where τ = 1 was the best the first that was compared there.
+            winner that was confirmed; where τ = 1 was the best, or a set that was named for full size, the
+            first that was compared there.
         confirmed: Whether that was confirmed; else it was compared by the runs of the transfer.
         largest: The largest size at which it was compared; below full size: nothing but τ = 1 was left there,
             or that is not known yet.
@@ -135,7 +138,7 @@ def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict 
     last = current_round(tickets) if verdict is None else verdict.round
     now = rounds_behind(tickets, last)[0]
     transfer = compared_at(tickets, spec, now)
-    confirmed = verdict is not None and not verdict.at_one
+    confirmed = verdict is not None and not verdict.at_one and not _named(tickets, spec, now, verdict)
     largest = full_size(spec) if confirmed or not transfer else size_of(transfer[0], spec)
     ranks = {t.candidate: t.parameters for t in transfer if t.candidate is not None and t.parameters}
     at_one = ranks.get(max((rank for rank in ranks if rank is not None), default=0))
@@ -161,6 +164,19 @@ def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict 
         finalists=tuple(_finalists(tickets, spec, now)),
         cost=_cost(tickets, spec),
     )
+
+
+def _named(tickets: Sequence[TicketRow], spec: StudySpec, now: int, verdict: Verdict) -> bool:
+    """Return whether what was confirmed was named for full size, so that no proxy says anything of it."""
+    if not compared_at(tickets, spec, now, full_size(spec)):
+        return False
+    return not _chosen_from(tickets, spec, now, verdict.params)
+
+
+def _chosen_from(tickets: Sequence[TicketRow], spec: StudySpec, now: int, parameters: Parameters) -> bool:
+    """Return whether a set at full size was among those that the smallest proxy has chosen from."""
+    key = training_key(on_proxy(tickets, spec, parameters))
+    return any(_trains(t, key) for t in of_kind(tickets, "choose", of_round=now))
 
 
 def _together(orders: Sequence[Order]) -> Order:
@@ -236,7 +252,7 @@ def _finalists(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> Itera
     for size in range(1, full_size(spec) + 1):
         transfer = compared_at(tickets, spec, now, size)
         last = max((t.candidate for t in transfer if t.candidate is not None), default=-1)
-        for rank in range(last + 1):
+        for rank in sorted({t.candidate for t in transfer if t.candidate is not None}):
             runs = [t for t in transfer if t.candidate == rank]
             parameters = next(t.parameters for t in runs if t.parameters is not None)
             small = _before(tickets, spec, now, size, parameters, at_one=rank == last)
@@ -248,6 +264,9 @@ def _finalists(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> Itera
                 before=sign * fmean(small) if small else None,
                 value=sign * fmean(large) if large else None,
                 pairs=len(runs),
+                named=rank != last
+                and size == full_size(spec)
+                and not _chosen_from(tickets, spec, now, parameters),
             )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from tempopt.confirmation.named_finalists import left_open, named, unnamed
 from tempopt.confirmation.racing import in_race, next_pairs
 from tempopt.confirmation.rematch import baseline_of, first_winner, winner
 from tempopt.confirmation.selection import Recommend, best_candidate, candidate_parameters, recommend_none
@@ -143,9 +144,10 @@ def transfer_tickets(
 ) -> list[NewTicket]:
     """Return the next runs that compare finalists at a larger size, on seeds of their own.
 
-    They race as candidates do when they are chosen, and who is left goes on to the next size. As long as
-    τ = 1 may be the best, the first of a size stays in the race beside it: whether the order of the sizes
-    before is reversed is told by their pairs.
+    They race as candidates do when they are chosen, and who is left goes on to the next size. At full size
+    the last ones are named when the others have had their first seeds (named_finalists.py). As long as τ = 1
+    may be the best, the first of a size stays in the race beside it: whether the order of the sizes before is
+    reversed is told by their pairs.
 
     Args:
         tickets: All tickets of the study, which are all over.
@@ -157,12 +159,20 @@ def transfer_tickets(
     """
     now = current_round(tickets)
     tried = compared_at(tickets, spec, now)
-    if tried and (racing := _racing(tried, spec)):
+    if tried and unnamed(tried):
+        # whoever is named comes to the others' seeds
+        size, last, done = full_size(spec), _last(tried), 0
+        sets = _sets_at(tickets, spec, size, recommend)
+        racing = named(tried, sets, spec, recommend)
+    elif tried and (racing := _racing(tried, spec)):
         size, last, done = size_of(tried[0], spec), _last(tried), pairs_of(tried)
     else:
         size, done = (size_of(tried[0], spec) if tried else 0) + 1, 0
-        sets = going_on(tickets, spec, tried) if tried else finalists(tickets, spec, recommend)
-        racing = {rank: to_size(spec, each, size) for rank, each in enumerate(sets)}
+        sets = _sets_at(tickets, spec, size, recommend)
+        open_places = left_open(sets, spec, size, recommend)
+        racing = {
+            rank: to_size(spec, each, size) for rank, each in enumerate(sets) if rank not in open_places
+        }
         last = len(sets) - 1
     plan = [
         (pair, rank, parameters)
@@ -183,6 +193,14 @@ def transfer_tickets(
         )
         for number, (pair, rank, parameters) in enumerate(plan, next_number(tickets, "transfer"))
     ]
+
+
+def _sets_at(
+    tickets: Sequence[TicketRow], spec: StudySpec, size: int, recommend: Recommend
+) -> list[Parameters]:
+    """Return what the sizes before one would have compared there, as parameters of the smallest proxy."""
+    before = compared_at(tickets, spec, current_round(tickets), size - 1) if size > 1 else []
+    return going_on(tickets, spec, before) if before else finalists(tickets, spec, recommend)
 
 
 def _seed(spec: StudySpec, size: int, pair: int, of_round: int) -> int:
@@ -212,8 +230,9 @@ def most_to_transfer(tickets: Sequence[TicketRow], spec: StudySpec) -> list[int]
     tried = compared_at(tickets, spec, now)
     if tried:
         size, pairs = size_of(tried[0], spec), pairs_of(tried)
-        racing = _racing(tried, spec) if finished(tried) else [t for t in tried if t.pair == pairs - 1]
-        found[size] = len(racing) * max(0, most_pairs(spec) - pairs)
+        beginning, to_name = [t for t in tried if t.pair == pairs - 1], len(unnamed(tried))
+        racing = _racing(tried, spec) if finished(tried) and not to_name else beginning
+        found[size] = len(racing) * max(0, most_pairs(spec) - pairs) + to_name * most_pairs(spec)
         if finished(tried) and not racing:
             compared = len(going_on(tickets, spec, tried))
         else:
@@ -242,7 +261,7 @@ def transferred(
     tried = compared_at(tickets, spec, current_round(tickets))
     if not tried:
         return winner(tickets, spec, recommend)
-    if not finished(tried) or _racing(tried, spec) or going_on(tickets, spec, tried):
+    if not finished(tried) or unnamed(tried) or _racing(tried, spec) or going_on(tickets, spec, tried):
         return None
     best = best_candidate(tried, spec.study.direction)
     return on_proxy(tickets, spec, best, size=size_of(tried[0], spec))

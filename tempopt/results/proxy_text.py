@@ -152,7 +152,8 @@ def _moved(spec: StudySpec, found: ProxyOrder) -> tuple[list[str], list[str]]:
 def _finalist(each: Finalist, result: StudyResult) -> str:
     what = baseline_name(result.spec) if each.at_one else set_text(each.parameters)
     value, before = ("no value" if known is None else f"{known:.4g}" for known in (each.value, each.before))
-    return f"{what} {value} on {each.pairs} seeds ({_at(result.spec, each.size - 1)} {before})"
+    whence = "named for full size" if each.named else f"{_at(result.spec, each.size - 1)} {before}"
+    return f"{what} {value} on {each.pairs} seeds ({whence})"
 
 
 def _order(result: StudyResult, found: ProxyOrder) -> str:

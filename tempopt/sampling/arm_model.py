@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -80,15 +81,14 @@ class ArmModel:
         rows = telling(rows)
         self.trials: list[FrozenTrial] = [trial for trial, _, _ in rows]
         self._features_ND = np.array([describe(trial.params) for trial in self.trials])
-        self.surrogate = Surrogate(
-            Runs(
-                features_ND=self._features_ND,
-                seeds_N=np.array([stream_of(trial.number) for trial in self.trials]),
-                values_N=near(np.array([value for _, value, _ in rows])),
-                excess_N=np.array([excess for _, _, excess in rows]),
-            ),
-            trends=trends,
+        self.runs = Runs(
+            features_ND=self._features_ND,
+            seeds_N=np.array([stream_of(trial.number) for trial in self.trials]),
+            values_N=np.array([value for _, value, _ in rows]),
+            excess_N=np.array([excess for _, _, excess in rows]),
         )
+        """What they came to, or are forecast to come to."""
+        self.surrogate = Surrogate(replace(self.runs, values_N=near(self.runs.values_N)), trends=trends)
         self._base, self._weigh = 0.0, None
         if guarding is not None:
             own = [trial for trial, _ in telling([(trial, self._value(trial)) for trial in complete])]

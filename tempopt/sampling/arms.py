@@ -111,9 +111,12 @@ class Arms:
         self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._known: dict[str, set[int]] = {arm: set() for arm in self._spaces}
         self._at_one: dict[int, tuple[float, Mapping[str, float]]] = {}
+        self._judged: dict[int, TicketRow] = {}
+        self._round = 0
         reported = by_step(each for each in reports if each.name == "report")
         guarded = by_guard(reports, spec)
         for ticket in tickets:
+            self._round = max(self._round, ticket.round)
             if ticket.kind in SAMPLED and ticket.sampled and ticket.parameters is None:
                 self._wanted[self._place(ticket)] = ticket.sampled
             if ticket.parameters is not None:
@@ -309,17 +312,61 @@ class Arms:
     def recommend(self, arm: str, count: int) -> list[Parameters]:
         """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
 
-        The arm of a compared value has the value's name.
+        The arm of a compared value has the value's name. ``transfer`` is full size of a study that searches
+        on a proxy: what is compared there already is left out. What was compared there in rounds before tells
+        the search, too, which sets are worth to be candidates.
 
         The best single one first; none where the study's sampler has no picture of what it has seen, or
         where too few runs are complete.
         """
+        if arm == "transfer":
+            return self._recommend_at_full([*self._judged.values()], count, but_of=self._round)
         if not self._foresees(arm) and not self._rematched(arm):
             return []
+        if arm == "search" and (told := self._recommend_at_full(self._judged_before(), count, but_of=None)):
+            return told
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         found = self._strategy(arm).recommend(self._histories[arm].over(), count=count, seed=seed)
         fixed = self._fixed.get(arm, {})
         return [self._spec.parameters(self._arm(arm), {**sampled, **fixed}) for sampled in found]
+
+    def _judged_before(self) -> list[TicketRow]:
+        """Return what rounds before this one tell of sizes; none unless finalists were compared at full size.
+
+        Candidates of a round follow from what was known when its search ended, whenever they are asked for.
+        """
+        from tempopt.sampling.judged import compared_at_full
+
+        found = [each for each in self._judged.values() if each.round < self._round]
+        return found if any(map(usable, compared_at_full(found, self._spec))) else []
+
+    def _recommend_at_full(
+        self, judged: Sequence[TicketRow], count: int, *, but_of: int | None
+    ) -> list[Parameters]:
+        """Return what is expected to be best at full size, none where that is not foreseen.
+
+        Args:
+            judged: Runs beside those of the search.
+            count: How many at most.
+            but_of: The round of which nothing is named that is compared at full size; None: of none.
+        """
+        from tempopt.sampling.features import Features
+        from tempopt.sampling.judged import compared_at_full, described, judged_runs
+
+        # guards are known of the proxy alone, and what was judged in another space had other parameters
+        unknown = self._spec.study.weighs_guards or self._spec.amendments
+        if not judged or unknown or not self._foresees("search"):
+            return []
+        features, study = Features(self._spec), self._spec.study
+        taken = [each for each in compared_at_full(judged, self._spec) if each.round == but_of]
+        found = self._strategy("search").recommend_at_full(
+            self._histories["search"].over(),
+            judged_runs(judged, self._spec, features),
+            without_KD=described(taken, self._spec, features),
+            count=count,
+            seed=derive(study.seed, seed_name("search"), "at full size"),
+        )
+        return [self._spec.parameters("search", sampled) for sampled in found]
 
     def told(
         self,
@@ -334,6 +381,7 @@ class Arms:
             reports: Its reports, step to value.
             guards: What it measured of guarded metrics, by name.
         """
+        self._judge(ticket)
         if ticket.kind not in SAMPLED:
             return
         if ticket.kind == "baseline" and usable(ticket) and ticket.value is not None:
@@ -353,6 +401,14 @@ class Arms:
             self._population.told(number, ticket.value if ticket.outcome in ("complete", "pruned") else None)
         if ticket.kind == "search" and usable(ticket) and self._better(ticket):
             self._best = ticket
+
+    def _judge(self, ticket: TicketRow) -> None:
+        """Take in what a ticket tells of the size that it trained."""
+        from tempopt.sampling.judged import tells
+
+        self._round = max(self._round, ticket.round)
+        if self._spec.study.proxy is not None and tells(ticket):
+            self._judged[ticket.id] = ticket
 
     def _better(self, ticket: TicketRow) -> bool:
         if self._best is None:

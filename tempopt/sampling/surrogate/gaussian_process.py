@@ -52,6 +52,17 @@ class Runs:
     values_N: Array
     excess_N: Array
 
+    def and_more(self, other: Runs) -> Runs:
+        """Return these runs and others; features of none need not have their number of entries."""
+        if not len(other.values_N):
+            return self
+        return Runs(
+            features_ND=np.vstack([self.features_ND, other.features_ND]),
+            seeds_N=np.concatenate([self.seeds_N, other.seeds_N]),
+            values_N=np.concatenate([self.values_N, other.values_N]),
+            excess_N=np.concatenate([self.excess_N, other.excess_N]),
+        )
+
 
 class Surrogate:
     """The mean over seeds of parameter sets, given runs.
@@ -167,15 +178,11 @@ class Surrogate:
         """
         if not len(features_PD):
             return self
-        runs = self._runs
         mean_P = self._mean_of(self._with_runs(features_PD, seeds_P))
-        more = Runs(
-            features_ND=np.vstack([runs.features_ND, features_PD]),
-            seeds_N=np.concatenate([runs.seeds_N, seeds_P]),
-            values_N=np.concatenate([runs.values_N, mean_P]),
-            excess_N=np.concatenate([runs.excess_N, np.zeros(len(mean_P))]),
+        pending = Runs(
+            features_ND=features_PD, seeds_N=seeds_P, values_N=mean_P, excess_N=np.zeros(len(mean_P))
         )
-        return Surrogate(more, trends=self._trends, start=self.found, fit=False)
+        return Surrogate(self._runs.and_more(pending), trends=self._trends, start=self.found, fit=False)
 
     @property
     def _lengths(self) -> Array:
