@@ -53,7 +53,7 @@ def test_without_earlier_runs_the_proxy_is_priced_by_its_steps(store: Store) -> 
     # 10 of the 100 steps: at full size every run would take 100 s
     assert found.train_seconds.expected < 100.0 * found.runs.expected
     unpriced = price(make(**FEW), store, may_see=lambda name: True)
-    assert unpriced.train_seconds is None and "Nobody knows" in unpriced.rests_on.text
+    assert unpriced.train_seconds is None and "is not known" in unpriced.rests_on.text
 
 
 def test_each_of_several_proxies_is_priced_by_its_steps(store: Store) -> None:
