@@ -28,6 +28,8 @@ from tests.server.conftest import Served
 from tests.server.conftest import served as served
 from tests.toy_study import SMALL, toy_spec
 
+pytestmark = pytest.mark.server
+
 ARCHIVE = packed({"toy_modules.py": b"raise RuntimeError('this code was run')\n"})
 DIGEST = digest_of(ARCHIVE)
 

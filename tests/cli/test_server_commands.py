@@ -34,6 +34,8 @@ from tests.server.conftest import served as served
 from tests.store.scenes import HOUR, complete, ended, taken
 from tests.toy_study import SMALL, toy_spec
 
+pytestmark = pytest.mark.server
+
 AGENT = """
 import sys
 from tests import fake_worker

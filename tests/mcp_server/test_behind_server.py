@@ -27,6 +27,8 @@ from tests.server.conftest import Served
 from tests.server.conftest import served as served
 from tests.toy_study import SMALL, toy_spec, work_in
 
+pytestmark = pytest.mark.server
+
 Opened = Callable[..., Session]
 BEGUN = 90 / 3600
 """GPU-hours that a study of :func:`begun` has used."""

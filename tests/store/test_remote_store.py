@@ -18,6 +18,8 @@ from tests.server.conftest import Served
 from tests.server.conftest import served as served
 from tests.store.scenes import HOUR, complete, ended, kept, new, reported, taken
 
+pytestmark = pytest.mark.server
+
 MAPS = {"layers": [{"heads": [[0.25, 0.75]]}]}
 
 
