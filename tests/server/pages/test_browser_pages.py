@@ -173,6 +173,7 @@ def test_the_form_that_asks_for_a_token_says_what_is_wrong_with_one(
 def test_signing_in_leads_on_and_signing_out_leads_back(visit: Any, site: Served) -> None:
     page = visit().page
     page.goto("/studies/pairs")
+    page.locator("input:focus").wait_for()
     page.keyboard.type(site.token)
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Gain shown").wait_for()
