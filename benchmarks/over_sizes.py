@@ -315,18 +315,18 @@ def _at_full(study: Whole) -> int:
     return sum(each.kind in ("transfer", "confirm") for each in study.rows)
 
 
-def one(part: str, name: str, draw: int) -> Iterator[Record]:
-    """Yield what came of a proxy of a class at each full size."""
+def one(part: str, name: str, draw: int, spread: float = 1.0) -> Iterator[Record]:
+    """Yield what came of a proxy of a class at each full size of a spread."""
     small = Larger(name, draw, 1.0, 0.0)
     spec = asking(small.spec, _WAY, seed=draw)
     study = Proxy(small, spec)
-    of = {"part": part, "class": name, "draw": draw}
+    of = {"part": part, "class": name, "draw": draw, "spread": spread}
     if not study.searched_and_chosen():
         yield {**of, "agreement": None, "shift": None, "came": {}}
         return
     pool = Pool(spec, draw)
     for agreement, shift in itertools.product(AGREEMENTS, SHIFTS):
-        world = Larger(name, draw, agreement, shift)
+        world = Larger(name, draw, agreement, shift, spread)
         came = (
             in_race(study, spec, world, pool.of(study.rows))
             if part == "race"
@@ -398,21 +398,27 @@ def main() -> None:
     parser.add_argument("part", choices=["race", "enlarged"])
     parser.add_argument("--draws", type=int, default=12, help="proxies of each class")
     parser.add_argument("--even", action="store_true", help="those on which the uses were developed")
+    parser.add_argument(
+        "--spread", type=float, default=1.0, help="how many times as far values lie apart at full size"
+    )
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no more after so long")
     parser.add_argument("--table", action="store_true", help="print what there is")
     given = parser.parse_args()
     first = 0 if given.even else 1
-    done = {(each["part"], each["class"], each["draw"]) for each in known(LINES)}
+    there = [each for each in known(LINES) if each["part"] == given.part and each["spread"] == given.spread]
+    done = {(each["class"], each["draw"]) for each in there}
     end = time.monotonic() + 60 * given.minutes
     for draw, name in itertools.product(range(first, 2 * given.draws, 2), CLASSES):
-        if given.table or time.monotonic() > end or (given.part, name, draw) in done:
+        if given.table or time.monotonic() > end or (name, draw) in done:
             continue
-        for each in list(one(given.part, name, draw)):
+        for each in list(one(given.part, name, draw, given.spread)):
             keep(each, LINES)
     records = [
         each
         for each in known(LINES)
-        if each["part"] == given.part and each["came"] and each["draw"] % 2 == first
+        if (each["part"], each["spread"]) == (given.part, given.spread)
+        and each["came"]
+        and each["draw"] % 2 == first
     ]
     print("\n".join(table(records, "race" if given.part == "race" else "as it is")))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.answer_cost import Answering
 from benchmarks.population import LEAST, SPAN
+from benchmarks.recorded.world import Training
 from tempopt.records.rows import AT_PROXY, Measurement, TicketRow
 from tempopt.records.tickets import usable
 from tempopt.sampling.arms import by_step
@@ -41,10 +42,12 @@ class Larger(Answering):
         draw: Which of it.
         agreement: Correlation of the best course with that of the proxy.
         shift: By how much the best ln τ is higher besides, or lower in every other draw.
+        spread: How many times as far values lie apart as on the proxy, those of one parameter set included.
     """
 
-    def __init__(self, name: str, draw: int, agreement: float, shift: float) -> None:
+    def __init__(self, name: str, draw: int, agreement: float, shift: float, spread: float = 1.0) -> None:
         super().__init__(name, draw)
+        self._spread = spread
         small, side = self._best, 1.0 if draw // 2 % 2 else -1.0
         other, gain = draw + _OTHERS, 0.0
         # a world in which τ = 1 is nearly the best has no gain that could be lost
@@ -54,6 +57,14 @@ class Larger(Answering):
             gain = float(self._weights @ self._best**2)
             other += _OTHERS
         self._gain = gain
+
+    def train(self, parameters: Parameters, seed: int) -> Training:
+        training = super().train(parameters, seed)
+        return Training(
+            final=self._spread * training.final,
+            current=self._spread * training.current,
+            test=float(self._spread * training.final[-1]),
+        )
 
 
 def at_full(ticket: TicketRow) -> bool:
