@@ -99,8 +99,9 @@ class ProxyOrder:
     Args:
         order: What became of the order: reversed if that of any size is, held if that of all is.
         parameters: The configuration that is compared with τ = 1, at the largest size at which it was: the
-            winner that was confirmed; where τ = 1 was the best, or a set that was named for full size, the
-            first that was compared there.
+            winner that was confirmed. It is the first that was compared there, the winner of the proxy, where
+            τ = 1 was the best, or a set that was named for full size; and where the order of what was
+            confirmed is not decided, and that of the winner of the proxy is reversed.
         confirmed: Whether that was confirmed; else it was compared by the runs of the transfer.
         largest: The largest size at which it was compared; below full size: nothing but τ = 1 was left there,
             or that is not known yet.
@@ -137,8 +138,20 @@ def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict 
         return None
     last = current_round(tickets) if verdict is None else verdict.round
     now = rounds_behind(tickets, last)[0]
-    transfer = compared_at(tickets, spec, now)
     confirmed = verdict is not None and not verdict.at_one and not _named(tickets, spec, now, verdict)
+    found = _ordered(tickets, spec, now, verdict, confirmed=confirmed)
+    if not confirmed or found.order != "not_decided":
+        return found
+    # another finalist was better at full size: the one that the proxy has chosen may be what misled
+    chosen = _ordered(tickets, spec, now, verdict, confirmed=False)
+    return chosen if chosen.order == "reversed" else found
+
+
+def _ordered(
+    tickets: Sequence[TicketRow], spec: StudySpec, now: int, verdict: Verdict | None, *, confirmed: bool
+) -> ProxyOrder:
+    """Return the order of what was confirmed, or else of the first that was compared at the largest size."""
+    transfer = compared_at(tickets, spec, now)
     largest = full_size(spec) if confirmed or not transfer else size_of(transfer[0], spec)
     ranks = {t.candidate: t.parameters for t in transfer if t.candidate is not None and t.parameters}
     at_one = ranks.get(max((rank for rank in ranks if rank is not None), default=0))

@@ -158,6 +158,24 @@ def test_a_reversed_proxy_is_found_out_by_the_confirmation_where_nothing_was_com
     assert order.at_largest == verdict.over_baseline.paired  # type: ignore[union-attr]
 
 
+def test_a_reversed_proxy_is_found_out_where_another_finalist_is_better_at_full_size() -> None:
+    levels = {"hot": (2.0, -2.0), "cold": (0.5, 2.0), "neutral": (1.0, 1.0), "warm": (0.0, 0.0)}
+
+    def worth(ticket: TicketRow) -> float:
+        near_one = "neutral" if tau(ticket) < 1.1 else "warm"
+        name = "hot" if tau(ticket) > 3.9 else "cold" if tau(ticket) < 0.9 else near_one
+        return levels[name][0 if ticket.kind in AT_PROXY else 1] + noise(ticket)
+
+    enqueued = [{"temperature_init": each} for each in (4.0, 0.3)]
+    study = Simulated(spec_of({"temperature": "same"}, study__enqueue=enqueued), worth).run()
+    verdict, order = verdict_of(study)
+    assert verdict.total.significant and verdict.params["temperature_init"] < 0.9
+    assert order.order == "reversed" and not order.confirmed
+    assert order.parameters is not None and order.parameters["temperature_init"] == 4.0
+    assert order.at_largest is not None and order.at_largest.gain == pytest.approx(-3.0, abs=0.2)
+    assert order.at_largest.n_pairs == 2
+
+
 def test_an_order_that_holds_is_said_to() -> None:
     verdict, order = verdict_of(Simulated(spec_of(), TRANSFERS).run())
     assert verdict.total.significant and order.order == "held" and order.confirmed
