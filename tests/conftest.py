@@ -50,8 +50,8 @@ _FIXTURES = {
     "machines": "service",
     "server": "service",
 }
-_PARTS = {"server": "server", "benchmarks": "benchmarks"}
-"""Folders of tests that are a tier of their own."""
+_PARTS = {"server": "server", "pool": "server", "mcp_server": "server", "benchmarks": "benchmarks"}
+"""Folders of tests that are in a tier of their own."""
 _PARAMETERS = {"postgresql": "service", "mariadb": "service", "mysql": "service"}
 
 

@@ -118,3 +118,18 @@ def test_of_two_finalists_the_second_is_named() -> None:
     study.search()
     assert {t.candidate for t in study.until("transfer")} == {0, 2}
     assert {t.candidate for t in study.step()} == {1}
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_after_a_size_in_between_the_last_of_two_or_more_gives_its_place_up(left: int) -> None:
+    def worth(ticket: TicketRow) -> float:
+        # so many are as good as τ = 1 there
+        worse = ticket.kind == "transfer" and ticket.size == 1 and left <= (ticket.candidate or 0) < 3
+        return -10.0 * worse + float(ticket.kind == "choose" and ticket.arm == "search")
+
+    study = Naming(worth, at(1.7))
+    study.spec = test_sizes.spec_of()
+    study.run()
+    full = {t.candidate: tau(t) for t in test_sizes.at_size(study, 2)}
+    named = [rank for rank, each in full.items() if each == pytest.approx(1.7 * math.exp(0.5), rel=1e-12)]
+    assert len(full) == left + 1 and named == ([1] if left == 2 else [])
