@@ -49,9 +49,9 @@ def unnamed(tried: Sequence[TicketRow]) -> list[int]:
 def named(
     tried: Sequence[TicketRow], sets: Sequence[Parameters], spec: StudySpec, recommend: Recommend
 ) -> dict[int, Parameters]:
-    """Return who gets the open places, as parameters at full size.
+    """Return the finalists of the open places, as parameters at full size.
 
-    Where fewer are named than places are open, whoever the proxy had for the others gets them.
+    Where fewer are named than places are open, the proxy's own finalists take the rest.
 
     Args:
         tried: The ``transfer`` tickets at full size, which are all over.

@@ -160,7 +160,7 @@ def transfer_tickets(
     now = current_round(tickets)
     tried = compared_at(tickets, spec, now)
     if tried and unnamed(tried):
-        # whoever is named comes to the others' seeds
+        # a named finalist is trained on the seeds that the others have had
         size, last, done = full_size(spec), _last(tried), 0
         sets = _sets_at(tickets, spec, size, recommend)
         racing = named(tried, sets, spec, recommend)

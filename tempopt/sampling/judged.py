@@ -1,4 +1,4 @@
-"""What runs beside the trials of the search tell of each size: those of other arms, and those that judge.
+"""What other runs than the trials of the search tell of each size: other arms, choosing and comparing.
 
 Runs that confirm are not among them: their values are of the test data where a study has any, and a search
 that learnt from those would choose by them.

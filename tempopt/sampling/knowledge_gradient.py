@@ -180,17 +180,13 @@ class KnowledgeGradient:
         if model is None:
             return []
         rng = np.random.default_rng(seed)
-        tried = [trial.params for trial in model.ranked]
-        others, features_MD = self._pool(model, rng)
-        pool, features_MD = _distinct(
-            [*tried, *others], np.vstack([self._sets.described(tried), features_MD])
-        )
+        pool, features_MD = self._nameable(model, rng)
         posterior = model.posterior(features_MD)
         if self._guarding is not None and (likely := np.flatnonzero(posterior.weights_M >= LIKELY)).size:
             pool = [pool[place] for place in likely]
             posterior = model.posterior(features_MD[likely])
         # where the metric falls off a cliff, the mean is wrong between what was tried
-        best_tried = 0 if pool[0] in tried else None
+        best_tried = 0 if pool[0] in [trial.params for trial in model.ranked] else None
         places = select_batch(posterior, count=min(count, len(pool)), rng=rng, holding=best_tried)
         return [pool[place] for place in places]
 
@@ -218,11 +214,7 @@ class KnowledgeGradient:
         rng = np.random.default_rng(seed)
         sizes = [replace(runs, features_ND=self._with_trends(runs.features_ND)) for runs in judged]
         beliefs = OverSizes([model.runs.and_more(sizes[0]), *sizes[1:]], trends=len(self._earlier))
-        tried = [trial.params for trial in model.ranked]
-        others, features_MD = self._pool(model, rng)
-        pool, features_MD = _distinct(
-            [*tried, *others], np.vstack([self._sets.described(tried), features_MD])
-        )
+        pool, features_MD = self._nameable(model, rng)
         own_MD = features_MD[:, : features_MD.shape[1] - len(self._earlier)]
         apart_MK: Array = np.abs(own_MD[:, None, :] - without_KD[None, :, :]).max(axis=2)
         left = np.flatnonzero((apart_MK > _ROUNDING).all(axis=1))
@@ -231,6 +223,12 @@ class KnowledgeGradient:
         posterior = beliefs.posterior(features_MD[left])
         places = select_batch(posterior, count=min(count, len(left)), rng=rng)
         return [pool[left[place]] for place in places]
+
+    def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], Array]:
+        """Return the parameter sets that may be named, those that were tried first, and all described."""
+        tried = [trial.params for trial in model.ranked]
+        others, features_MD = self._pool(model, rng)
+        return _distinct([*tried, *others], np.vstack([self._sets.described(tried), features_MD]))
 
     def _with_trends(self, own_ND: Array) -> Array:
         said_NE = [[each(own_D) for each in self._earlier] for own_D in own_ND]

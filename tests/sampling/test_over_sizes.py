@@ -139,6 +139,17 @@ def before_confirming(study: Simulated) -> list[TicketRow]:
     return [each for each in study.rows if each.kind != "confirm"]
 
 
+def comparing(rows: list[TicketRow], named: dict[str, Any]) -> list[TicketRow]:
+    """Return tickets whose last finalist trains a named set, as it is at full size."""
+    moved = {**named, "temperature_init": named["temperature_init"] * math.exp(0.4)}
+    return [
+        dataclasses.replace(each, parameters=moved)
+        if (each.kind, each.candidate) == ("transfer", 2)
+        else each
+        for each in rows
+    ]
+
+
 def test_full_size_is_named_another_set_than_the_proxy_would_name(study: Simulated) -> None:
     arms = Arms(study.spec, before_confirming(study), [])
     (small,), (full,) = arms.recommend("search", 1), arms.recommend("transfer", 1)
@@ -148,14 +159,7 @@ def test_full_size_is_named_another_set_than_the_proxy_would_name(study: Simulat
 def test_what_is_compared_already_is_not_named(study: Simulated) -> None:
     rows = before_confirming(study)
     (named,) = Arms(study.spec, rows, []).recommend("transfer", 1)
-    # the last finalist trains the named set, as it is at full size
-    moved = {**named, "temperature_init": named["temperature_init"] * math.exp(0.4)}
-    rows = [
-        dataclasses.replace(each, parameters=moved)
-        if (each.kind, each.candidate) == ("transfer", 2)
-        else each
-        for each in rows
-    ]
+    rows = comparing(rows, named)
     (other,) = Arms(study.spec, rows, []).recommend("transfer", 1)
     assert training_key(other) != training_key(named) and not is_neutral(other)
 
@@ -193,13 +197,7 @@ def test_candidates_of_a_round_follow_from_the_rounds_before_it_alone(study: Sim
 def test_what_a_round_before_has_compared_may_be_named_again(study: Simulated) -> None:
     rows = before_confirming(study)
     (named,) = Arms(study.spec, rows, []).recommend("transfer", 1)
-    moved = {**named, "temperature_init": named["temperature_init"] * math.exp(0.4)}
-    rows = [
-        dataclasses.replace(each, parameters=moved)
-        if (each.kind, each.candidate) == ("transfer", 2)
-        else each
-        for each in rows
-    ]
+    rows = comparing(rows, named)
     chosen = next(each for each in rows if each.kind == "choose")
     later = dataclasses.replace(chosen, id=len(study.rows), round=1)
     taken, free = (Arms(study.spec, known, []).recommend("transfer", 999) for known in (rows, [*rows, later]))
