@@ -4,10 +4,12 @@ The ways are plain search (the default sampler over start, end and shape), ``hol
 schedules with common beginnings), ``population`` and ``proxy`` (benchmarks/simulated/answers.py). Each study
 is whole: arms, choosing, transfer and confirmation are tempopt's own, and it goes on until the interval of
 its primary answer excludes 0. Counted are the steps of all its runs; regret is what is named behind the best.
+Worths are such that more is better: those of a loss have the other sign.
 
     python -m benchmarks.answer_cost courses --draws 12     # worlds in closed form, all ways
     python -m benchmarks.answer_cost recorded --draws 8     # recorded curves: plain and hold
     python -m benchmarks.answer_cost trained --draws 3      # real trainings, all ways
+    python -m benchmarks.answer_cost trained --task clip_digits --way proxy
     python -m benchmarks.answer_cost courses --table
 
 Results are lines of a file below build/, and a study that is there is not run again.
@@ -117,22 +119,29 @@ def in_recorded(world: World, draw: int) -> Iterator[Record]:
         yield {"way": way, "best": sign * world.best, "verdicts": verdicts}
 
 
-def in_trained(name: str, draw: int) -> Iterator[Record]:
+def in_trained(name: str, draw: int, only: str = "") -> Iterator[Record]:
     """Yield what came of each way with real trainings; regret is in the task's metric, on fresh seeds.
 
     The best is not known: regret is counted from the best of all that is named, when the table is made.
+
+    Args:
+        name: The task.
+        draw: Seed of the studies.
+        only: The way that alone is gone; empty: all are.
     """
     from benchmarks.small_training import TASKS, Trained, fresh
 
     task = TASKS[name]
     for way, made in ways(space=task.space).items():
+        if only not in ("", way):
+            continue
         world, small = Trained(task), Trained(task, small=True) if way == "proxy" else None
         search = asking(task.spec, made, seed=draw)
         if small is not None:
             proxy = {"set": dict(task.proxy), "temperature": "same", "finalists": 3}
             search = with_study(search, proxy=proxy)
         study = Priced(world, search, small)
-        verdicts = answered(study, lambda each: float(np.mean(fresh(task, each))), made.more)
+        verdicts = answered(study, lambda each: task.sign * float(np.mean(fresh(task, each))), made.more)
         yield {"way": way, "best": math.nan, "verdicts": verdicts}
 
 
@@ -185,12 +194,20 @@ def table(records: Sequence[Record], totals: Mapping[str, int], shares: Mapping[
             yield f"| {world} | {way} | {row(own, totals[world], shares[world])} |"
 
 
-def _run(part: str, jobs: Sequence[Job], minutes: float) -> None:
-    """Run what is missing and write it down."""
-    done = {(each["part"], each["world"], each["draw"]) for each in known(LINES)}
+def _run(part: str, jobs: Sequence[Job], minutes: float, way: str) -> None:
+    """Run what is missing and write it down.
+
+    Args:
+        part: Part of the benchmark.
+        jobs: What there is to run of it.
+        minutes: Begin nothing after so long.
+        way: The way that shows that a draw was run.
+    """
     end = time.monotonic() + 60 * minutes
     for world, draw, job in jobs:
-        if (part, world, draw) in done:
+        key = part, world, draw
+        there = {each["way"] for each in known(LINES) if (each["part"], each["world"], each["draw"]) == key}
+        if way in there:
             continue
         if time.monotonic() > end:
             return
@@ -198,6 +215,8 @@ def _run(part: str, jobs: Sequence[Job], minutes: float) -> None:
         # a world's ways are compared on the same draws: all of a draw or none
         found = list(job())
         for each in found:
+            if each["way"] in there:
+                continue
             keep({"part": part, "world": world, "draw": draw, **each}, LINES)
         print(f"{part} {world} {draw}: {time.process_time() - began:.1f} CPU s", flush=True)
 
@@ -216,12 +235,14 @@ def main() -> None:
     parser.add_argument("part", choices=["courses", "recorded", "trained"])
     parser.add_argument("--draws", type=int, default=8, help="studies of each way in each world")
     parser.add_argument("--task", default="", help="of the trained ones, this alone")
+    parser.add_argument("--way", choices=list(ways()), help="of the trained ones, this alone")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no more after so long")
     parser.add_argument("--table", action="store_true", help="print what there is")
     given = parser.parse_args()
-    jobs, totals, shares = _part(given.part, given.draws)
+    jobs, totals, shares = _part(given.part, given.draws, given.way or "")
     jobs = [each for each in jobs if each[0].startswith(given.task)]
-    _run(given.part, jobs, 0.0 if given.table else given.minutes)
+    # every part begins with plain search
+    _run(given.part, jobs, 0.0 if given.table else given.minutes, given.way or "plain")
     records = [each for each in known(LINES) if each["part"] == given.part]
     if given.part == "trained":
         best = {
@@ -234,7 +255,7 @@ def main() -> None:
     print("\n".join(table(records, totals, shares)))
 
 
-def _part(part: str, draws: int) -> tuple[list[Job], dict[str, int], dict[str, float]]:
+def _part(part: str, draws: int, way: str) -> tuple[list[Job], dict[str, int], dict[str, float]]:
     """Return what a part consists of, the steps of a training by world, and the price of a proxy's step."""
     if part == "courses":
         totals = dict.fromkeys(KINDS, Course.total_steps)
@@ -252,7 +273,7 @@ def _part(part: str, draws: int) -> tuple[list[Job], dict[str, int], dict[str, f
 
     names = {f"{task.name}, {task.total} steps": task for task in TASKS.values()}
     trained: list[Job] = [
-        (world, draw, lambda task=task, draw=draw: in_trained(task.name, draw))
+        (world, draw, lambda task=task, draw=draw: in_trained(task.name, draw, way))
         for draw in range(draws)
         for world, task in names.items()
     ]

@@ -91,7 +91,7 @@ def by_ray(task: Task, kind: str, repetition: int) -> Found:
             ray.shutdown()
     budget = MEMBERS * task.total
     assert scheduler.reports * task.every == budget, f"void: {scheduler.reports} reports"
-    best = max(scheduler.ended, key=lambda member: (scheduler.ended[member], -member))
+    best = max(scheduler.ended, key=lambda member: (task.sign * scheduler.ended[member], -member))
     first, segments = lineage(scheduler.begun, scheduler.taken, best)
     course, run = steps_course(task, segments), Run(task, _seed(repetition, first))
     run.advance(course, task.total)
@@ -145,7 +145,7 @@ def _noting(task: Task, kind: str) -> Any:
     shared = {
         "time_attr": "steps",
         "metric": "value",
-        "mode": "max",
+        "mode": "max" if task.sign > 0 else "min",
         "perturbation_interval": task.every,
         "synch": True,
     }
@@ -223,8 +223,9 @@ def by_tempopt(task: Task, way: Way, repetition: int) -> Found:
 
 def _best(study: Priced) -> Mapping[str, Any]:
     over = [row for row in study.rows if row.kind == "search" and row.outcome == "complete"]
-    best = max(over, key=lambda row: row.value if row.value is not None else -math.inf, default=study.rows[0])
-    return best.parameters or {}
+    sign = 1.0 if study.spec.study.direction == "maximize" else -1.0
+    worth = {row.id: -math.inf if row.value is None else sign * row.value for row in over}
+    return max(over, key=lambda row: worth[row.id], default=study.rows[0]).parameters or {}
 
 
 def by_gp(task: Task, repetition: int) -> Found:
@@ -321,11 +322,11 @@ def interval(values: Sequence[float]) -> str:
 
 
 def table(task: Task, records: Sequence[Found]) -> str:
-    """Return what was found of a task, as Markdown: means on fresh seeds, and differences by repetition."""
+    """Return what was found of a task, as Markdown: means on fresh seeds, and by how much each is better."""
     constants = {each["searcher"]: np.array(each["tested"]) for each in records if each["steps"] == 0}
     one = constants[_constant(task.plain)]
     names = list(searchers(task))
-    best = max(constants, key=lambda name: constants[name].mean())
+    best = max(constants, key=lambda name: task.sign * constants[name].mean())
     by_name = {
         name: {each["repetition"]: np.array(each["tested"]) for each in records if each["searcher"] == name}
         for name in names
@@ -341,16 +342,18 @@ def table(task: Task, records: Sequence[Found]) -> str:
         if not found:
             continue
         means = [float(each.mean()) for each in found.values()]
-        beside = [float((found[each] - default[each]).mean()) for each in found if each in default]
+        beside = [
+            task.sign * float((found[each] - default[each]).mean()) for each in found if each in default
+        ]
         lines.append(
             f"| {name} | {len(found)} | {np.mean(steps[name]):.0f} | {np.mean(means):.4f} "
             f"| {', '.join(f'{each:.3f}' for each in means)} "
-            f"| {interval([mean - one.mean() for mean in means])} "
-            f"| {interval([mean - constants[best].mean() for mean in means])} "
+            f"| {interval([task.sign * (mean - one.mean()) for mean in means])} "
+            f"| {interval([task.sign * (mean - constants[best].mean()) for mean in means])} "
             f"| {'' if name == DEFAULT else interval(beside)} |"
         )
     for name, tested in constants.items():
-        over = "" if name == _constant(task.plain) else interval(list(tested - one))
+        over = "" if name == _constant(task.plain) else interval(list(task.sign * (tested - one)))
         lines.append(f"| {name} | | | {tested.mean():.4f} | | {over} | | |")
     return "\n".join(lines).replace("-0.", "−0.")
 

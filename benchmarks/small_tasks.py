@@ -1,6 +1,6 @@
 """The tasks of small_training.py: what is trained there, at full size and as its proxy.
 
-Each is a bundled study with fewer steps. Shapes: K optimizer steps.
+Each is a bundled study in small: with fewer steps, less data or a smaller model. Shapes: K optimizer steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import lightning as L
 import torch
 
 from benchmarks.simulated.answers import Space
-from lightning_modules import ClipDigits, DigitsData, MaxRetrieval, MaxRetrievalData
+from lightning_modules import ClipDigits, DigitsData, MaxRetrieval, MaxRetrievalData, QKNormLM, SourceData
 from tempopt.seeds import derive
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -61,6 +61,11 @@ class Task(ABC):
         own = {"trainer.max_steps": self.total, "trainer.val_check_interval": self.every, **more}
         settings = [*self.settings, *(f"{path}={value}" for path, value in own.items())]
         return load_spec(_STUDIES / f"{self.name}.yaml", settings)
+
+    @property
+    def sign(self) -> float:
+        """1 if more of the metric is better, −1 if less is."""
+        return 1.0 if self.spec.study.direction == "maximize" else -1.0
 
     @functools.cached_property
     def rungs(self) -> tuple[int, ...]:
@@ -185,4 +190,50 @@ class Contrast(Task):
         return found
 
 
-TASKS: dict[str, Task] = {task.name: task for task in (Retrieval(), Contrast())}
+class Language(Task):
+    """qk_norm_lm, whose metric is a loss, with one layer; its proxy has a quarter of the length."""
+
+    name = "qk_norm_lm"
+    total, every = 100, 20
+    space = Space()
+    plain = 1.0
+    constants = (0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0)
+    lr = 8e-3
+    settings = (
+        "model.num_layers=1",
+        "data.length=64",
+        "data.lengths=[64]",
+        "data.batch_size=8",
+        "data.num_bytes=16384",
+    )
+    proxy: ClassVar = {"data.length": 16, "data.lengths": [16]}
+
+    def module(self, small: bool) -> QKNormLM:
+        return QKNormLM(num_layers=1, lr=self.lr, weight_decay=0.05)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def _data(self, small: bool) -> SourceData:
+        data: SourceData = self.data_of(SourceData, small)
+        return data
+
+    def batch(self, seed: int, step: int, small: bool) -> Any:
+        seed_generators(seed, "items", 0, step)
+        data = self._data(small)
+        return data.draw(data.batch_size, data.texts["train"], length=data.length)
+
+    def temper(self, module: Any, tau: float) -> None:
+        module.set_temperatures((tau,))
+
+    def validation(self, small: bool) -> Batches:
+        return self._data(small).val_dataloader()
+
+    def test(self, seed: int, small: bool) -> Batches:
+        return self._data(small)._evaluation("test", derive(seed, "test"))
+
+    def computed(self, module: Any) -> float:
+        # the accuracy begins anew as well
+        module.accuracy.compute()
+        return float(torch.stack(list(module.bits.compute().values())).mean())
+
+
+TASKS: dict[str, Task] = {task.name: task for task in (Retrieval(), Contrast(), Language())}
