@@ -11,10 +11,12 @@ run is void.
 Everything that is named is trained from step 0 on the same fresh seeds, beside τ = 1 and constants. What
 tempopt would choose on fresh seeds of its own is left out on all sides: searching alone is compared.
 
-A loss has no population of tempopt's: that searches attention's temperature.
+The temperature of a loss has no population of tempopt's: that searches attention's. Where the metric is a
+loss, differences are still such that more is better.
 
     python -m benchmarks.answer_peers --repetitions 4
     python -m benchmarks.answer_peers clip_digits --repetitions 4
+    python -m benchmarks.answer_peers qk_norm_lm --repetitions 4
     python -m benchmarks.answer_peers --table
 
 Results are lines of a file below build/, and what is there is not run again. Needs ray[tune].
