@@ -139,16 +139,24 @@ def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict 
     last = current_round(tickets) if verdict is None else verdict.round
     now = rounds_behind(tickets, last)[0]
     confirmed = verdict is not None and not verdict.at_one and not _named(tickets, spec, now, verdict)
-    found = _ordered(tickets, spec, now, verdict, confirmed=confirmed)
+    finalists, cost = tuple(_finalists(tickets, spec, now)), _cost(tickets, spec)
+    found = _ordered(tickets, spec, now, verdict, finalists, cost, confirmed=confirmed)
     if not confirmed or found.order != "not_decided":
         return found
     # another finalist was better at full size: the one that the proxy has chosen may be what misled
-    chosen = _ordered(tickets, spec, now, verdict, confirmed=False)
+    chosen = _ordered(tickets, spec, now, verdict, finalists, cost, confirmed=False)
     return chosen if chosen.order == "reversed" else found
 
 
 def _ordered(
-    tickets: Sequence[TicketRow], spec: StudySpec, now: int, verdict: Verdict | None, *, confirmed: bool
+    tickets: Sequence[TicketRow],
+    spec: StudySpec,
+    now: int,
+    verdict: Verdict | None,
+    finalists: tuple[Finalist, ...],
+    cost: Cost,
+    *,
+    confirmed: bool,
 ) -> ProxyOrder:
     """Return the order of what was confirmed, or else of the first that was compared at the largest size."""
     transfer = compared_at(tickets, spec, now)
@@ -174,8 +182,8 @@ def _ordered(
         largest=largest,
         sizes=sizes,
         at_largest=large,
-        finalists=tuple(_finalists(tickets, spec, now)),
-        cost=_cost(tickets, spec),
+        finalists=finalists,
+        cost=cost,
     )
 
 
