@@ -36,10 +36,10 @@ from scipy.stats import t
 from benchmarks.simulated.answers import Priced, Way, asking, keep, known, ways
 from benchmarks.simulated.over_sizes import MODELS, Joint, Larger, Model, Pool, posterior
 from benchmarks.simulated.whole import Whole, row
-from tempopt.confirmation.selection import best_candidate
 from tempopt.confirmation.stages import first_tickets, more_tickets, next_tickets
 from tempopt.confirmation.transfer import transfer_tickets, transferred
 from tempopt.confirmation.verdict import Verdict, conclude
+from tempopt.records.racing import best_parameters
 from tempopt.records.rows import NewTicket, TicketRow
 from tempopt.records.tickets import of_kind
 from tempopt.sampling.arms import Arms
@@ -181,7 +181,7 @@ def _finalists(rows: Sequence[TicketRow]) -> dict[int, Parameters]:
 def _came(rows: Sequence[TicketRow], world: Larger, model: Model | None = None) -> Came:
     """Return what a race came to, chosen by the means of the finalists or by what a model says of them."""
     tried = of_kind(rows, "transfer")
-    best: Parameters = best_candidate(tried, "maximize")
+    best: Parameters = best_parameters(tried, "maximize")
     if model is not None:
         sets = list(_finalists(rows).values())
         best = sets[int(np.argmax(posterior(model, sets).mean_M))]

@@ -10,7 +10,7 @@ model of configuration and seed could tell the variance. Two such tests are look
   two is tested on as many degrees of freedom as there are runs beyond its rank.
 
 With ``larger variance`` a test takes the variance of ``common seeds`` or that of the pair's own differences,
-whichever is larger. The race is tempopt's own (tempopt/confirmation/racing.py), values are made up: a normal
+whichever is larger. The race is tempopt's own (tempopt/records/racing.py), values are made up: a normal
 effect of the seed, and noise of variance 1 for each run unless the world says otherwise.
 
     python -m benchmarks.pooled_order --races 20000
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from benchmarks.simulated.whole import row
-from tempopt.confirmation.racing import in_race, next_pairs
+from tempopt.records.racing import in_race, next_pairs
 from tempopt.records.rows import NewTicket, TicketRow
 
 Array = NDArray[np.float64]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tempopt.confirmation.selection import Recommend
 from tempopt.records.rows import Parameters, TicketRow
 from tempopt.spec.model_sizes import full_size, to_full
+from tempopt.spec.size_race import FIRST_LARGER, moved_copies, to_be_tried, unnamed
 from tempopt.temperature import is_neutral, training_key
 
 if TYPE_CHECKING:
@@ -28,22 +29,18 @@ def left_open(sets: Sequence[Parameters], spec: StudySpec, size: int, recommend:
     """Return the places of finalists that are left open at first; none where nobody would name them.
 
     Args:
-        sets: What is to be compared at a size, the winner of the proxy first and the baseline last.
+        sets: What is to be compared at a size: the winner of the proxy and what it is moved to first, the
+            baseline last.
         spec: The study's spec.
         size: That size.
         recommend: Names what is expected to be best at full size, asked for ``transfer``.
     """
     last = len(sets) - 1
-    most = min(NAMED, last - 1)
+    shifts = to_be_tried(spec) if size == FIRST_LARGER and sets else []
+    most = min(NAMED, last - 1 - len(moved_copies(spec, sets[0], shifts) if shifts else []))
     if size < full_size(spec) or most < 1 or len(recommend("transfer", most)) < most:
         return range(0)
     return range(last - most, last)
-
-
-def unnamed(tried: Sequence[TicketRow]) -> list[int]:
-    """Return the places that are still open among what is compared at a size."""
-    taken = {ticket.candidate for ticket in tried}
-    return [place for place in range(max((each or 0 for each in taken), default=0)) if place not in taken]
 
 
 def named(

@@ -27,6 +27,7 @@ from tempopt.records.tickets import (
     parameters_of,
 )
 from tempopt.spec.model_sizes import to_full
+from tempopt.spec.size_race import with_measured_shift
 from tempopt.temperature import CREDITED, is_neutral, neutral, split_name, training_key, without
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ def winner_of(
     if confirmed:
         return confirmed[0].parameters
     if of_round in (None, now) and of_kind(tickets, "choose", "search", of_round=now):
+        spec = with_measured_shift(tickets, spec)
         found = transferred(tickets, spec) or winner(tickets, spec)
         return None if found is None else to_full(spec, found)
     return None

@@ -11,11 +11,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from tempopt.confirmation.costs import costs_of
-from tempopt.confirmation.transfer import compared_at, on_proxy
+from tempopt.confirmation.measured_shift import MeasuredShift, measured_shift
+from tempopt.confirmation.transfer import on_proxy, ways_to
 from tempopt.confirmation.verdict import Verdict
 from tempopt.records.rows import Kind, Parameters, TicketRow
 from tempopt.records.tickets import current_round, finished, of_kind, oriented, rounds_behind, usable
 from tempopt.spec.model_sizes import full_size, size_of, to_size
+from tempopt.spec.size_race import FIRST_LARGER, compared_at, mean_of, shifts_by_rank
 from tempopt.statistics.paired_tests import ALPHA, PairedTest, paired
 from tempopt.statistics.welch import welch
 from tempopt.temperature import training_key
@@ -110,6 +112,7 @@ class ProxyOrder:
         finalists: What was compared at larger sizes, size by size, in the order of the size before, τ = 1
             last; or nothing.
         cost: What the sizes cost.
+        shift: The shift of ln τ that runs have measured; None: it is given, or not known yet.
     """
 
     order: Order
@@ -120,6 +123,7 @@ class ProxyOrder:
     at_largest: PairedTest | None
     finalists: tuple[Finalist, ...]
     cost: Cost
+    shift: MeasuredShift | None = None
 
 
 def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict | None) -> ProxyOrder | None:
@@ -141,7 +145,7 @@ def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict 
     confirmed = verdict is not None and not verdict.at_one and not _named(tickets, spec, now, verdict)
     finalists, cost = tuple(_finalists(tickets, spec, now)), _cost(tickets, spec)
     found = _ordered(tickets, spec, now, verdict, finalists, cost, confirmed=confirmed)
-    if not confirmed or found.order != "not_decided":
+    if not confirmed or found.order != "not_decided" or (found.shift and found.shift.shift):
         return found
     # another finalist was better at full size: the one that the proxy has chosen may be what misled
     chosen = _ordered(tickets, spec, now, verdict, finalists, cost, confirmed=False)
@@ -164,7 +168,9 @@ def _ordered(
     ranks = {t.candidate: t.parameters for t in transfer if t.candidate is not None and t.parameters}
     at_one = ranks.get(max((rank for rank in ranks if rank is not None), default=0))
     baseline = at_one if verdict is None else verdict.baseline_params
-    subject = verdict.params if verdict is not None and confirmed else ranks.get(0)
+    subject = ranks.get(_winner_rank(transfer, spec))
+    if verdict is not None and confirmed:
+        subject = verdict.params
     sizes: tuple[SizeOrder, ...] = ()
     large: PairedTest | None = None
     if subject is not None and baseline is not None:
@@ -184,7 +190,15 @@ def _ordered(
         at_largest=large,
         finalists=finalists,
         cost=cost,
+        shift=measured_shift(tickets, spec),
     )
+
+
+def _winner_rank(transfer: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return the number of the winner of the proxy, moved to where it is best if its shift was measured."""
+    if not transfer or size_of(transfer[0], spec) != FIRST_LARGER:
+        return 0
+    return max(shifts_by_rank(transfer, spec), key=lambda rank: mean_of(transfer, spec, rank), default=0)
 
 
 def _named(tickets: Sequence[TicketRow], spec: StudySpec, now: int, verdict: Verdict) -> bool:
@@ -304,7 +318,8 @@ def _before(
     small = on_proxy(tickets, spec, parameters, size=size)
     if size > 1:
         runs = compared_at(tickets, spec, now, size - 1)
-        return [*_values(runs, to_size(spec, small, size - 1), spec).values()]
+        known = (_values(runs, to_larger(small), spec) for to_larger in ways_to(spec, size - 1))
+        return [*next(filter(None, known), {}).values()]
     found = [*_values(of_kind(tickets, "choose", of_round=now), small, spec).values()]
     return found or (_alone(tickets, spec, small) if at_one else [])
 

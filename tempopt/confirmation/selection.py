@@ -6,12 +6,11 @@ winner and the best constant first, then what they are compared with (rematch.py
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tempopt.confirmation.racing import in_race, next_pairs
+from tempopt.records.racing import best_parameters, candidate_parameters, in_race, next_pairs
 from tempopt.records.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     current_round,
@@ -99,7 +98,7 @@ def choose_tickets(
 
     Best of k on the very seeds that are estimated on would be a second winner's curse, so choosing
     has seeds of its own. An arm with a single candidate has nothing to choose and gets no ticket, and
-    whoever is out of the race gets no more (:mod:`tempopt.confirmation.racing`).
+    whoever is out of the race gets no more (:mod:`tempopt.records.racing`).
 
     Args:
         tickets: All tickets of the study, which are all over.
@@ -154,11 +153,6 @@ def _racing(tried: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters
     return {candidate: candidate_parameters(tried, candidate) for candidate in left} if len(left) > 1 else {}
 
 
-def candidate_parameters(tried: Iterable[TicketRow], candidate: int) -> Parameters:
-    """Return what a candidate of an arm trains with."""
-    return next(dict(t.parameters) for t in tried if t.candidate == candidate and t.parameters is not None)
-
-
 def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec, arms: Iterable[str]) -> int:
     """Return how many more tickets choosing among these arms will have at most, once it has some."""
     found = 0
@@ -187,7 +181,7 @@ def chosen(
     tried = of_kind(tickets, "choose", arm, of_round=current_round(tickets))
     if tried:
         decided = finished(tried) and not _racing(tried, spec)
-        return best_candidate(tried, spec.study.direction) if decided else None
+        return best_parameters(tried, spec.study.direction) if decided else None
     sets = found()
     return sets[0] if len(sets) == 1 else None
 
@@ -231,18 +225,3 @@ def means(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[
     return {
         text: fmean(found.values()) for text, found in values.items() if len(found) >= spec.study.seeds.choose
     }
-
-
-def best_candidate(tried: Sequence[TicketRow], direction: Direction) -> Parameters:
-    """Return the parameters of the best candidate of those that were trained on the last pair."""
-
-    def rank(candidate: int) -> tuple[int, float, int]:
-        runs = [ticket for ticket in tried if ticket.candidate == candidate]
-        values = [oriented(t.value, direction) for t in runs if usable(t) and t.value is not None]
-        mean = fmean(values) if values else -math.inf
-        return len(runs) - len(values), -mean, candidate
-
-    # whoever was given up on the way had fewer seeds to be lost on
-    last = pairs_of(tried) - 1
-    best = min((t.candidate for t in tried if t.pair == last and t.candidate is not None), key=rank)
-    return candidate_parameters(tried, best)

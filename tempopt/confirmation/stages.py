@@ -56,6 +56,7 @@ from tempopt.records.tickets import (
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.model_sizes import full_size, size_of
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
+from tempopt.spec.size_race import with_measured_shift
 from tempopt.temperature import AS_FOUND, GROUPS, LR_RATIOS, is_neutral, split_name
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def next_tickets(
         spec: The study's spec.
         recommend: Returns the candidates; where it returns none, they are those with the best values.
     """
+    spec = with_measured_shift(tickets, spec)
     if not spec.confirms:
         return tickets_on_test(tickets, spec)
     if spec.compare is not None:
@@ -268,7 +270,7 @@ def upcoming(tickets: Sequence[TicketRow], spec: StudySpec) -> Upcoming:
         return at_sizes(spec, full=values_to_come(tickets, spec))
     if not spec.confirms:
         return at_sizes(spec, full=most_to_test(tickets, spec))
-    now = current_round(tickets)
+    spec, now = with_measured_shift(tickets, spec), current_round(tickets)
     if added_pairs(tickets, now):
         return at_sizes(spec)
     pairs = spec.study.seeds.confirm.max

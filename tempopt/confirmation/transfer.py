@@ -7,15 +7,15 @@ before.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from tempopt.confirmation.named_finalists import left_open, named, unnamed
-from tempopt.confirmation.racing import in_race, next_pairs
+from tempopt.confirmation.named_finalists import left_open, named
 from tempopt.confirmation.rematch import baseline_of, first_winner, winner
-from tempopt.confirmation.selection import Recommend, best_candidate, candidate_parameters, recommend_none
+from tempopt.confirmation.selection import Recommend, recommend_none
+from tempopt.records.racing import best_parameters, candidate_parameters, in_race, next_pairs
 from tempopt.records.rows import AT_PROXY, NewTicket, Parameters, TicketRow
 from tempopt.records.tickets import (
     current_round,
@@ -29,28 +29,26 @@ from tempopt.records.tickets import (
 )
 from tempopt.seeds import derive
 from tempopt.spec.model_sizes import full_size, shifted_temperatures, size_of, to_proxy, to_size
+from tempopt.spec.size_race import (
+    FIRST_LARGER,
+    baseline_rank,
+    compared_at,
+    mean_of,
+    most_pairs,
+    moved_by,
+    moved_copies,
+    race_is_over,
+    shifts_by_rank,
+    still_racing,
+    to_be_tried,
+    unnamed,
+)
 from tempopt.temperature import is_neutral, training_key
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-FEWEST_PAIRS = 2
-"""Candidates are compared at a larger size on so many seeds at least."""
 _COMPARED = ("search", "exchange")
-
-
-def most_pairs(spec: StudySpec) -> int:
-    """Return the number of seeds at most that candidates are compared on at a larger size."""
-    return max(FEWEST_PAIRS, spec.study.seeds.choose)
-
-
-def compared_at(
-    tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, size: int | None = None
-) -> list[TicketRow]:
-    """Return the ``transfer`` tickets of a round at a size; None: at the largest that there are any at."""
-    tried = of_kind(tickets, "transfer", of_round=of_round)
-    at = max((size_of(ticket, spec) for ticket in tried), default=0) if size is None else size
-    return [ticket for ticket in tried if size_of(ticket, spec) == at]
 
 
 def finalists(
@@ -58,9 +56,10 @@ def finalists(
 ) -> list[Parameters]:
     """Return what is compared at the size after the smallest, as parameters of that; empty if nothing is.
 
-    The winner of the proxy is the first, then come the candidates that were next to it when it was chosen,
-    and the baseline is the last. Nothing is compared where a study has no proxy, or where the proxy has
-    chosen τ = 1; nor at full size, where there is one finalist alone.
+    The winner of the proxy is the first, then come its copies whose ln τ is moved, where the shift is to be
+    measured, then the candidates that were next to it when it was chosen, and the baseline is the last.
+    Nothing is compared where a study has no proxy, or where the proxy has chosen τ = 1; nor at full size,
+    where there is one finalist alone.
 
     Args:
         tickets: All tickets of the study; its choosing is over.
@@ -72,7 +71,10 @@ def finalists(
     first, found = first_winner(tickets, spec, recommend), winner(tickets, spec, recommend)
     if first is None or found is None or is_neutral(found):
         return []
-    sets = [found, *_next_best(tickets, spec, found)][: spec.study.proxy.finalists]
+    copies = moved_copies(spec, found, to_be_tried(spec))
+    others = _next_best(tickets, spec, found)[: spec.study.proxy.finalists - 1]
+    taken = [training_key(each) for each in copies]
+    sets = [found, *copies, *(each for each in others if training_key(each) not in taken)]
     baseline = baseline_of(tickets, spec, first, recommend)
     enough = len(sets) > 1 or full_size(spec) > 1
     return [*sets, baseline] if enough and baseline is not None else []
@@ -89,27 +91,22 @@ def going_on(tickets: Sequence[TicketRow], spec: StudySpec, tried: Sequence[Tick
         spec: Its spec.
         tried: The ``transfer`` tickets at one size, whose race is over.
     """
-    size, last = size_of(tried[0], spec), _last(tried)
+    size, last = size_of(tried[0], spec), baseline_rank(tried)
     if size == full_size(spec):
         return []
     left = in_race(tried, spec.study.direction)
-    others = [rank for rank in left if rank != last]
+    others = sorted(set(left) - {last}, key=lambda rank: (-mean_of(tried, spec, rank), rank))
+    # what one configuration is moved to is the same one at the next size, where the shift is known
+    sets = {
+        training_key(each): each
+        for rank in others
+        for each in [on_proxy(tickets, spec, candidate_parameters(tried, rank), size=size)]
+    }
     assert spec.study.proxy is not None
-    compares = size + 1 < full_size(spec) or (spec.study.proxy.finalists > 1 and len(left) > 1)
-    if not others or not compares:
+    races = spec.study.proxy.finalists > 1 and len(sets) + (last in left) > 1
+    if not sets or not (races or size + 1 < full_size(spec)):
         return []
-    ranked = sorted(others, key=lambda rank: (-_mean(tried, spec, rank), rank))
-    return [on_proxy(tickets, spec, candidate_parameters(tried, rank), size=size) for rank in (*ranked, last)]
-
-
-def _last(tried: Sequence[TicketRow]) -> int:
-    """Return the number of the baseline among what is compared at a size."""
-    return max(t.candidate or 0 for t in tried)
-
-
-def _mean(tried: Sequence[TicketRow], spec: StudySpec, rank: int) -> float:
-    values = [t.value for t in tried if t.candidate == rank and usable(t) and t.value is not None]
-    return oriented(fmean(values), spec.study.direction) if values else -math.inf
+    return [*sets.values(), on_proxy(tickets, spec, candidate_parameters(tried, last), size=size)]
 
 
 def _next_best(tickets: Sequence[TicketRow], spec: StudySpec, found: Parameters) -> list[Parameters]:
@@ -161,11 +158,11 @@ def transfer_tickets(
     tried = compared_at(tickets, spec, now)
     if tried and unnamed(tried):
         # a named finalist is trained on the seeds that the others have had
-        size, last, done = full_size(spec), _last(tried), 0
+        size, last, done = full_size(spec), baseline_rank(tried), 0
         sets = _sets_at(tickets, spec, size, recommend)
         racing = named(tried, sets, spec, recommend)
-    elif tried and (racing := _racing(tried, spec)):
-        size, last, done = size_of(tried[0], spec), _last(tried), pairs_of(tried)
+    elif tried and (racing := still_racing(tried, spec)):
+        size, last, done = size_of(tried[0], spec), baseline_rank(tried), pairs_of(tried)
     else:
         size, done = (size_of(tried[0], spec) if tried else 0) + 1, 0
         sets = _sets_at(tickets, spec, size, recommend)
@@ -210,16 +207,6 @@ def _seed(spec: StudySpec, size: int, pair: int, of_round: int) -> int:
     return derive(spec.study.seed, "transfer", "size", size, pair, of_round)
 
 
-def _racing(tried: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters]:
-    """Return the finalists that need more seeds at a size, by number; none: it is known who is the best."""
-    if not 0 < pairs_of(tried) < most_pairs(spec):
-        return {}
-    left = set(in_race(tried, spec.study.direction))
-    if _last(tried) in left:
-        left.add(0)
-    return {rank: candidate_parameters(tried, rank) for rank in sorted(left)} if len(left) > 1 else {}
-
-
 def most_to_transfer(tickets: Sequence[TicketRow], spec: StudySpec) -> list[int]:
     """Return by size how many more ``transfer`` tickets there will be at most, before a round confirms."""
     full, proxy = full_size(spec), spec.study.proxy
@@ -231,22 +218,26 @@ def most_to_transfer(tickets: Sequence[TicketRow], spec: StudySpec) -> list[int]
     if tried:
         size, pairs = size_of(tried[0], spec), pairs_of(tried)
         beginning, to_name = [t for t in tried if t.pair == pairs - 1], len(unnamed(tried))
-        racing = _racing(tried, spec) if finished(tried) and not to_name else beginning
+        racing = still_racing(tried, spec) if finished(tried) and not to_name else beginning
         found[size] = len(racing) * max(0, most_pairs(spec) - pairs) + to_name * most_pairs(spec)
-        if finished(tried) and not racing:
+        if race_is_over(tried, spec):
             compared = len(going_on(tickets, spec, tried))
         else:
-            beside = sum(t.pair == pairs - 1 and t.candidate != _last(tried) for t in tried)
-            compared = beside + 1 if beside else 0
+            # all that the winner of the proxy is moved to is one of those that go on
+            copies = [rank for rank in shifts_by_rank(tried, spec) if rank]
+            ranks = {t.candidate for t in beginning} - {baseline_rank(tried), *copies}
+            compared = len(ranks) + 1 if ranks else 0
     elif any(t.arm in ("constant_twin", "learned") for t in of_kind(tickets, "choose", of_round=now)):
         return found
     else:
         # the winner with the baseline's other parameters is one candidate more
         most = min(proxy.finalists, spec.study.candidates + bool(spec.other_names))
-        size, compared = 0, most + 1 if most > 1 or full > 1 else 0
+        moves = to_be_tried(spec)
+        size, compared = 0, most + 1 if most > 1 or full > 1 or moves else 0
+        found[FIRST_LARGER] = len(moves) * most_pairs(spec)
     for larger in range(size + 1, full + 1):
-        if larger < full or proxy.finalists > 1:
-            found[larger] = compared * most_pairs(spec)
+        if larger < full or proxy.finalists > 1 or (found[larger] and not size):
+            found[larger] += compared * most_pairs(spec)
     return found
 
 
@@ -261,9 +252,9 @@ def transferred(
     tried = compared_at(tickets, spec, current_round(tickets))
     if not tried:
         return winner(tickets, spec, recommend)
-    if not finished(tried) or unnamed(tried) or _racing(tried, spec) or going_on(tickets, spec, tried):
+    if not race_is_over(tried, spec) or going_on(tickets, spec, tried):
         return None
-    best = best_candidate(tried, spec.study.direction)
+    best = best_parameters(tried, spec.study.direction)
     return on_proxy(tickets, spec, best, size=size_of(tried[0], spec))
 
 
@@ -285,8 +276,21 @@ def on_proxy(
         return dict(parameters)
     at = full_size(spec) if size is None else size
     key = training_key(parameters)
-    for ticket in tickets:
-        if ticket.kind in AT_PROXY and ticket.parameters is not None:
-            if training_key(to_size(spec, ticket.parameters, at)) == key:
-                return dict(ticket.parameters)
+    rows = sorted((t for t in tickets if t.kind in AT_PROXY), key=lambda ticket: ticket.id)
+    small = [dict(t.parameters) for t in rows if t.parameters is not None]
+    # another set may be moved to τ = 1, which stays where it is
+    small.sort(key=lambda each: is_neutral(each) != is_neutral(parameters))
+    for to_larger in ways_to(spec, at):
+        for each in small:
+            if training_key(to_larger(each)) == key:
+                return each
     return to_proxy(spec, parameters, at)
+
+
+def ways_to(spec: StudySpec, size: int) -> Iterator[Callable[[Parameters], Parameters]]:
+    """Yield what may make a set of the smallest proxy one of a size: the rule, or what measures it."""
+    yield lambda small: to_size(spec, small, size)
+    proxy = spec.study.proxy
+    if proxy is not None and proxy.shifts_to_try and size == FIRST_LARGER:
+        for shift in (0.0, *proxy.shifts_to_try):
+            yield partial(moved_by, spec, shift=shift)

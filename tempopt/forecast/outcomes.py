@@ -454,6 +454,7 @@ def by_students_test(spec: StudySpec, **study: Any) -> StudySpec:
     data = spec.to_json()
     own = {**data["study"], "test": "t", **study}
     if own["proxy"] is not None:
-        # a size that a dry run has yet to find changes no number of runs
-        own["proxy"] |= {"temperature": "same", "head_dim": None, "length": None}
+        # a size that a dry run has yet to find changes no number of runs, shifts that are tried do
+        if own["proxy"]["temperature"] != "measured":
+            own["proxy"] |= {"temperature": "same", "head_dim": None, "length": None}
     return StudySpec.from_json({**data, "study": own})

@@ -136,8 +136,8 @@ def detectable(spec: StudySpec) -> Detectable | None:
 def _known_after(spec: StudySpec) -> Source:
     if spec.study.proxy is not None:
         raced = min(spec.study.proxy.finalists, spec.study.candidates + bool(spec.other_names))
-        # one alone is confirmed without a comparison
-        return "transfer" if raced > 1 else "confirm"
+        # one alone is confirmed without a comparison, but for one that measures a shift
+        return "transfer" if raced > 1 or spec.study.proxy.is_unmeasured else "confirm"
     # runs at τ = 1 that tune a learning rate differ in more than their seed
     if spec.compared_values or spec.other_names or spec.num_baseline <= _FEWEST:
         return "choose"

@@ -38,7 +38,8 @@ def split_text(spec: StudySpec) -> str | None:
     if study.proxy is not None:
         raced, several = study.proxy.finalists, len(study.proxy.sets) > 1
         where = "each larger size" if several else "full size"
-        chosen += "" if raced == 1 and not several else f"{raced} of them compared at {where}, "
+        moved = ", the first with other shifts of ln τ, too" if study.proxy.is_unmeasured else ""
+        chosen += f"{raced} of them compared at {where}{moved}, " if study.proxy.races else ""
     return (
         f"{limits.gpu_hours:g} GPU-hours at {cost} are split so: {study.trials} trials, {chosen}"
         f"{study.seeds.confirm.max} confirming pairs{without}."
@@ -68,8 +69,8 @@ def split_lines(splits: Splits, known: Known | None, metric: str) -> Iterator[st
         between = "Finalists are compared at the sizes in between, beside τ = 1. " if several else ""
         yield (
             f"{between}Two finalists or more are compared at full size, beside τ = 1; one is confirmed "
-            f"at once. It is assumed that gains on {which} and at full size have a correlation of "
-            f"{AGREEMENT:g}"
+            "at once, unless a shift of ln τ is measured. It is assumed that gains on "
+            f"{which} and at full size have a correlation of {AGREEMENT:g}"
             f"{', and that each size in between tells its share' if several else ''}."
         )
     if not chosen.asks:

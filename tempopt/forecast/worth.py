@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tempopt.confirmation.racing import ALPHA
 from tempopt.forecast.outcomes import CLEAR_GAIN
+from tempopt.records.racing import ALPHA
 from tempopt.statistics.power import power_of
 
 Array = NDArray[np.float64]
@@ -168,7 +168,7 @@ def _of_finalists(gain_CN: Array, finalists: Sequence[int], seeds: int) -> Array
 def _through(gain_ZCN: Sequence[Array], count: int, races: bool, seeds: int) -> Array:
     """Return what is confirmed gains where so many finalists go through sizes in between; τ = 1 gains 0.
 
-    Whoever is clearly worse at a size is dropped, as in :mod:`tempopt.confirmation.racing`, but for the looks
+    Whoever is clearly worse at a size is dropped, as in :mod:`tempopt.records.racing`, but for the looks
     on the way and for what is not known of the noise.
 
     Args:

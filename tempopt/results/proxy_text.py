@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from tempopt.results.wording import baseline_name, duration, numbers, set_text, signed
 from tempopt.spec.model_sizes import full_size, moved_names, size_name, to_full, to_proxy
+from tempopt.spec.size_race import FIRST_LARGER
 from tempopt.statistics.paired_tests import PairedTest
 
 if TYPE_CHECKING:
+    from tempopt.confirmation.measured_shift import MeasuredShift
     from tempopt.confirmation.proxy_order import Finalist, ProxyOrder
     from tempopt.results.study_result import StudyResult
     from tempopt.spec.study_spec import StudySpec
@@ -69,17 +71,27 @@ def _rule(spec: StudySpec) -> str:
     assert proxy is not None
     if proxy.temperature == "same":
         return "temperatures stay as they are"
+    if proxy.is_unmeasured:
+        tried = ", ".join(map(shift_text, proxy.shifts_to_try))
+        return f"ln τ moves by what the winner of the search is best with there: {tried} or 0"
+    if proxy.temperature == "measured" and not any(proxy.shifts or ()):
+        return "temperatures stay as they are (measured)"
     if proxy.shifts is None:
         return f"temperatures move by {proxy.temperature}, once its sizes are known"
-    by = "as given"
-    if isinstance(proxy.temperature, str):
+    by = "measured" if proxy.temperature == "measured" else "as given"
+    if proxy.temperature in ("head_dim", "length"):
         sizes = proxy.head_dim if proxy.temperature == "head_dim" else proxy.length
         assert sizes is not None
         by = f"{proxy.temperature}: {' to '.join(map(str, sizes))}"
-    shifts = ", ".join(f"{each:+.3g}".replace("-", "−") for each in proxy.shifts)
+    shifts = ", ".join(map(shift_text, proxy.shifts))
     times = math.exp(sum(proxy.shifts))
     together = "together " if len(proxy.shifts) > 1 else ""
     return f"ln τ moves by {shifts} ({by}), which {together}multiplies temperatures by {times:.3g}"
+
+
+def shift_text(shift: float) -> str:
+    """Return a shift of ln τ with its sign."""
+    return f"{shift:+.3g}".replace("-", "−") if shift else "0"
 
 
 def reversed_line(result: StudyResult) -> str | None:
@@ -122,7 +134,13 @@ def _lines(result: StudyResult, found: ProxyOrder) -> Iterator[str]:
         "What only a larger model gains from, the proxy cannot find."
     )
     where = "from each size to the next" if full > 1 else "from the proxy to full size"
-    yield f"  {where} {_rule(spec)}{_kept(result, found)}. {_SCALE_FREE}"
+    assert spec.study.proxy is not None
+    rule = _rule(spec)
+    if spec.study.proxy.is_unmeasured and result.verdict is not None:
+        rule = "no shift of ln τ was measured, since no winner of the search was compared"
+    yield f"  {where} {rule}{_kept(result, found)}. {_SCALE_FREE}"
+    if found.shift is not None:
+        yield f"  {_measured(spec, found.shift)}"
     for size in range(1, full + 1):
         if told := [_finalist(each, result) for each in found.finalists if each.size == size]:
             order = size_name(spec, size - 1)
@@ -130,6 +148,18 @@ def _lines(result: StudyResult, found: ProxyOrder) -> Iterator[str]:
     if found.order != "reversed":
         yield f"  {_order(result, found)}"
     yield f"  {_cost(spec, found)}"
+
+
+def _measured(spec: StudySpec, found: MeasuredShift) -> str:
+    """Return how the shift of ln τ was measured."""
+    means = [(each, "no value" if each.value is None else f"{each.value:.4g}") for each in found.tried]
+    told = [f"{shift_text(each.shift)} {mean} on {each.pairs} seeds" for each, mean in means]
+    text = f"shift of ln τ of the winner of the search, {_at(spec, FIRST_LARGER)}: {'; '.join(told)}"
+    if found.gain is None:
+        return f"{text}."
+    over = shift_text(found.shift) if found.shift else "The best of the others"
+    known = "shown" if found.told_apart else "not shown"
+    return f"{text}. {over} over 0: {_told(found.gain)}, a difference that is {known}."
 
 
 def _kept(result: StudyResult, found: ProxyOrder) -> str:
@@ -227,7 +257,7 @@ def proxy_json(result: StudyResult) -> dict[str, Any] | None:
     return {
         "sets": section.sets,
         "rule": section.temperature,
-        "shifts_of_ln_tau": section.shifts,
+        "shifts_of_ln_tau": None if section.is_unmeasured else section.shifts,
         "sizes": section.sizes,
         "moved": moved,
         "taken_over": kept,
@@ -237,6 +267,11 @@ def proxy_json(result: StudyResult) -> dict[str, Any] | None:
         "compared_at": found.largest,
         "proxies": [{"order": each.order, "gain": _test_json(each.gain)} for each in found.sizes],
         "gain": _test_json(found.at_largest),
+        "measured_shift": found.shift
+        and {
+            **dataclasses.asdict(found.shift),
+            "gain": _test_json(found.shift.gain),
+        },
         "finalists": [dataclasses.asdict(each) for each in found.finalists],
         "cost": dataclasses.asdict(found.cost),
     }

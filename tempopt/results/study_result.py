@@ -37,7 +37,7 @@ from tempopt.records.tickets import arms_of, current_round, of_kind, oriented, u
 from tempopt.results.comparison import comparison_json
 from tempopt.results.rounds import rounds_json
 from tempopt.spec.amendments import fits
-from tempopt.spec.model_sizes import full_size
+from tempopt.spec.size_race import with_measured_shift
 from tempopt.spec.study_spec import StudySpec
 from tempopt.statistics.paired_tests import Direction
 from tempopt.workers.messages import CONTROLLED_CURVE, LEARNED_CURVE, TIME_RATIO
@@ -353,7 +353,7 @@ def assemble(
     """
     measurements = list(measurements)
     curves, measured = _by_run(measurements) if whole else ({}, {})
-    spec = StudySpec.stored(row)
+    spec = with_measured_shift(tickets, StudySpec.stored(row))
     compares = spec.compare is not None
     concludes = spec.about_temperature
     values = values_compared(tickets, spec) if spec.compared_values else None
@@ -411,7 +411,7 @@ def _count(tickets: Sequence[TicketRow], kind: Kind, done: bool, spec: StudySpec
     if spec.compared_values:
         follows = kind in ("choose", "confirm")
     proxy = spec.study.proxy
-    follows &= kind != "transfer" or (proxy is not None and (proxy.finalists > 1 or full_size(spec) > 1))
+    follows &= kind != "transfer" or (proxy is not None and proxy.races)
     open_ended = follows and spec.confirms and not done
     return Tickets(
         requested=states.total() or (None if open_ended else 0),

@@ -35,6 +35,7 @@ from tempopt.spec.conditions import counted
 from tempopt.spec.priors import applied_prior
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
+from tempopt.spec.size_race import with_measured_shift
 from tempopt.spec.study_spec import StudySpec
 
 if TYPE_CHECKING:
@@ -357,12 +358,13 @@ class Arms:
         unknown = self._spec.study.weighs_guards or self._spec.amendments
         if not judged or unknown or not self._foresees("search"):
             return []
-        features, study = Features(self._spec), self._spec.study
-        taken = [each for each in compared_at_full(judged, self._spec) if each.round == but_of]
+        spec = with_measured_shift([*self._judged.values()], self._spec)
+        features, study = Features(spec), spec.study
+        taken = [each for each in compared_at_full(judged, spec) if each.round == but_of]
         found = self._strategy("search").recommend_at_full(
             self._histories["search"].over(),
-            judged_runs(judged, self._spec, features),
-            without_KD=described(taken, self._spec, features),
+            judged_runs(judged, spec, features),
+            without_KD=described(taken, spec, features),
             count=count,
             seed=derive(study.seed, seed_name("search"), "at full size"),
         )

@@ -47,16 +47,16 @@ def shifted_temperatures(spec: StudySpec) -> list[str]:
     proxy = spec.study.proxy
     if proxy is None or proxy.temperature == "same":
         return []
-    return [""] if isinstance(proxy.temperature, str) else tempered(spec.search)
+    return [""] if proxy.temperature in ("head_dim", "length") else tempered(spec.search)
 
 
 def factor(spec: StudySpec, temperature: str, size: int) -> float:
-    """Return by what a temperature of the search is multiplied at a size.
+    """Return by what a temperature of the search is multiplied at a size, as far as the spec alone tells.
 
-    1 where the rule does not move it, or a dimension is not known yet.
+    1 where the rule does not move it, a dimension is not known yet, or runs measure the shift.
     """
     proxy = spec.study.proxy
-    if proxy is None or temperature not in shifted_temperatures(spec):
+    if proxy is None or proxy.temperature == "measured" or temperature not in shifted_temperatures(spec):
         return 1.0
     return math.exp(proxy.shift_to(size) or 0.0)
 

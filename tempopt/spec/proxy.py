@@ -5,16 +5,17 @@ Which tickets train which size is model_sizes.py's; who goes over is confirmatio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.domains import Choices, Domain, Range
 from tempopt.spec.lightning_sections import UNSEARCHED
-from tempopt.spec.model_sizes import factor, full_size, shifted_temperatures
+from tempopt.spec.model_sizes import full_size, shifted_temperatures
 from tempopt.spec.sections import Section
 from tempopt.spec.temperatures import tempered
 from tempopt.spec.validation_errors import FaultySpecError
@@ -27,16 +28,18 @@ from tempopt.temperature.scaling import head_dim_shift, length_shift
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-Rule = Literal["same", "head_dim", "length"]
+Rule = Literal["same", "head_dim", "length", "measured"]
 RULES: tuple[Rule, ...] = get_args(Rule)
-"""How ln τ moves with size: not at all, with the dimension of the heads, with the number of keys."""
+"""How ln τ moves with size: not at all, with the dimension of heads, the number of keys, or as runs show."""
 
 PATH = "study.proxy"
 SET = f"{PATH}.set"
 MOST_FINALISTS = 20
 MOST_PROXIES = 5
 _FARTHEST = 10.0
-_RULE = f"same, head_dim, length, or a shift of ln τ from {-_FARTHEST:g} to {_FARTHEST:g}"
+_RULE = f"same, head_dim, length, measured, or a shift of ln τ from {-_FARTHEST:g} to {_FARTHEST:g}"
+TRY_SHIFTS = (-0.4, 0.4)
+_MOST_SHIFTS = 4
 _EXAMPLE = "{set: {model.d_model: 32, trainer.max_steps: 300}}"
 _SEVERAL = "set: [{model.d_model: 32}, {model.d_model: 128}]"
 _SET = f"a mapping of paths to values, as in {_EXAMPLE}, or a list of them, the smallest first: {_SEVERAL}"
@@ -56,8 +59,11 @@ class ProxySection(Section):
         set: Values that are written over the spec for the small training, by path as in ``--set``. A list of
             such mappings: several proxies, the smallest first, on which the search is.
         temperature: How ln τ moves from a size to the next: ``same`` not at all, ``head_dim`` by
-            ½ ln(d_next / d), ``length`` by −ln(ln n_next / ln n), or by a number that is added; with several
-            proxies a list of such numbers, one from each of them to the next size.
+            ½ ln(d_next / d), ``length`` by −ln(ln n_next / ln n), ``measured`` by that of ``try_shifts``, or
+            0, with which the winner of the proxy is best at the next size, or by a number that is added; with
+            several proxies a list of such numbers, one from each of them to the next size.
+        try_shifts: Shifts of ln τ that are tried at the first larger size, read by ``temperature: measured``;
+            None: :data:`TRY_SHIFTS`.
         finalists: Candidates that are compared at each larger size at most, beside τ = 1; 1: none is at full
             size, and what has come so far is confirmed.
         head_dim: Dimension of the heads of each proxy and at full size; None: the dry run finds it.
@@ -68,6 +74,10 @@ class ProxySection(Section):
 
     set: Annotated[dict[str, Any] | list[dict[str, Any]], Field(description=_SET)]
     temperature: Annotated[Rule | float | list[float], Field(description=_RULE)] = "same"
+    try_shifts: Annotated[
+        list[float] | None,
+        Field(description=f"one to {_MOST_SHIFTS} shifts of ln τ that are not 0, as in [-0.4, 0.4], or null"),
+    ] = None
     finalists: Annotated[
         int, Field(ge=1, le=MOST_FINALISTS, description=f"a whole number from 1 to {MOST_FINALISTS}")
     ] = 3
@@ -81,6 +91,8 @@ class ProxySection(Section):
     ] = None
     steps: Annotated[_Sizes | None, Field(description="a whole number for each size, or null")] = None
     parameters: Annotated[_Sizes | None, Field(description="a whole number for each size, or null")] = None
+    # what runs have measured is in these, and is no part of what a person asks
+    _measured: float | None = PrivateAttr(default=None)
 
     @field_validator("set", mode="before")
     @classmethod
@@ -104,6 +116,22 @@ class ProxySection(Section):
         if isinstance(given, str):
             raise ValueError(unknown("rule", given, RULES, f"Or give {_RULE.partition('or ')[2]}."))
         raise ValueError(f"given {given!r}. Give {_RULE}, with several proxies a list of such shifts.")
+
+    @field_validator("try_shifts", mode="before")
+    @classmethod
+    def _shifts_to_try(cls, given: Any) -> object:
+        if given is None:
+            return None
+        each = given if isinstance(given, list) else [given]
+        if not 1 <= len(each) <= _MOST_SHIFTS or not all(_is_shift(one) and one for one in each):
+            raise ValueError(
+                f"given {given!r}. Give one to {_MOST_SHIFTS} shifts of ln τ from {-_FARTHEST:g} to "
+                f"{_FARTHEST:g}, as in [-0.4, 0.4]. 0 is tried anyway."
+            )
+        numbers = [float(one) for one in each]
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"given {given!r}, with one shift twice. Give each once.")
+        return numbers
 
     @field_validator("head_dim", "length")
     @classmethod
@@ -157,15 +185,41 @@ class ProxySection(Section):
 
     @property
     def shifts(self) -> list[float] | None:
-        """What is added to ln τ from each proxy to the next size; None: dimensions are not known yet."""
+        """What is added to ln τ from each proxy to the next size; None: dimensions are not known yet.
+
+        0 where it is to be measured and is not yet.
+        """
         if (given := self._given_shifts) is not None:
             return given
-        if self.temperature == "same":
-            return [0.0] * len(self.sets)
+        if self.temperature in ("same", "measured"):
+            return [self._measured or 0.0] * len(self.sets)
         by, sizes = (
             (head_dim_shift, self.head_dim) if self.temperature == "head_dim" else (length_shift, self.length)
         )
         return None if sizes is None else [by(*each) for each in pairwise(sizes)]
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether runs are still to measure the shift."""
+        return self.temperature == "measured" and self._measured is None
+
+    @property
+    def shifts_to_try(self) -> list[float]:
+        """The shifts of ln τ beside 0 that are tried at the first larger size; none with another rule."""
+        if self.temperature != "measured":
+            return []
+        return list(TRY_SHIFTS) if self.try_shifts is None else self.try_shifts
+
+    def measured_as(self, shift: float) -> Self:
+        """Return the section with the shift of ln τ that runs have measured."""
+        found = self.model_copy()
+        found._measured = shift
+        return found
+
+    @property
+    def races(self) -> bool:
+        """Whether anything is compared at a larger size before it is confirmed."""
+        return self.finalists > 1 or len(self.sets) > 1 or self.temperature == "measured"
 
     def shift_to(self, size: int) -> float | None:
         """Return what is added to ln τ from the smallest proxy to a size; None: not known yet."""
@@ -318,7 +372,7 @@ def _rule_problems(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]
     if rule in ("head_dim", "length") and "" not in of:
         message = f"given {rule}, a rule about attention, which is not searched. Give same, or a number."
         lines.append((path, message))
-    if not isinstance(rule, str) and len(of) > 1:
+    if (rule == "measured" or not isinstance(rule, str)) and len(of) > 1:
         names = " and ".join(name or "attention" for name in of)
         message = f"given {rule}, but {names} are searched. Give same, head_dim or length."
         lines.append((path, message))
@@ -329,6 +383,9 @@ def _rule_problems(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]
         if getattr(proxy, name) is not None and rule != name:
             message = f"given with temperature: {rule}, which does not read it. Take one of them out."
             lines.append((f"{PATH}.{name}", message))
+    if proxy.try_shifts is not None and rule != "measured":
+        message = f"given with temperature: {rule}, which tries none. Take one of them out."
+        lines.append((f"{PATH}.try_shifts", message))
     return lines or _beyond(spec, proxy)
 
 
@@ -343,21 +400,31 @@ def _price_problems(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str
 def _beyond(spec: StudySpec, proxy: ProxySection) -> list[tuple[str, str]]:
     """Return which searched temperatures no training could have at a larger size."""
     lines = []
-    for temperature in shifted_temperatures(spec):
-        for level in _LEVELS:
-            name = join_name(temperature, level)
-            for size in range(1, full_size(spec) + 1):
-                values = [each * factor(spec, temperature, size) for each in _numbers(spec.search.get(name))]
-                if values and not LOWEST <= min(values) <= max(values) <= HIGHEST:
-                    where = "full size" if size == full_size(spec) else f"the size of {proxy.path_of(size)}"
-                    message = (
-                        f"ln τ moves by {proxy.shift_to(size):.3g}, so that {name} at {where} is "
-                        f"{min(values):.3g} to {max(values):.3g}. It may be {LOWEST:g} to {HIGHEST:g}: "
-                        "search a smaller range."
-                    )
-                    lines.append((f"{PATH}.temperature", message))
-                    break
+    for temperature, level in product(shifted_temperatures(spec), _LEVELS):
+        name = join_name(temperature, level)
+        if (values := _numbers(spec.search.get(name))) and (text := _too_far(spec, proxy, name, values)):
+            lines.append((f"{PATH}.temperature", text))
     return lines
+
+
+def _too_far(spec: StudySpec, proxy: ProxySection, name: str, values: Sequence[float]) -> str | None:
+    """Return that a rule moves values of a temperature to where none may be; None: it does not."""
+    moves = "may move" if proxy.temperature == "measured" else "moves"
+    for size in range(1, full_size(spec) + 1):
+        for shift in _possible_shifts(proxy, size):
+            low, high = (each * math.exp(shift) for each in (min(values), max(values)))
+            if not LOWEST <= low <= high <= HIGHEST:
+                where = "full size" if size == full_size(spec) else f"the size of {proxy.path_of(size)}"
+                return (
+                    f"ln τ {moves} by {shift:.3g}, so that {name} at {where} is {low:.3g} to {high:.3g}. "
+                    f"It may be {LOWEST:g} to {HIGHEST:g}: search a smaller range."
+                )
+    return None
+
+
+def _possible_shifts(proxy: ProxySection, size: int) -> list[float]:
+    """Return by what ln τ may move to a size; 0 where a dimension is not known yet."""
+    return [size * each for each in proxy.shifts_to_try] or [proxy.shift_to(size) or 0.0]
 
 
 def _numbers(domain: Domain | None) -> list[float]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tempopt.confirmation.named_finalists import unnamed
 from tempopt.confirmation.proxy_order import proxy_order
 from tempopt.confirmation.stages import next_tickets
 from tempopt.confirmation.transfer import finalists, most_to_transfer, on_proxy, transferred
 from tempopt.confirmation.verdict import conclude
 from tempopt.records.rows import Parameters, TicketRow
+from tempopt.spec.size_race import unnamed
 from tempopt.temperature import is_neutral, training_key
 from tests.confirmation import test_sizes
 from tests.confirmation.test_transfer import REVERSED, SHIFT, TRANSFERS, best_at, spec_of, tau

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tempopt.confirmation.proxy_order import proxy_order
-from tempopt.confirmation.racing import in_race
 from tempopt.confirmation.retrying import retried
 from tempopt.confirmation.stages import upcoming
 from tempopt.confirmation.transfer import on_proxy
+from tempopt.records.racing import in_race
 from tempopt.records.rows import TicketRow
 from tempopt.seeds import derive
 from tempopt.spec.model_sizes import size_of

@@ -124,7 +124,7 @@ def test_estimating_on_the_seeds_that_chose_would_be_caught(
     simulation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # nobody leaves the race, so that the winner has a run on each of them
-    monkeypatch.setattr("tempopt.confirmation.racing.ALPHA", 0.0)
+    monkeypatch.setattr("tempopt.records.racing.ALPHA", 0.0)
     for claims, covered, covered_constant in simulation("normal", 300, naive=True, candidates=10).values():
         assert not within(claims, 300, FIRST / 2)
         assert not within(300 - covered, 300)

@@ -88,6 +88,7 @@ def test_one_finalist_is_confirmed_without_runs_that_compare_it(make_spec: Any) 
         (raced, "transfer"),
         (alone, "confirm"),
         (make_spec(proxy=small, candidates=1), "confirm"),
+        (make_spec(proxy={**small, "finalists": 1, "temperature": "measured"}), "transfer"),
     ):
         found = detectable(spec)
         assert found is not None and found.known_after == source

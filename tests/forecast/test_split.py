@@ -16,11 +16,13 @@ from scipy.stats import nct
 from scipy.stats import t as student
 
 from tempopt.confirmation.costs import MeanCosts
+from tempopt.confirmation.transfer import most_to_transfer
 from tempopt.errors import SpecError
 from tempopt.forecast import split as module
 from tempopt.forecast.outcomes import CLEAR_GAIN, most
 from tempopt.forecast.prices import costs_given, price, rounded_up
 from tempopt.forecast.split import divided, least, split, splits
+from tempopt.forecast.split_text import split_text
 from tempopt.forecast.worth import AGREEMENT, STUDIES, worths
 from tempopt.spec.model_sizes import size_of
 from tempopt.spec.study_spec import StudySpec
@@ -260,6 +262,20 @@ def test_a_budget_decides_on_finalists_where_there_is_a_proxy_and_none_are_given
     assert (found.proxy.finalists, found.seeds.confirm.max) == (1, 3) and found.trials > 8
     large = divided(open_spec(hours=360.0, limits=limits, proxy=PROXY)).study.proxy
     assert large is not None and large.finalists > 1
+
+
+@pytest.mark.parametrize("hours", [90.0, 150.0])
+def test_a_budget_pays_for_the_shifts_that_are_tried(hours: float) -> None:
+    limits = {"run_gpu_hours": 1.0, "proxy_gpu_hours": 0.1}
+    costs, proxy = costs_at(0.1, 1.0), {**PROXY, "temperature": "measured"}
+    spec = divided(open_spec(hours=hours, proxy=proxy, limits=limits))
+    found = split(spec, costs, hours)
+    assert found is not None and most_hours(spec, costs) <= found.gpu_hours + 1e-9 <= hours + 2e-9
+    assert spec.study.proxy is not None
+    seeds = max(2, spec.study.seeds.choose)
+    copies = sum(most_to_transfer((), spec)) - seeds * (spec.study.proxy.finalists + 1)
+    assert copies == 2 * seeds
+    assert "the first with other shifts of ln τ, too" in (split_text(spec) or "")
     given = open_spec(hours=120.0, limits=limits, proxy={**PROXY, "finalists": 2})
     assert "proxy.finalists" not in (given.study.limits.split or [])
     kept = divided(given).study.proxy

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
+from tempopt.records.rows import AT_PROXY
 from tempopt.results.not_shown import not_shown
 from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.verdict_text import verdict_lines
+from tests.confirmation import test_measured_shift as shifts
 from tests.confirmation import test_sizes as sizes
-from tests.confirmation.test_transfer import REVERSED, TRANSFERS, spec_of
+from tests.confirmation.test_transfer import REVERSED, TRANSFERS, noise, spec_of, tau
 from tests.simulated import Simulated
 from tests.specs import make
 
@@ -115,3 +118,58 @@ def test_the_sizes_of_both_are_told_before_a_study_begins() -> None:
     assert "1,234 parameters, 10 steps a run; at full size 56,789 parameters, 100 steps a run" in first
     assert "ln τ moves by −0.693 (head_dim: 32 to 8), which multiplies temperatures by 0.5" in second
     assert proxy_sizes(make()) == []
+
+
+def test_a_shift_that_is_measured_is_told_before_and_afterwards(result_of: Any) -> None:
+    study = shifts.carried_out(0.4, size=0.02)
+    before = " ".join(proxy_sizes(study.spec))
+    assert "ln τ moves by what the winner of the search is best with there: −0.4, +0.4 or 0" in before
+    result = result_of(study.spec, study.rows, state="done")
+    lines = verdict_lines(result)
+    assert any(
+        "ln τ moves by +0.4 (measured), which multiplies temperatures by 1.49" in each for each in lines
+    )
+    (told,) = [
+        each for each in lines if "shift of ln τ of the winner of the search, at full size: −0.4" in each
+    ]
+    assert "+0.4 over 0: +" in told and told.endswith("a difference that is shown.")
+    data = json.loads(json.dumps(result.to_json(), allow_nan=False))["proxy"]
+    assert data["rule"] == "measured" and data["shifts_of_ln_tau"] == [0.4]
+    assert [each["shift"] for each in data["measured_shift"]["tried"]] == [-0.4, 0.0, 0.4]
+    assert data["measured_shift"]["told_apart"] is True and data["moved"] == ["temperature_init"]
+
+
+def test_a_shift_that_is_measured_as_none_is_told_as_such(result_of: Any) -> None:
+    study = shifts.carried_out(0.0)
+    told = "\n".join(verdict_lines(result_of(study.spec, study.rows, state="done")))
+    assert "from the proxy to full size temperatures stay as they are (measured)" in told
+    assert ". The best of the others over 0: −" in told
+
+
+def test_a_shift_that_is_not_measured_yet_is_no_number(result_of: Any) -> None:
+    study = Simulated(shifts.spec_of(), TRANSFERS)
+    study.search()
+    data = result_of(study.spec, study.rows, state="running").to_json()["proxy"]
+    assert data["shifts_of_ln_tau"] is None and data["measured_shift"] is None
+
+
+def test_the_widening_of_a_range_is_of_what_was_searched(result_of: Any) -> None:
+    # 4 is the end of the searched range, and 4 exp(0.4) is confirmed
+    def worth(ticket: Any) -> float:
+        best = 4.0 if ticket.kind in AT_PROXY else 4.0 * math.exp(0.4)
+        return -abs(math.log(tau(ticket) / best)) + noise(ticket, 0.02)
+
+    spec = shifts.spec_of(study__enqueue=[{"temperature_init": 4.0}])
+    study = Simulated(spec, worth).run()
+    result = result_of(spec, study.rows, state="done")
+    assert result.recommendation is not None
+    assert all(each.value <= 4.0 for each in result.recommendation.widen)
+
+
+def test_where_the_search_chose_one_no_shift_was_measured(result_of: Any) -> None:
+    spec = shifts.spec_of(study__enqueue=[{"temperature_init": 1.0}])
+    study = Simulated(spec, lambda ticket: -abs(math.log(tau(ticket))) + noise(ticket, 0.01)).run()
+    result = result_of(spec, study.rows, state="done")
+    told = "\n".join(verdict_lines(result))
+    assert not study.of("transfer") and "best with there" not in told
+    assert "from the proxy to full size no shift of ln τ was measured" in told

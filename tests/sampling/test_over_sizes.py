@@ -194,6 +194,27 @@ def test_candidates_of_a_round_follow_from_the_rounds_before_it_alone(study: Sim
     assert named(searched)[0]["temperature_init"] < 1.0
 
 
+def test_a_shift_that_was_measured_tells_the_search_what_a_given_number_does() -> None:
+    measures, given, same = (
+        make(study__proxy={**PROXY, "temperature": rule}, study__trials=8)
+        for rule in ("measured", 0.4, "same")
+    )
+
+    def moved(ticket: TicketRow) -> float:
+        best = 2.0 if ticket.kind in AT_PROXY else 2.0 * math.exp(0.4)
+        value = math.log((ticket.parameters or {}).get("temperature_init", 1.0) / best)
+        return -abs(value) + 0.001 * (ticket.seed % 7)
+
+    study = Simulated(measures, moved)
+    study.run()
+    study.more(4)
+    assert {each.round for each in study.rows} == {0, 1}
+    named, expected, unmoved = (
+        Arms(spec, study.rows, []).recommend("search", 3) for spec in (measures, given, same)
+    )
+    assert named == expected != unmoved
+
+
 def test_what_a_round_before_has_compared_may_be_named_again(study: Simulated) -> None:
     rows = before_confirming(study)
     (named,) = Arms(study.spec, rows, []).recommend("transfer", 1)

@@ -113,6 +113,13 @@ def test_what_it_cannot_set_is_told_with_the_reason(given: dict[str, Any], told:
         ({"temperature": "length", "length": [1, 8]}, "at least 2"),
         ({"temperature": "length", "length": [8]}, "the number of keys"),
         ({"head_dim": [8, 32]}, "given with temperature: same, which does not read it"),
+        ({"temperature": "measured", "try_shifts": [0.4, 0]}, "0 is tried anyway"),
+        ({"temperature": "measured", "try_shifts": []}, "Give one to 4 shifts of ln τ from -10 to 10"),
+        ({"temperature": "measured", "try_shifts": [0.1, 0.2, 0.3, 0.4, 0.5]}, "Give one to 4 shifts"),
+        ({"temperature": "measured", "try_shifts": [0.4, 0.4]}, "with one shift twice"),
+        ({"temperature": "measured", "try_shifts": ["a"]}, "Give one to 4 shifts"),
+        ({"temperature": "measured", "try_shifts": [math.nan]}, "Give one to 4 shifts"),
+        ({"try_shifts": [0.4]}, "given with temperature: same, which tries none"),
         ({"finalists": 0}, "a whole number from 1 to 20"),
         ({"finalist": 2}, 'Did you mean "finalists"?'),
     ],
@@ -129,6 +136,8 @@ def test_a_rule_of_attention_needs_attention_and_a_number_one_temperature() -> N
     spec = make(**alone, study__proxy={"set": SET, "temperature": 0.5})
     assert factor(spec, "contrast", 1) == math.exp(0.5) and factor(spec, "", 1) == 1.0
     both = {**named, "search": {**search, "temperature_init": {"low": 0.5, "high": 2.0}}, "attach": {}}
+    for rule in (0.5, "measured"):
+        assert f"given {rule}" in refusal(**both, study__proxy={"set": SET, "temperature": rule})
     told = refusal(**both, study__proxy={"set": SET, "temperature": 0.5})
     assert "attention" in told and "contrast" in told and "Give same, head_dim or length" in told
 
@@ -138,6 +147,21 @@ def test_a_temperature_that_nothing_could_be_trained_with_is_refused() -> None:
         study__proxy={"set": SET, "temperature": 10}, search__temperature_init={"low": 1.0, "high": 1e3}
     )
     assert "search a smaller range" in told
+    told = refusal(
+        study__proxy={"set": SET, "temperature": "measured", "try_shifts": [-10]},
+        search__temperature_init={"low": 0.01, "high": 1.0},
+    )
+    assert "ln τ may move by -10" in told and "search a smaller range" in told
+
+
+def test_what_is_measured_is_no_part_of_what_a_person_asks() -> None:
+    spec = proxied(temperature="measured")
+    assert StudySpec.from_json(spec.to_json()) == spec and "measured" in str(spec.to_json())
+    proxy = spec.study.proxy
+    assert proxy is not None and proxy.is_unmeasured and proxy.shifts == [0.0]
+    known = proxy.measured_as(0.4)
+    assert known.shifts == [0.4] and not known.is_unmeasured and proxy.is_unmeasured
+    assert known.model_dump() == proxy.model_dump()
 
 
 TWO = [{"model.d_model": 8, "trainer.max_steps": 10}, {"model.d_model": 16, "trainer.max_steps": 30}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import signal
 from pathlib import Path
@@ -91,6 +92,33 @@ def test_a_study_that_is_killed_and_left_goes_on_to_the_same_bits(undisturbed: E
     assert same(again, undisturbed)
     assert again.result.proxy is not None and undisturbed.result.proxy is not None
     assert again.result.proxy.at_largest == undisturbed.result.proxy.at_largest
+
+
+def measuring() -> dict[str, Any]:
+    """Return the same study that measures the shift of ln τ, of which it tries the right one."""
+    spec = proxied(temperature="measured", try_shifts=[-0.4, math.log(2.0)])
+    spec["study"]["enqueue"] = [{"temperature_init": 2.0, "temperature_final": 2.0, "schedule": "constant"}]
+    return spec
+
+
+def test_a_shift_is_measured_to_the_same_bits_where_the_race_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = undisturbed_study(tmp_path / "whole", measuring)
+    result = whole.result
+    assert result.proxy is not None and result.proxy.shift is not None
+    assert result.proxy.shift.shift == math.log(2.0) and result.proxy.order == "held"
+    small = {t.parameters["temperature_init"] for t in result.runs if t.kind in AT_PROXY and t.parameters}
+    (confirmed,) = {
+        t.parameters["temperature_init"] for t in result.runs if t.kind == "confirm" and t.arm == "search"
+    }
+    assert any(confirmed == pytest.approx(2.0 * each) for each in small)
+    process = start(measuring(), tmp_path)
+    wait_until(lambda rows: any(t.kind == "transfer" and t.state in ("running", "done") for t in rows))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    again = ended(resume("toy", storage=URL, workers=1))
+    assert same(again, whole) and again.result.proxy is not None
+    assert again.result.proxy.shift == result.proxy.shift
 
 
 def test_a_planted_reversal_is_found_out_and_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Who is still in the race to be an arm's choice: a candidate that is clearly worse gets no more seeds.
+"""Who is in the race to be an arm's choice, and who wins it: who is clearly worse gets no more seeds.
 
 A race by paired t tests, as irace has it (López-Ibáñez et al. 2016, "The irace package", section 2), but
 for the variance: with as few seeds as here, a pair alone does not tell it, all candidates together do.
@@ -7,11 +7,12 @@ for the variance: with as few seeds as here, a pair alone does not tell it, all 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 import numpy as np
 
-from tempopt.records.rows import TicketRow
+from tempopt.records.rows import Parameters, TicketRow
 from tempopt.records.tickets import oriented, pairs_of, usable
 from tempopt.statistics.paired_tests import Direction
 
@@ -73,3 +74,27 @@ def _not_worse(table_CP: np.ndarray) -> list[int]:
     deviation = math.sqrt((rest_CP**2).sum() / freedom * 2.0 / pairs)
     behind_C = mean_C.max() - mean_C
     return [int(place) for place in np.flatnonzero(behind_C <= float(t.isf(ALPHA, freedom)) * deviation)]
+
+
+def best_candidate(tried: Sequence[TicketRow], direction: Direction) -> int:
+    """Return the best candidate of those that were trained on the last pair, by number."""
+
+    def rank(candidate: int) -> tuple[int, float, int]:
+        runs = [ticket for ticket in tried if ticket.candidate == candidate]
+        values = [oriented(t.value, direction) for t in runs if usable(t) and t.value is not None]
+        mean = fmean(values) if values else -math.inf
+        return len(runs) - len(values), -mean, candidate
+
+    # whoever was given up on the way had fewer seeds to be lost on
+    last = pairs_of(tried) - 1
+    return min((t.candidate for t in tried if t.pair == last and t.candidate is not None), key=rank)
+
+
+def best_parameters(tried: Sequence[TicketRow], direction: Direction) -> Parameters:
+    """Return what the best candidate of those that were trained on the last pair trains with."""
+    return candidate_parameters(tried, best_candidate(tried, direction))
+
+
+def candidate_parameters(tried: Iterable[TicketRow], candidate: int) -> Parameters:
+    """Return what a candidate of an arm trains with."""
+    return next(dict(t.parameters) for t in tried if t.candidate == candidate and t.parameters is not None)

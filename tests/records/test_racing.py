@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tempopt.confirmation.pairs import choices
-from tempopt.confirmation.racing import ALPHA, in_race, next_pairs
 from tempopt.confirmation.stages import next_tickets
+from tempopt.records.racing import ALPHA, in_race, next_pairs
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import pairs_of
 
