@@ -5,15 +5,14 @@ Pure. Which shift follows from them is spec/size_race.py's; the plain words are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from tempopt.records.racing import best_candidate
 from tempopt.records.rows import TicketRow
 from tempopt.records.tickets import oriented, usable
-from tempopt.spec.size_race import shift_race, shifts_by_rank
+from tempopt.spec.size_race import mean_of, shift_race, shifts_by_rank
 from tempopt.statistics.paired_tests import ALPHA, PairedTest, paired
 
 if TYPE_CHECKING:
@@ -72,24 +71,29 @@ def measured_shift(tickets: Sequence[TicketRow], spec: StudySpec) -> MeasuredShi
     tried = [
         TriedShift(
             shift=shift,
-            value=sign * fmean(values[rank].values()) if values[rank] else None,
+            value=sign * mean_of(race, spec, rank) if values[rank] else None,
             pairs=sum(t.candidate == rank for t in race),
         )
         for rank, shift in ranks.items()
     ]
     best = best_candidate(race, spec.study.direction)
     moved = [rank for rank in ranks if rank and values[rank]]
-    other = best if best in moved else max(moved, key=lambda rank: fmean(values[rank].values()), default=0)
-    both = sorted(values[0].keys() & values[other].keys()) if other else []
-    gain = None
-    if len(both) >= _FEWEST:
-        gain = paired([values[other][at] - values[0][at] for at in both], test="t", direction="maximize")
+    other = best if best in moved else max(moved, key=lambda rank: mean_of(race, spec, rank), default=0)
+    gain = on_common_seeds(values[other], values[0]) if other else None
     return MeasuredShift(
         shift=ranks.get(best, 0.0),
         tried=tuple(sorted(tried, key=lambda each: each.shift)),
         gain=gain,
         told_apart=gain is not None and gain.p_value < ALPHA / (len(ranks) - 1),
     )
+
+
+def on_common_seeds(one: Mapping[int, float], other: Mapping[int, float]) -> PairedTest | None:
+    """Return Student's paired test of values by pair, more being better; None: fewer than two are common."""
+    pairs = sorted(one.keys() & other.keys())
+    if len(pairs) < _FEWEST:
+        return None
+    return paired([one[pair] - other[pair] for pair in pairs], test="t", direction="maximize")
 
 
 def _values(race: Sequence[TicketRow], spec: StudySpec, rank: int) -> dict[int, float]:

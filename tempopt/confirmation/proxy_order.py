@@ -5,20 +5,20 @@ Pure. Who is compared at larger sizes is transfer.py's business; the plain words
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from tempopt.confirmation.costs import costs_of
-from tempopt.confirmation.measured_shift import MeasuredShift, measured_shift
+from tempopt.confirmation.measured_shift import MeasuredShift, measured_shift, on_common_seeds
 from tempopt.confirmation.transfer import on_proxy, ways_to
 from tempopt.confirmation.verdict import Verdict
 from tempopt.records.rows import Kind, Parameters, TicketRow
 from tempopt.records.tickets import current_round, finished, of_kind, oriented, rounds_behind, usable
 from tempopt.spec.model_sizes import full_size, size_of, to_size
 from tempopt.spec.size_race import FIRST_LARGER, compared_at, mean_of, shifts_by_rank
-from tempopt.statistics.paired_tests import ALPHA, PairedTest, paired
+from tempopt.statistics.paired_tests import ALPHA, PairedTest
 from tempopt.statistics.welch import welch
 from tempopt.temperature import training_key
 
@@ -144,11 +144,12 @@ def proxy_order(tickets: Sequence[TicketRow], spec: StudySpec, verdict: Verdict 
     now = rounds_behind(tickets, last)[0]
     confirmed = verdict is not None and not verdict.at_one and not _named(tickets, spec, now, verdict)
     finalists, cost = tuple(_finalists(tickets, spec, now)), _cost(tickets, spec)
-    found = _ordered(tickets, spec, now, verdict, finalists, cost, confirmed=confirmed)
-    if not confirmed or found.order != "not_decided" or (found.shift and found.shift.shift):
+    shift = measured_shift(tickets, spec)
+    found = _ordered(tickets, spec, now, verdict, finalists, cost, shift, confirmed=confirmed)
+    if not confirmed or found.order != "not_decided" or (shift and shift.shift):
         return found
     # another finalist was better at full size: the one that the proxy has chosen may be what misled
-    chosen = _ordered(tickets, spec, now, verdict, finalists, cost, confirmed=False)
+    chosen = _ordered(tickets, spec, now, verdict, finalists, cost, shift, confirmed=False)
     return chosen if chosen.order == "reversed" else found
 
 
@@ -159,6 +160,7 @@ def _ordered(
     verdict: Verdict | None,
     finalists: tuple[Finalist, ...],
     cost: Cost,
+    shift: MeasuredShift | None,
     *,
     confirmed: bool,
 ) -> ProxyOrder:
@@ -178,7 +180,7 @@ def _ordered(
         if verdict is not None and confirmed:
             large = None if verdict.over_baseline is None else verdict.over_baseline.paired
         elif finished(transfer):
-            large = _paired(_values(transfer, subject, spec), _values(transfer, baseline, spec))
+            large = on_common_seeds(_values(transfer, subject, spec), _values(transfer, baseline, spec))
         gains = [_gain(tickets, spec, now, both, size) for size in range(largest)]
         sizes = tuple(SizeOrder(order=_order(gain, large), gain=gain) for gain in gains)
     return ProxyOrder(
@@ -190,7 +192,7 @@ def _ordered(
         at_largest=large,
         finalists=finalists,
         cost=cost,
-        shift=measured_shift(tickets, spec),
+        shift=shift,
     )
 
 
@@ -246,11 +248,11 @@ def _gain(
     """
     if size > 0:
         runs = compared_at(tickets, spec, now, size)
-        return _paired(*(_values(runs, to_size(spec, each, size), spec) for each in both))
+        return on_common_seeds(*(_values(runs, to_size(spec, each, size), spec) for each in both))
     choose = of_kind(tickets, "choose", of_round=now)
     one, other = (_values(choose, each, spec) for each in both)
     if len(one.keys() & other.keys()) >= _PAIRED:
-        return _paired(one, other)
+        return on_common_seeds(one, other)
     at_one = [*other.values(), *_alone(tickets, spec, both[1])]
     return welch([*one.values()], at_one) if min(len(one), len(at_one)) >= _FEWEST else None
 
@@ -273,13 +275,6 @@ def _values(runs: Iterable[TicketRow], parameters: Parameters, spec: StudySpec) 
         for t in runs
         if usable(t) and t.pair is not None and t.value is not None and _trains(t, key)
     }
-
-
-def _paired(one: Mapping[int, float], other: Mapping[int, float]) -> PairedTest | None:
-    pairs = sorted(one.keys() & other.keys())
-    if len(pairs) < _FEWEST:
-        return None
-    return paired([one[pair] - other[pair] for pair in pairs], test="t", direction="maximize")
 
 
 def _finalists(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> Iterable[Finalist]:

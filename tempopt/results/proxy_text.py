@@ -73,7 +73,7 @@ def _rule(spec: StudySpec) -> str:
         return "temperatures stay as they are"
     if proxy.is_unmeasured:
         tried = ", ".join(map(shift_text, proxy.shifts_to_try))
-        return f"ln τ moves by what the winner of the search is best with there: {tried} or 0"
+        return f"ln τ moves by the shift that runs show to be best: {tried} or 0"
     if proxy.temperature == "measured" and not any(proxy.shifts or ()):
         return "temperatures stay as they are (measured)"
     if proxy.shifts is None:

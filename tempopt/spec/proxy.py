@@ -91,7 +91,7 @@ class ProxySection(Section):
     ] = None
     steps: Annotated[_Sizes | None, Field(description="a whole number for each size, or null")] = None
     parameters: Annotated[_Sizes | None, Field(description="a whole number for each size, or null")] = None
-    # what runs have measured is in these, and is no part of what a person asks
+    # runs measure it, so it is no part of what a person writes
     _measured: float | None = PrivateAttr(default=None)
 
     @field_validator("set", mode="before")

@@ -123,7 +123,7 @@ def test_the_sizes_of_both_are_told_before_a_study_begins() -> None:
 def test_a_shift_that_is_measured_is_told_before_and_afterwards(result_of: Any) -> None:
     study = shifts.carried_out(0.4, size=0.02)
     before = " ".join(proxy_sizes(study.spec))
-    assert "ln τ moves by what the winner of the search is best with there: −0.4, +0.4 or 0" in before
+    assert "From it to full size ln τ moves by the shift that runs show to be best: −0.4, +0.4 or 0" in before
     result = result_of(study.spec, study.rows, state="done")
     lines = verdict_lines(result)
     assert any(
@@ -171,5 +171,5 @@ def test_where_the_search_chose_one_no_shift_was_measured(result_of: Any) -> Non
     study = Simulated(spec, lambda ticket: -abs(math.log(tau(ticket))) + noise(ticket, 0.01)).run()
     result = result_of(spec, study.rows, state="done")
     told = "\n".join(verdict_lines(result))
-    assert not study.of("transfer") and "best with there" not in told
+    assert not study.of("transfer") and "to be best" not in told
     assert "from the proxy to full size no shift of ln τ was measured" in told
