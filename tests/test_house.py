@@ -20,7 +20,7 @@ from tempopt import cli
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PACKAGES = ("tempopt", "lightning_modules")
-MAX_FILE = 500
+MAX_FILE = 1000
 MAX_FUNCTION = 50
 
 
