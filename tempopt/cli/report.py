@@ -14,7 +14,7 @@ from tempopt.cli.output import write
 from tempopt.cli.storage import storage_option
 from tempopt.errors import TempoptError, masked
 from tempopt.files import replace
-from tempopt.report.page.html import PlotlyJs, file_name, render
+from tempopt.report.page.html import PlotlyJs, file_name, render_report
 from tempopt.results.study_result import load
 from tempopt.store.store import Store
 
@@ -87,4 +87,4 @@ def _is_free(path: Path) -> bool:
 
 def _page(url: str, name: str, plotlyjs: PlotlyJs) -> str:
     with Store.open(url, create=False) as store:
-        return render(load(store, name, whole=True), plotlyjs=plotlyjs, storage=store.url_shown)
+        return render_report(load(store, name, whole=True), plotlyjs=plotlyjs, storage=store.url_shown)

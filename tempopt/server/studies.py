@@ -122,10 +122,10 @@ def show(study: Seen, shared: Shared) -> Response:
 def report(study: Seen, shared: Shared, plotlyjs: Literal["inline", "cdn"] = "inline") -> Response:
     """Return a study as one HTML page, which opens offline, as `tempopt report` writes it."""
     # plotly takes a while to load
-    from tempopt.report.page.html import render
+    from tempopt.report.page.html import render_report
 
     with _RENDERING:
-        page = render(load(shared.store, study.name, whole=True), plotlyjs=plotlyjs)
+        page = render_report(load(shared.store, study.name, whole=True), plotlyjs=plotlyjs)
     return HTMLResponse(page, headers={"x-content-type-options": "nosniff"})
 
 

@@ -11,7 +11,7 @@ import pytest
 from tempopt.confirmation.stages import first_tickets, next_tickets
 from tempopt.records.rows import Measurement, TicketRow
 from tempopt.report.headline import answer
-from tempopt.report.page.html import render
+from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import sections, tiles
 from tempopt.report.plots import PLOTS, EvaluationShown
 from tempopt.results.study_result import StudyResult
@@ -248,5 +248,5 @@ def test_the_report_speaks_of_evaluations(make_result: Any) -> None:
     assert keys[0] == "inference" and "confirmation" not in keys
     names = [name for name, *_ in tiles(result)]
     assert names == ["gain in val_loss", "chosen", "τ = 1", "evaluations", "time"]
-    page = render(result, plotlyjs="cdn")
+    page = render_report(result, plotlyjs="cdn")
     assert "The metric over temperature" in page and "fresh seeds" not in page

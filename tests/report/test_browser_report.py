@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.report.page.html import render
+from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import plot_keys
 from tempopt.report.plots import PLOTS, importance_data
 from tempopt.results.study_result import StudyResult
@@ -37,7 +37,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, confirmed: StudyResult) -> d
     results["empty"] = replace(results["lost"], runs=(), curves={}, measured={}, best=None, winner=None)
     written = {name: folder / f"{name}.html" for name in results}
     for name, path in written.items():
-        path.write_text(render(results[name]), encoding="utf-8")
+        path.write_text(render_report(results[name]), encoding="utf-8")
     return written
 
 
@@ -291,7 +291,7 @@ def test_without_the_network_a_page_that_needs_it_says_so(
     browser: Any, confirmed: StudyResult, tmp_path: Path
 ) -> None:
     path = tmp_path / "cdn.html"
-    path.write_text(render(confirmed, plotlyjs="cdn"), encoding="utf-8")
+    path.write_text(render_report(confirmed, plotlyjs="cdn"), encoding="utf-8")
     context = browser.new_context(offline=True)
     page = context.new_page()
     page.goto(path.as_uri())

@@ -15,7 +15,7 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.rows import NewTicket
 from tempopt.report.dashboard.note import written
 from tempopt.report.headline import answer
-from tempopt.report.page.html import render
+from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import sections, tiles
 from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.report.plots.style import DARK
@@ -74,7 +74,7 @@ def test_no_plot_of_a_search_is_drawn_of_a_comparison(make_result: Any) -> None:
 
 def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> None:
     result = make_result()
-    page = render(result, plotlyjs="cdn")
+    page = render_report(result, plotlyjs="cdn")
     assert answer(result) == "Gain shown" and answer(make_result(gain=0.0)) == "No gain shown"
     assert [each.key for each in sections(result, "")] == ["confirmation", "use", "cost", "reproduce"]
     assert "B over A" in page and "98 % interval" in page and "search trials" not in page
@@ -83,7 +83,7 @@ def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> 
     assert comparison_spec(yaml.safe_load(spec.text)).identity() == result.spec.identity()
     assert "tempopt compare gate.yaml --storage" in page
     assert [name for name, *_ in tiles(result)] == ["B over A", "C over A", "training"]
-    open_page = render(make_result(waiting=True), plotlyjs="cdn")
+    open_page = render_report(make_result(waiting=True), plotlyjs="cdn")
     assert "No verdict yet" in open_page
 
 

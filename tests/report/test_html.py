@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tempopt.report.headline import verdict
-from tempopt.report.page.html import file_name, render
+from tempopt.report.page.html import file_name, render_report
 from tempopt.report.page.sections import _reproduce, tiles
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
@@ -77,7 +77,7 @@ def hostile(result: StudyResult, **study: Any) -> StudyResult:
 
 @pytest.fixture(scope="module")
 def page(confirmed: StudyResult) -> str:
-    return render(confirmed, plotlyjs="cdn", storage="postgresql://me:***@host/db")
+    return render_report(confirmed, plotlyjs="cdn", storage="postgresql://me:***@host/db")
 
 
 def test_the_page_has_every_section_in_order_and_every_plot(page: str) -> None:
@@ -143,7 +143,9 @@ def test_the_page_is_small_without_plotly_and_fetches_exactly_that(page: str) ->
 
 def test_the_spec_on_the_page_has_no_password_of_an_url_and_else_is_as_it_was(confirmed: StudyResult) -> None:
     data = {"class_path": "own.Data", "init_args": {"url": "http://bob:hunter22@host/x", "hub": "a:b/c@v1"}}
-    text = render(replace(confirmed, spec=confirmed.spec.model_copy(update={"data": data})), plotlyjs="cdn")
+    text = render_report(
+        replace(confirmed, spec=confirmed.spec.model_copy(update={"data": data})), plotlyjs="cdn"
+    )
     block = text[text.index('id="reproduce"') :]
     assert "hunter22" not in block
     assert "url: http://bob:***@host/x" in block and "hub: a:b/c@v1" in block
@@ -152,15 +154,15 @@ def test_the_spec_on_the_page_has_no_password_of_an_url_and_else_is_as_it_was(co
 @pytest.mark.long
 def test_a_large_study_keeps_within_its_weight() -> None:
     result = make(World(trials=1000, reports=20, layers=12, heads=12)).result()
-    assert len(render(result, plotlyjs="cdn").encode()) < 2_000_000
-    whole = render(result)
+    assert len(render_report(result, plotlyjs="cdn").encode()) < 2_000_000
+    whole = render_report(result)
     assert len(whole.encode()) < 6_000_000
     assert whole.count("plotly.js v") >= 1
     assert not [attrs for tag, attrs in Parsed(whole).elements if "src" in attrs or tag == "link"]
 
 
 def test_scripts_are_held_to_those_that_tempopt_wrote(confirmed: StudyResult) -> None:
-    text = render(confirmed)
+    text = render_report(confirmed)
     policy = next(attrs["content"] for tag, attrs in Parsed(text).elements if "http-equiv" in attrs) or ""
     assert "default-src 'none'" in policy
     allowed = set(re.findall(r"'sha256-([^']+)'", policy))
@@ -172,7 +174,7 @@ def test_what_people_wrote_is_text_wherever_it_stands(confirmed: StudyResult) ->
     result = hostile(confirmed, name=SCRIPT, metric=SCRIPT)
     runs = [replace(run, machine=SCRIPT, device=SCRIPT, code=SCRIPT, error=SCRIPT) for run in result.runs]
     lost = [replace(run, state="failed", failures=3) for run in runs[:2]]
-    text = render(replace(result, runs=tuple(runs), lost=lost), plotlyjs="cdn", storage=SCRIPT)
+    text = render_report(replace(result, runs=tuple(runs), lost=lost), plotlyjs="cdn", storage=SCRIPT)
     parsed = Parsed(text)
     assert SCRIPT in parsed.texts["h1"]
     assert SCRIPT in parsed.texts["title"][0]
@@ -184,7 +186,7 @@ def test_what_people_wrote_is_text_wherever_it_stands(confirmed: StudyResult) ->
 
 def test_a_choice_that_is_markup_is_text_in_the_labels() -> None:
     result = make(World(search={"kind": ["<b>bold</b>", "a & b"]})).result()
-    text = json.dumps(figures(render(result, plotlyjs="cdn"))["history"])
+    text = json.dumps(figures(render_report(result, plotlyjs="cdn"))["history"])
     assert "&lt;b&gt;bold&lt;/b&gt;" in text
     assert "a &amp; b" in text
     assert "<b>bold" not in text
@@ -192,7 +194,7 @@ def test_a_choice_that_is_markup_is_text_in_the_labels() -> None:
 
 def test_long_names_are_shortened_and_the_page_stays_small() -> None:
     result = make(World(trials=1000, search={"p" * 500: {"low": 0.0, "high": 1.0}})).result()
-    text = render(result, plotlyjs="cdn")
+    text = render_report(result, plotlyjs="cdn")
     assert len(text.encode()) < 2_000_000
     assert max(len(each) for each in figures(text)["importance"]["layout"]["yaxis"]["ticktext"]) <= 22
     assert "p" * 500 in Parsed(text).all_text()  # in the spec, where it has to be whole
@@ -212,7 +214,7 @@ def test_long_names_are_shortened_and_the_page_stays_small() -> None:
     ],
 )
 def test_whatever_a_study_lacks_the_page_is_whole_and_says_why(world: World) -> None:
-    text = render(make(world).result(), plotlyjs="cdn")
+    text = render_report(make(world).result(), plotlyjs="cdn")
     parsed = Parsed(text)
     assert parsed.ids("section") == list(SECTIONS)
     absent = [attrs for _, attrs in parsed.elements if attrs.get("class") == "absent"]
@@ -223,7 +225,7 @@ def test_whatever_a_study_lacks_the_page_is_whole_and_says_why(world: World) -> 
 
 
 def test_a_study_that_has_only_been_asked_for_has_a_page(untouched: StudyResult) -> None:
-    text = render(untouched, plotlyjs="cdn")
+    text = render_report(untouched, plotlyjs="cdn")
     assert figures(text) == {}
     assert "No verdict yet" in text
     assert Parsed(text).ids("section") == list(SECTIONS)
@@ -275,7 +277,7 @@ def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
 
 
 def test_what_to_do_stands_below_the_headline_with_its_command_as_code() -> None:
-    page = render(make(World(layers=0)).result(), plotlyjs="cdn")
+    page = render_report(make(World(layers=0)).result(), plotlyjs="cdn")
     box = page.partition("<h3>What to do</h3>")[2].partition("</div>")[0]
     assert box.strip().startswith("<p>Train at a constant temperature: τ = 0.5")
     assert "<code>tempopt export pairs</code>" in box and "`" not in box

@@ -15,7 +15,7 @@ from benchmarks.simulated.whole import Whole, with_study
 from benchmarks.simulated.worlds import Cost, Made, world_of
 from tempopt import cli
 from tempopt.confirmation.pairs import more_pairs
-from tempopt.report.page.html import render
+from tempopt.report.page.html import render_report
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import verdict_lines
 from tempopt.spec.domains import Range
@@ -45,7 +45,7 @@ def carried(result_of: Callable[..., StudyResult]) -> Carried:
 
 def shown(result: StudyResult) -> tuple[str, str, list[str]]:
     """Return the answer and what to do on the page of a study, and the commands there."""
-    page = render(result, plotlyjs="cdn", storage=URL)
+    page = render_report(result, plotlyjs="cdn", storage=URL)
     answer = re.search(r'<p class="word">(.*?)</p>', page)
     todo = re.search(r"<h3>What to do</h3>\s*<p>(.*?)</p>", page, re.DOTALL)
     assert answer is not None and todo is not None

@@ -12,7 +12,7 @@ from tempopt.errors import NothingToPlot
 from tempopt.records.rows import TicketRow
 from tempopt.report.dashboard.note import written
 from tempopt.report.headline import answer, in_short, verdict, what_to_do
-from tempopt.report.page.html import render
+from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import sections, tiles
 from tempopt.report.plots import PLOTS, ComparedShown
 from tempopt.results.study_result import StudyResult
@@ -82,13 +82,13 @@ def test_the_report_leads_with_the_recommended_value_and_shows_no_temperature_pl
     assert any("num_heads: 2" in code.text for code in found["use"].codes)
     shown = [name for name, *_ in tiles(result)]
     assert shown[:4] == ["recommended", "num_heads=1", "num_heads=2", "num_heads=4"]
-    assert "Take num_heads=2" in render(result)
+    assert "Take num_heads=2" in render_report(result)
 
 
 def test_the_report_of_a_search_that_goes_on_can_be_read(make_result: Any) -> None:
     result = make_result(searched=True)
     assert answer(result) == "No verdict yet" and in_short(result) == what_to_do(result) == ""
-    page = render(result)
+    page = render_report(result)
     assert "The values have not been compared on fresh seeds yet." in page
 
 

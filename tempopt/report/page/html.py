@@ -1,7 +1,7 @@
 """The report: one HTML page that needs nothing else, made of what sections.py says.
 
-The page runs the scripts that are written here and no others, and asks the network for nothing but, if it was
-asked to, plotly.js: a content security policy in its head holds it to that, whatever a study's names hold.
+A content security policy in its head allows the scripts that are written here and no others. The file opens
+offline. On a server the page loads plotly.js from there and reads itself again while the study runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import re
 import shlex
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -33,20 +34,45 @@ _CDN = "https://cdn.plot.ly"
 _UNSAFE = re.compile(r"[^\w.-]+")
 
 
-def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str | None = None) -> str:
-    """Return a study as one HTML page.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Parts that a server adds to the report.
+
+    Args:
+        home_url: Address of the list of studies.
+        library_url: Address of plotly.js on the same server (:func:`tempopt.report.page.shared.library`).
+        refresh_seconds: The page reads itself again after so many seconds while the study runs.
+        actions: Forms and links below the title; they may post to the same server.
+    """
+
+    home_url: str
+    library_url: str
+    refresh_seconds: int = 20
+    actions: Markup | None = None
+
+
+def render_report(
+    result: StudyResult,
+    *,
+    plotlyjs: PlotlyJs = "inline",
+    storage: str | None = None,
+    site: Site | None = None,
+) -> str:
+    """Render a study as one HTML page; ``tempopt report`` and the server's study page both call this.
 
     Args:
         result: The study, loaded as a whole (``tempopt.load_study``).
         plotlyjs: ``inline`` puts plotly.js (about 5 MB) into the page, which then opens offline; ``cdn`` has
-            the reader's browser fetch it.
-        storage: URL of the study's database with its password masked, for the commands that the page shows;
-            None: they name none.
+            the reader's browser load it. Without effect on a page with ``site``.
+        storage: URL of the study's database with its password masked, for the commands on the page;
+            None: the commands have no ``--storage``.
+        site: Parts that a server adds; None: the page is a file.
     """
     option = "" if storage is None else f" --storage {shlex.quote(storage)}"
-    found = sections.sections(result, option)
+    shown = sections.sections(result, option)
     script = drawing() + template("report.js")
-    plotly = library() if plotlyjs == "inline" else None
+    is_inline = site is None and plotlyjs == "inline"
+    plotly = library() if is_inline else None
     first, rest = headline.verdict(result, option)
     text: str = (
         _environment()
@@ -60,14 +86,17 @@ def render(result: StudyResult, *, plotlyjs: PlotlyJs = "inline", storage: str |
             terms=headline.terms(result),
             statements=rest,
             tiles=sections.tiles(result),
-            sections=found,
-            figures=Markup(sections.figures_json(found)),
+            sections=shown,
+            figures=Markup(sections.figures_json(shown)),
             style=Markup(colours() + template("report.css")),
             script=Markup(script),
             library=None if plotly is None else Markup(plotly),
-            library_url=f"{_CDN}/plotly-{get_plotlyjs_version()}.min.js",
+            library_url=f"{_CDN}/plotly-{get_plotlyjs_version()}.min.js"
+            if site is None
+            else site.library_url,
             library_hash=f"sha256-{_hash(library())}",
-            policy=_policy(script, plotly),
+            policy=_policy(script, plotly, site),
+            site=site,
             written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         )
     )
@@ -84,13 +113,13 @@ def write_report(
             left out.
         path: File to write, in place of one that is there; None: the study's name and ``.html`` in the
             current folder.
-        plotlyjs: As for :func:`render`.
+        plotlyjs: As for :func:`render_report`.
 
     Raises:
         UsageError: The file cannot be written.
     """
     target = Path(file_name(result.name) if path is None else path)
-    replace(target, render(result, plotlyjs=plotlyjs))
+    replace(target, render_report(result, plotlyjs=plotlyjs))
     return target
 
 
@@ -110,13 +139,16 @@ def _environment() -> Environment:
     return made
 
 
-def _policy(script: str, library: str | None) -> str:
-    allowed = [f"'sha256-{_hash(each)}'" for each in (script, library) if each is not None]
-    if library is None:
-        allowed.append(_CDN)
+def _policy(script: str, library: str | None, site: Site | None) -> str:
+    sources = [f"'sha256-{_hash(text)}'" for text in (script, library) if text is not None]
+    if site is not None:
+        sources.append("'self'")
+    elif library is None:
+        sources.append(_CDN)
+    same_server = "'none'" if site is None else "'self'"
     return (
-        f"default-src 'none'; script-src {' '.join(allowed)}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(sources)}; style-src 'unsafe-inline'; "
+        f"img-src data: blob:; base-uri 'none'; form-action {same_server}; connect-src {same_server}"
     )
 
 
