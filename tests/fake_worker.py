@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from tempopt.agent import dry_run, worker_pool
-from tempopt.temperature import steps_until
 from tempopt.workers.messages import (
     Failed,
     Finished,
@@ -144,8 +143,7 @@ class FakeWorker:
         about = {"device": "cpu", "precision": "32-true", "layers": ["layer 0"], "code": "code"}
         self._say(Started(**run, step=step, total_steps=steps, reports=reports, notes=notes, **about))
         state: Any = "complete"
-        last = steps if request.until is None else steps_until(request.until, steps)
-        while step < last:
+        while step < steps:
             time.sleep(self.pace)
             step += 1
             self._say(Progress(**run, step=step))
@@ -159,13 +157,6 @@ class FakeWorker:
                     self._keep(request, step)
                 state = "stopped"
                 break
-        if state == "complete" and request.until is not None:
-            state = "reached"
-            if not reports or reports[-1][0] != step:
-                value = value_at(request, step)
-                self._keep(request, step)
-                reports.append([float(step), value])
-                self._say(Report(**run, step=step, value=value, metrics={request.program.metric: value}))
         measured = {}
         if state == "complete":
             names = ["validate", "validate_current", *(each.name for each in request.evaluations)]

@@ -353,8 +353,6 @@ class Agent:
             self._return(work, message.peak_memory)
         elif message.state == "diverged":
             self._end(work, "diverged", message)
-        elif message.state == "reached":
-            self._end(work, "pruned", message)
         else:
             measured = [
                 Measurement(ticket_id=ticket.id, step=message.step, name=name, value=value)

@@ -127,8 +127,7 @@ def for_others(tickets: Iterable[TicketRow]) -> list[TicketRow]:
 def beyond_quota(tickets: Iterable[TicketRow], spec: StudySpec) -> list[TicketRow]:
     """Return the tickets whose checkpoints have to go, so that the rest is within ``study.checkpoint_quota``.
 
-    The runs with the worst values go first, of equal ones the oldest. In a search by ``population`` those of
-    earlier intervals go before that: what comes next begins from the latest.
+    The runs with the worst values go first, of equal ones the oldest.
 
     Args:
         tickets: Those whose checkpoints are kept for others.
@@ -136,15 +135,10 @@ def beyond_quota(tickets: Iterable[TicketRow], spec: StudySpec) -> list[TicketRo
     """
     quota = spec.study.checkpoint_quota or 0
 
-    population = spec.study.population
-
-    def worth(ticket: TicketRow) -> tuple[int, bool, float, int]:
+    def worth(ticket: TicketRow) -> tuple[bool, float, int]:
         value = ticket.value
-        known = value is not None
-        interval = 0 if population is None else ticket.number // population.members
         return (
-            interval,
-            known,
+            value is not None,
             oriented(value, spec.study.direction) if value is not None else 0.0,
             ticket.number,
         )

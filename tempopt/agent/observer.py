@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tempopt.records.rows import Kind, TicketRow
-from tempopt.spec.study_spec import StudySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +61,6 @@ class Snapshot:
         remaining: Estimate of the seconds left; None while there is none.
         confirms_on: The data that confirming runs are measured on: ``test`` or ``validate``.
         called: What a run is called: ``training``, or ``evaluation`` of a trained model.
-        spec: What was asked, by which it is told how a run ended; None: it is not known.
-        at_interval: What a population trains now, ``interval 2 of 3``; None: there is no population at work.
-        interval: Where ``best`` was reached, ``interval 1 of 3``, as long as no member of a population has
-            trained to its end; None: by a whole run.
     """
 
     study: str
@@ -82,9 +77,6 @@ class Snapshot:
     remaining: float | None = None
     confirms_on: Literal["test", "validate"] = "validate"
     called: str = "training"
-    spec: StudySpec | None = None
-    at_interval: str | None = None
-    interval: str | None = None
 
 
 class Observer(Protocol):

@@ -11,7 +11,6 @@ from tempopt.confirmation.evaluations import OBSERVED, evaluations
 from tempopt.confirmation.timing import timed_against
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.records.tickets import arms_of
-from tempopt.spec.population import ends_at
 from tempopt.spec.study_spec import StudySpec
 from tempopt.store.checkpoints import join, run_name
 from tempopt.temperature import CREDITED
@@ -79,8 +78,7 @@ class Requests:
             folder=str(folder),
             checkpoints=None if timing else join(self._checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
-            keeps_held=shares(ticket, spec) and spec.study.population is None,
-            until=ends_at(spec, ticket.kind, ticket.number),
+            keeps_held=shares(ticket, spec),
             resume=[saved(each) for each in ticket.checkpoints],
             forks=best_forks(ticket, cache.of_kind(ticket.kind), spec),
             memory_share=memory_share,

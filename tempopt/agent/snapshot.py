@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tempopt.agent.observer import Snapshot, WorkerView
 from tempopt.agent.study_cache import StudyCache
 from tempopt.records.rows import KINDS
-from tempopt.results.population import latest
 from tempopt.spec.study_spec import StudySpec
 
 
@@ -29,9 +28,6 @@ def snapshot(
         at_work: Number of workers that share what is left to do; None: those that are not silent.
     """
     best = cache.arms.best()
-    population, interval = latest(cache.of_kind("search"), spec), None
-    if best is None and population is not None and population.best is not None:
-        best, interval = population.best, population.after
     return Snapshot(
         study=spec.study.name,
         metric=spec.study.metric,
@@ -47,9 +43,6 @@ def snapshot(
         called=spec.called,
         remaining=_remaining(cache, sum(not each.silent for each in workers) if at_work is None else at_work),
         confirms_on=spec.study.confirm_on,
-        spec=spec,
-        at_interval=None if population is None else population.now,
-        interval=interval,
     )
 
 

@@ -173,12 +173,8 @@ class StudyCache:
                 for row in self.of_kind(kind):
                     left[size_of(row, self._spec)] += row.state not in OVER
             else:
-                left[largest_of(kind, self._spec)] += (count - self.done[kind]) * self._share(kind)
+                left[largest_of(kind, self._spec)] += count - self.done[kind]
         return costs.of(left)
-
-    def _share(self, kind: Kind) -> float:
-        """Return which share of a whole run one of a kind trains in the mean."""
-        return 1.0 / self._spec.study.trials_per_run if kind == "search" else 1.0
 
     def of_kind(self, kind: Kind) -> list[TicketRow]:
         """Return the tickets of a kind by number."""
@@ -206,12 +202,7 @@ class StudyCache:
 
     def _last_beside(self, kind: Kind) -> int:
         """Return the last number of a sampled kind that may begin while its first open one goes on."""
-        first, population = self._first(kind), self._spec.study.population
-        last = first + self._spec.study.parallel - 1
-        if kind == "search" and population is not None:
-            # what comes next follows from all that members came to in an interval
-            return min(last, population.last_beside(first))
-        return last
+        return self._first(kind) + self._spec.study.parallel - 1
 
     def startable(self) -> bool:
         """Return whether, as far as is known, a ticket waits that may be begun."""

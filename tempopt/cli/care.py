@@ -47,18 +47,9 @@ def stop(arguments: argparse.Namespace) -> int:
         return DONE
     count = told.withdrawn
     tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
-    begun = " after the population that has begun" if told.trained else ""
-    print(f'Study "{name}" searches no further{begun}: {tickets} withdrawn. ', end="")
-    if told.trained:
-        left = (
-            "trial of it that is left is"
-            if told.trained == 1
-            else f"{told.trained} trials of it that are left are"
-        )
-        print(f"The {left} trained, then what was found is confirmed. ", end="")
+    print(f'Study "{name}" searches no further: {tickets} withdrawn. ', end="")
     if told.agents and told.before == "running":
-        confirmed = "" if told.trained else " Runs at work end, then what was found is confirmed."
-        print(f"{_at_work(told.agents)}{confirmed}")
+        print(f"{_at_work(told.agents)} Runs at work end, then what was found is confirmed.")
         return DONE
     print("It is paused." if told.before == "paused" else _at_work(told.agents))
     print(f"To have what was found confirmed:  tempopt resume {_where(arguments)}")

@@ -21,7 +21,6 @@ from tempopt.launch.standing import UNKNOWN, Standing, standing
 from tempopt.results import export as exports
 from tempopt.results import study_result
 from tempopt.results.heads_text import map_lines
-from tempopt.results.population_text import COLUMNS, heading, table_rows
 from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.summary import summary_json
 from tempopt.results.verdict_text import verdict_lines
@@ -32,7 +31,6 @@ from tempopt.study.progress import LABELS, number
 _KEYS = (
     *("metric", "direction", "state", "agents", "tickets"),
     *("trials", "baseline", "best", "verdict", "comparison", "values", "evaluated", "cost", "alone", "forks"),
-    "population",
     *("code", "start_from", "heads", "prior", "proxy", "amendments", "ledger", "earlier_verdicts"),
 )
 _ORDER = ("running", "waiting", "done", "failed", "gone", UNKNOWN)
@@ -107,27 +105,11 @@ def show(arguments: argparse.Namespace) -> int:
     print()
     _print(_tickets(result))
     print()
-    _print_population(result)
     if result.baseline is not None and result.spec.confirms:
         print(shown(_baseline_line(result.baseline)))
     for line in verdict_lines(result, storage_option(arguments)):
         print(shown(line))
     return DONE
-
-
-def _print_population(result: StudyResult) -> None:
-    """Print who went on from whom, where the search has members."""
-    if result.spec.study.population is None or not (members := table_rows(result)):
-        return
-    print(heading(result))
-    table = _table(*COLUMNS)
-    table.columns[0].no_wrap = True
-    # whom a member took over is the longest text; what a narrow terminal cuts off is shown nowhere else
-    table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
-    for row in members:
-        table.add_row(*row)
-    _print(table)
-    print()
 
 
 def _show_waiting(arguments: argparse.Namespace, jobs: list[Standing]) -> int:

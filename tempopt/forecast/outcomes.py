@@ -23,7 +23,6 @@ from tempopt.sampling.unit_cube import at_place, at_places
 from tempopt.seeds import derive
 from tempopt.spec.constants import constant_grid
 from tempopt.spec.domains import Choices
-from tempopt.spec.population import ends_at
 from tempopt.spec.search_space import Arm, distinct
 from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
@@ -119,7 +118,7 @@ def _done(new: NewTicket, id: int, spec: StudySpec, outcome: Outcome) -> TicketR
         new,
         id,
         state="done",
-        outcome="complete" if ends_at(spec, new.kind, new.number) is None else "pruned",
+        outcome="complete",
         attempt=1,
         parameters=parameters,
         sampled=sampled,
@@ -299,10 +298,6 @@ class Extreme:
         if ticket.kind == "search":
             # what study.enqueue gives is no part of them: the trials after it begin anew
             given = len(self.space.spec.study.enqueue) if self.ties else 0
-            population = self.space.spec.study.population
-            if population is not None:
-                # those before its last interval are no candidates
-                given = population.trials - population.members
             place_of_best = place - given if place >= given else place
             if place_of_best < len(self.best):
                 return self.best[place_of_best]

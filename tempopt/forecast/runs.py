@@ -222,13 +222,6 @@ def run_seconds(
     """
     share = share if row.kind in SAMPLED else 1.0
     trained = times.steps * times.step + times.validations * times.validate
-    if row.kind == "search" and (population := spec.study.population) is not None:
-        until = population.until(row.number)
-        # without checkpoints each run is trained from its first step
-        kept = spec.study.checkpoint_quota is not None
-        share = population.share(row.number) if kept else until or 1.0
-        if until is not None:
-            return times.start + share * trained + times.validate
     return times.start + share * trained + _end_seconds(row, spec, rows, times)
 
 

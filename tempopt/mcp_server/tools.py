@@ -158,10 +158,7 @@ def _stop(session: Session, asked: answers.StudyArguments) -> answers.Stopped:
     elif told.compares:
         text = "It is a comparison: there is no search to stop."
     else:
-        runs = "Runs at work end"
-        if told.trained:
-            runs = f"The population that has begun trains to its end ({told.trained} trials are left)"
-        text = f"It searches no further. {runs}, then what was found is confirmed" + (
+        text = "It searches no further. Runs at work end, then what was found is confirmed" + (
             "." if told.agents else ", once an agent works on it: call search again."
         )
     return answers.Stopped(study=asked.study, before=told.before, withdrawn=told.withdrawn, text=text)

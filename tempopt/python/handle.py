@@ -128,8 +128,7 @@ class StudyHandle:
         """End the searching: runs at work end, and what was found is confirmed.
 
         Raises:
-            UsageError: The study has not begun yet, so that nothing was found; or it searches by a
-                population, and no further one waits.
+            UsageError: The study has not begun yet, so that nothing was found.
         """
         try:
             admin.stop(self._store.url, self.name)

@@ -212,7 +212,6 @@ class StudyResult:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
         from tempopt.results.heads_text import heads_json
-        from tempopt.results.population_text import population_json
         from tempopt.results.prior_text import prior_json
         from tempopt.results.proxy_text import proxy_json
         from tempopt.results.values_text import values_json
@@ -235,7 +234,6 @@ class StudyResult:
             "cost": asdict(self.cost),
             "alone": [ticket.name for ticket in self.alone],
             "forks": self.forks,
-            "population": population_json(self),
             "code": self.spec.study.code,
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
@@ -377,7 +375,7 @@ def assemble(
         values_compared=values,
         proxy=proxy_order(tickets, spec, verdict),
         evaluated=None if spec.confirms else evaluated(tickets, measurements, spec),
-        cost=_cost(tickets, spec),
+        cost=_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
         alone=[ticket for ticket in tickets if ticket.alone],
@@ -445,10 +443,8 @@ def _best(search: Sequence[TicketRow], direction: Direction) -> Best | None:
     return Best(number=ticket.trial_number, value=value, params=dict(ticket.parameters or {}))
 
 
-def _cost(tickets: Iterable[TicketRow], spec: StudySpec) -> Cost:
+def _cost(tickets: Iterable[TicketRow]) -> Cost:
     total, saved, checkpoints, cards, peaks, forked = 0.0, 0.0, 0.0, 0.0, [], 0
-    # a member of a population that ends at an interval is gone on with
-    prunes = spec.study.population is None
     for ticket in tickets:
         total += ticket.seconds
         cards += ticket.gpu_seconds
@@ -457,13 +453,7 @@ def _cost(tickets: Iterable[TicketRow], spec: StudySpec) -> Cost:
         checkpoints += ticket.checkpoint_seconds
         forked += ticket.forked_at or 0
         # one that was pruned as soon as it had begun from another has no pace
-        if (
-            prunes
-            and ticket.outcome == "pruned"
-            and ticket.steps
-            and ticket.steps_trained
-            and ticket.total_steps
-        ):
+        if ticket.outcome == "pruned" and ticket.steps and ticket.steps_trained and ticket.total_steps:
             saved += ticket.seconds * (ticket.total_steps - ticket.steps) / ticket.steps_trained
     return Cost(
         train_seconds=total,

@@ -14,7 +14,6 @@ from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.heads_text import head_lines
 from tempopt.results.learned_text import controlled_lines, learned_lines
-from tempopt.results.population_text import ancestry_line, standing_lines
 from tempopt.results.prior_text import prior_lines
 from tempopt.results.proxy_text import proxy_lines, reversed_line
 from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
@@ -97,8 +96,8 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
         lines = [headline(result)]
         first = (reversed_line(result), recommendation_line(result, storage))
         lines += [f"  {line}" for line in first if line is not None]
-        of_winner = filter(None, (_winner(verdict, result), ancestry_line(result)))
-        lines += [f"  {line}" for line in [*of_winner, *round_lines(result)]]
+        winner = _winner(verdict, result)
+        lines += [f"  {line}" for line in (*([winner] if winner else []), *round_lines(result))]
         if result.direction == "minimize" and not verdict.at_one:
             lines.append(f"  a gain or difference with + is better: a lower {result.metric}.")
         lines += [f"  {line}" for line in compared_lines(result)]
@@ -241,8 +240,6 @@ def _open_lines(result: StudyResult) -> list[str]:
     best = result.best
     if best is None and result.state == "done":
         return [f"No verdict: {result.name} is over, and no search trial is complete."]
-    if best is None and (standing := standing_lines(result)):
-        return standing
     if best is None:
         return [f"No search trial of {result.name} is complete yet."]
     found = f"best trial: {result.metric} {best.value:.4g} with {set_text(best.params)}"
@@ -442,7 +439,7 @@ def _rate(rate: Rate) -> str:
 
 
 def _cost(result: StudyResult) -> str:
-    counts = ", ".join(f"{n} {trials_name(name, result.spec)}" for name, n in result.trials.items() if n)
+    counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     runs = sum(count.done + count.failed for count in result.tickets.values())
     saved = result.cost.pruned_saving
     pruning = f"; pruning saved about {duration(saved)}" if saved > 0 else ""
@@ -451,11 +448,6 @@ def _cost(result: StudyResult) -> str:
     what = f"training in {runs} runs" if result.spec.confirms else f"{runs} evaluations"
     trained = f"{duration(result.cost.train_seconds)} of {what}{writing}"
     return f"  cost: {trained} (search trials: {counts or 'none'}){pruning}{_cards(result)}."
-
-
-def trials_name(outcome: str, spec: StudySpec) -> str:
-    """Return what people call trials that ended in a way: those of a population end with an interval."""
-    return "ended with an interval" if outcome == "pruned" and spec.study.population is not None else outcome
 
 
 def _cards(result: StudyResult) -> str:

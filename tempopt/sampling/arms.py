@@ -28,7 +28,6 @@ from tempopt.sampling.history import History
 from tempopt.sampling.initial_design import first_trial
 from tempopt.sampling.optuna_strategies import make_pruner, make_sampler
 from tempopt.sampling.optuna_study import trial_params
-from tempopt.sampling.population import PopulationSearch
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.amendments import as_now
 from tempopt.spec.conditions import counted
@@ -105,8 +104,6 @@ class Arms:
             )
             for arm, space in self._spaces.items()
         }
-        population = spec.study.population
-        self._population = None if population is None else PopulationSearch(spec, population)
         self._remembered, self._prior = earlier, applied_prior(spec)
         self._strategies: dict[str, KnowledgeGradient] = {}
         self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
@@ -197,15 +194,10 @@ class Arms:
         values = found.sampled if found.sampled is not None else found.parameters
         assert values is not None
         self._histories[arm].asked(number, values)
-        if self._population is not None and arm == "search":
-            self._population.asked(number, values)
 
     def unknown_before(self, ticket: TicketRow) -> list[int]:
         """Return the tickets before this one that its asking depends on and whose values are not known."""
         arm, own = self._place(ticket)
-        if self._population is not None and arm == "search":
-            # members know nothing of each other in an interval
-            return []
         first = max(0, own - self._spec.study.parallel + 1)
         return [number for number in range(first, own) if number not in self._known[arm]]
 
@@ -230,8 +222,6 @@ class Arms:
         if arm == "baseline" and number == 0 and not self._spec.confirms:
             # what all evaluations of a trained model are compared with is neutral, in the space or not
             return {}
-        if self._population is not None and arm == "search":
-            return self._population.sample(number)
         fixed = {**self._fixed.get(arm, {}), **self._wanted.get((arm, number), {})}
         if arm == "constant" and not fixed.keys() & self._levels:
             fixed |= self._constants[number]
@@ -399,8 +389,6 @@ class Arms:
         # which reports of a lost run are known differs with who saw which of its attempts
         shown = reports if ticket.outcome in ("complete", "pruned") else {}
         self._histories[arm].told(number, state, ticket.value, shown, guards)
-        if self._population is not None and arm == "search":
-            self._population.told(number, ticket.value if ticket.outcome in ("complete", "pruned") else None)
         if ticket.kind == "search" and usable(ticket) and self._better(ticket):
             self._best = ticket
 

@@ -149,7 +149,6 @@ class Told(Body):
     agents: list[str]
     withdrawn: int = 0
     compares: bool = False
-    trained: int = 0
 
 
 class Deleted(Body):

@@ -27,9 +27,6 @@ from tempopt.statistics.paired_tests import Test, least_pairs
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
 
-POPULATION = "population"
-"""Name of the sampler that trains a population of schedules (``tempopt.spec.population``)."""
-
 FEWEST = 3
 """Complete runs of an arm below which that sampler says nothing."""
 
@@ -38,7 +35,6 @@ SAMPLERS: dict[str, str | None] = {
     "tpe": "TPESampler",
     "random": "RandomSampler",
     "gp": "GPSampler",
-    POPULATION: None,
 }
 """Name of a sampler to its class in ``optuna.samplers``; None: tempopt's own."""
 

@@ -13,11 +13,9 @@ from tempopt.records.rows import DEFAULT_QUEUE
 from tempopt.spec.budget import with_open_names
 from tempopt.spec.guards import GuardSpec, parse_guard
 from tempopt.spec.lightning_sections import one_metric
-from tempopt.spec.population import Population, population_of
 from tempopt.spec.proxy import ProxySection, one_proxy
 from tempopt.spec.sections import (
     KNOWLEDGE_GRADIENT,
-    POPULATION,
     PRUNERS,
     SAMPLERS,
     Arms,
@@ -40,7 +38,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 # Why methods that are often asked for are none of the samplers; more of it is in docs/specs.md.
 _WHY_NOT = {
-    "pbt": "Population based training of a temperature schedule is called population.",
+    "pbt": "Population based training was measured, and gained no more than knowledge_gradient.",
     "cmaes": "CMA-ES takes no choices, such as a schedule; gp does.",
     "nsgaii": "A study has one metric; what may not get worse goes under study.guards.",
 }
@@ -229,8 +227,6 @@ class StudySection(Section):
             raise ValueError(unknown(str(info.field_name), given.name, known, remedy))
         if given.name == KNOWLEDGE_GRADIENT and given.options:
             raise ValueError(f"given {given.options!r}, but {given.name} has no options. Take them out.")
-        if given.name == POPULATION:
-            population_of(given.options)
         if "seed" in given.options:
             raise ValueError(
                 "given a seed, but draws are seeded from study.seed and their ticket. Take it out."
@@ -294,21 +290,6 @@ class StudySection(Section):
         if lines:
             raise FaultsError(lines)
         return self
-
-    @property
-    def population(self) -> Population | None:
-        """What the sampler ``population`` was asked for; None: the sampler is another one."""
-        return population_of(self.sampler.options) if self.sampler.name == POPULATION else None
-
-    @property
-    def whole_runs(self) -> int:
-        """To how many whole runs the search trials come, those of ``population`` being parts of runs."""
-        return self.trials // self.trials_per_run
-
-    @property
-    def trials_per_run(self) -> int:
-        """How many search trials make one whole run: in a population, one for each interval."""
-        return 1 if self.population is None else self.population.intervals
 
     @property
     def guarded(self) -> list[GuardSpec]:

@@ -42,7 +42,6 @@ from tempopt.spec.evaluation_checks import as_normalised
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import parse_class, parse_trainer
 from tempopt.spec.model_sizes import full_size
-from tempopt.spec.population import with_population
 from tempopt.spec.priors import prior_notes
 from tempopt.spec.program import program_of
 from tempopt.spec.proxy import overrides_of_proxy, small_data
@@ -117,7 +116,7 @@ class StudySpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _compares(cls, given: object) -> object:
-        return with_population(of_comparison(named.with_attention(given)))
+        return of_comparison(named.with_attention(given))
 
     @field_validator("model", "data", mode="before")
     @classmethod
@@ -207,7 +206,7 @@ class StudySpec(Section):
     @property
     def num_constant(self) -> int:
         """Number of runs of the constant arm: half as many as the search's unless said otherwise."""
-        return self.study.arms.constant or math.ceil(self.study.whole_runs / 2)
+        return self.study.arms.constant or math.ceil(self.study.trials / 2)
 
     @property
     def num_baseline(self) -> int:
@@ -350,8 +349,6 @@ class StudySpec(Section):
     def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole parameter set that an arm trains with, given the values of its own space."""
         fixed = self.fixed_temperatures
-        if arm == "search" and (population := self.study.population) is not None:
-            sampled = population.as_trained(sampled)
         found = arm_parameters(arm, sampled, searched=self.search, fixed=fixed)
         return found if self.confirms else as_normalised(found, self.search, fixed)
 

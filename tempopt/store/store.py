@@ -289,7 +289,7 @@ class Store(AccessMethods):
         """
         return self._database.write(lambda c: studies.retry(c, study_id, failed, tickets, version))
 
-    def withdraw(self, study_id: int, kinds: Iterable[Kind], *, whole: int = 1) -> int:
+    def withdraw(self, study_id: int, kinds: Iterable[Kind]) -> int:
         """Withdraw the waiting tickets of these kinds, so that nobody begins them; return how many.
 
         Trials of those that were begun before, and then given back or lost, are closed as failed.
@@ -297,11 +297,9 @@ class Store(AccessMethods):
         Args:
             study_id: Id of the study.
             kinds: The kinds.
-            whole: Above 1, tickets belong together in groups of so many by number: one group is always left,
-                and so are all up to the last group of which a ticket was ever begun.
         """
         wanted = tuple(kinds)
-        return self._database.write(lambda c: studies.withdraw(c, study_id, wanted, whole))
+        return self._database.write(lambda c: studies.withdraw(c, study_id, wanted))
 
     def end_before(self, ticket: TicketRow, *, version: int) -> int | None:
         """Withdraw a ticket that was taken and not begun, and those of its kind after it that wait.

@@ -247,20 +247,10 @@ def retry(
     return True
 
 
-def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind], whole: int = 1) -> int:
+def withdraw(connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
     """Withdraw the waiting tickets of these kinds, and close the trials of those that were begun before."""
     _lock(connection, study_id)
-    which = [TICKET.c.state == "waiting", reading.of_kinds(kinds)]
-    if whole > 1:
-        # what waits is locked before it is asked what was begun: nobody begins more of it meanwhile
-        waiting = select(TICKET.c.id).where(TICKET.c.study_id == study_id, *which)
-        connection.execute(waiting.order_by(TICKET.c.id).with_for_update()).all()
-        last = select(func.max(TICKET.c.number)).where(
-            TICKET.c.study_id == study_id, TICKET.c.attempt > 0, reading.of_kinds(kinds)
-        )
-        begun = connection.scalars(last).one() or 0
-        which.append(TICKET.c.number >= (begun // whole + 1) * whole)
-    return _withdraw(connection, study_id, *which)
+    return _withdraw(connection, study_id, TICKET.c.state == "waiting", reading.of_kinds(kinds))
 
 
 def end_before(connection: Connection, ticket: TicketRow, version: int) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +16,6 @@ from pathlib import Path
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
 from tempopt.records.liveness import at_work, machine, shown
 from tempopt.records.rows import KINDS, OVER, SEARCHING, LogRow, StudyRow, StudyState, TicketRow
-from tempopt.spec.population import Population
-from tempopt.spec.sections import POPULATION
-from tempopt.spec.study_spec import StudySpec
 from tempopt.store import bundles, checkpoints, urls, weights
 from tempopt.store.store import Store, behind_server
 from tempopt.workers.messages import LOG
@@ -44,15 +40,12 @@ class Told:
         agents: Agents at work on it, ``host:pid``.
         withdrawn: Tickets that nobody will begin any more.
         compares: Whether it compares given parameter sets, so that there is no search to stop.
-        trained: Tickets of a population that are not over and are trained all the same: without its last
-            interval nothing would be found.
     """
 
     before: StudyState
     agents: list[str]
     withdrawn: int = 0
     compares: bool = False
-    trained: int = 0
 
 
 Storage = str | Store
@@ -103,40 +96,16 @@ def pause(storage: Storage, name: str) -> Told:
 def stop(storage: Storage, name: str) -> Told:
     """End the searching of a study: runs at work end, and what was found is confirmed.
 
-    Of a search by a population the trials of populations are withdrawn that have not begun. The one that has
-    begun is trained to its end.
-
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: It searches by a population, and no further one waits.
     """
     with opened(storage) as store:
         if server := behind_server(store):
             return Told(**server.ask(name, "stop"))
         study, agents = _standing(store, name)
-        sampler = study.spec.get("study", {}).get("sampler")
-        asked = sampler.get("name") if isinstance(sampler, dict) else sampler
-        if asked == POPULATION and study.state != "done":
-            population = StudySpec.stored(study).study.population
-            assert population is not None
-            return _stop_populations(store, study, agents, population)
         withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCHING)
         compares = study.spec.get("compare") is not None
         return Told(before=study.state, agents=agents, withdrawn=withdrawn, compares=compares)
-
-
-def _stop_populations(store: Store, study: StudyRow, agents: list[str], population: Population) -> Told:
-    withdrawn = store.withdraw(study.id, ["search"], whole=population.trials)
-    left = sum(ticket.state not in OVER for ticket in store.tickets(study.id, ["search"]))
-    if left and not withdrawn:
-        name = shlex.quote(study.name)
-        raise UsageError(
-            f'Study "{study.name}" searches by a {POPULATION}, of which only trials of the last interval can '
-            f"become the winner: stopped before, it would end without one. {left} trials are left, and no "
-            f"further population waits that could be withdrawn. Let it train to its end, have it rest "
-            f"(tempopt pause {name}), or delete it (tempopt delete {name})."
-        )
-    return Told(before=study.state, agents=agents, withdrawn=withdrawn, trained=left)
 
 
 def _standing(store: Store, name: str) -> tuple[StudyRow, list[str]]:

@@ -21,7 +21,6 @@ from tempopt.spec.amendments import Amendment, wanted_now
 from tempopt.spec.constants import Box, holds, more_constants, new_part
 from tempopt.spec.identity import differences
 from tempopt.spec.own_schedules import import_schedules
-from tempopt.spec.sections import POPULATION
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.temperatures import begun_as
 from tempopt.spec.yaml_source import Override, apply, parse_override
@@ -136,11 +135,6 @@ def amend(
     if others := [line for path, line in found.items() if path not in amendable(stored, given, found)]:
         raise refused(stored, others)
     _refuse_other_values(stored, given)
-    if stored.study.population is not None:
-        raise UsageError(
-            f"{study.name} searches by {POPULATION}, whose members go on from those before them. "
-            "Search the other space in a study of its own."
-        )
     if (given.study.trials, given.study.arms) != (stored.study.trials, stored.study.arms):
         raise StudyChanged(
             f"study.trials and study.arms of {study.name} are those that it was begun with, and the spec "

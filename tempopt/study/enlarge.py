@@ -14,8 +14,6 @@ from tempopt.forecast.split import divided
 from tempopt.records.rows import StudyRow, TicketRow
 from tempopt.results.rounds import next_share
 from tempopt.spec.identity import differences
-from tempopt.spec.population import refuse_part
-from tempopt.spec.sections import POPULATION
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.temperatures import begun_as
 from tempopt.store.store import Store
@@ -171,12 +169,6 @@ def grow(
             f"{study.name} compares the values of {spec.compared_name}, each of which searches by itself: no "
             f"parameter sets can be added. To add trials: tempopt resume {study.name} --trials "
             f"+{len(spec.compared_values)}"
-        )
-    refuse_part(spec, count)
-    if spec.study.population is not None and enqueue:
-        raise UsageError(
-            f"{study.name} searches by {POPULATION}, which says itself what its members try: no parameter "
-            "sets can be added."
         )
     given = spec.enqueued(enqueue)
     while True:

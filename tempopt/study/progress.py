@@ -23,9 +23,7 @@ from rich.text import Text
 
 from tempopt.agent.observer import Observer, Snapshot, Unobserved, WorkerView
 from tempopt.records.rows import KINDS, Kind, TicketRow
-from tempopt.results.population_text import ended_text
 from tempopt.results.wording import set_text
-from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature import neutral_values, split_name
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
@@ -91,18 +89,10 @@ def called(ticket: TicketRow) -> str:
     return f"{ticket.kind} {ticket.number}{arm}"
 
 
-def outcome(ticket: TicketRow, spec: StudySpec | None = None) -> str:
-    """Return in words how a ticket ended.
-
-    Args:
-        ticket: The ticket.
-        spec: The study's spec, by which a run that ended with an interval of a population is told from one
-            that was pruned; None: the study has no population.
-    """
+def outcome(ticket: TicketRow) -> str:
+    """Return in words how a ticket ended."""
     if ticket.outcome == "complete":
         return number(ticket.value)
-    if spec is not None and (ended := ended_text(ticket, spec)) is not None:
-        return f"{ended}, {number(ticket.value)}"
     if ticket.outcome == "pruned":
         return f"pruned at step {ticket.steps} of {ticket.total_steps}, {number(ticket.value)}"
     if ticket.outcome == "diverged":
@@ -122,9 +112,6 @@ def _telling(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def best_line(snapshot: Snapshot) -> str:
     """Return the best value of the search so far beside the baseline, if there is any."""
-    if snapshot.interval is not None and snapshot.best is not None:
-        # what a whole run came to at the baseline is no measure of a part of one
-        return f"best after {snapshot.interval} {number(snapshot.best)}"
     if snapshot.best is None:
         return "best so far –"
     against = ""
@@ -169,8 +156,7 @@ class Lines:
                 here, before = others if self._validated else ("", "")
                 self._print(f"Values{here} are of the test data{before}.")
         self._validated |= ticket.kind not in _ON_TEST
-        spec = None if self._snapshot is None else self._snapshot.spec
-        line = f"{called(ticket)}: {outcome(ticket, spec)}"
+        line = f"{called(ticket)}: {outcome(ticket)}"
         if ticket.parameters:
             line += f"  {set_text(_telling(ticket.parameters))}"
         if self._snapshot is not None:
@@ -265,8 +251,7 @@ def _stages(snapshot: Snapshot) -> Table:
         if asked:
             style = "bold" if kind == snapshot.stage else ""
             bar = ProgressBar(total=asked, completed=done, width=30)
-            at = f", {snapshot.at_interval}" if kind == "search" and snapshot.at_interval else ""
-            stages.add_row(Text(f"  {LABELS[kind]}", style=style), bar, Text(f"{done}/{asked}{at}"))
+            stages.add_row(Text(f"  {LABELS[kind]}", style=style), bar, Text(f"{done}/{asked}"))
     return stages
 
 

@@ -108,7 +108,6 @@ from tempopt.temperature.plan import (
     TemperaturePlan,
     is_own_number,
     progress,
-    steps_until,
 )
 from tempopt.temperature.ranges import number
 from tempopt.temperature.scaling import head_dim_shift, length_shift, scales_with_length, shifted
@@ -249,7 +248,6 @@ __all__ = [
     "split_name",
     "steps_alike",
     "steps_held",
-    "steps_until",
     "temperatures_of",
     "training_key",
     "without",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -71,16 +70,6 @@ def progress(step: int, total_steps: int) -> float:
     if total_steps <= 1:
         return 0.0
     return min(max(step / (total_steps - 1), 0.0), 1.0)
-
-
-def steps_until(until: float, total_steps: int) -> int:
-    """Return the number of optimizer steps that are trained at a progress of at most ``until``.
-
-    Args:
-        until: A training progress in [0, 1].
-        total_steps: Optimizer steps of the whole training, >= 0.
-    """
-    return bisect_right(range(total_steps), until, key=lambda step: progress(step, total_steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

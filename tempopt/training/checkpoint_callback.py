@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from tempopt.temperature import beginning, steps_until
+from tempopt.temperature import beginning
 from tempopt.training import lightning_internals as internals
 from tempopt.training.callbacks import end
 from tempopt.training.checkpoints import JUDGED, WATCHED, RunCheckpoints
@@ -41,7 +41,7 @@ class KeepCallback(Checkpoint):
     Args:
         checkpoints: Where to write them; None once it turns out that this run cannot be continued.
         request: The run: whether one is due at each validation, besides those that are due by the clock,
-            whether one is due where its schedule first moves, and where it is to end (``until``).
+            and whether one is due where its schedule first moves.
         ranks: Who train the run; all of them take part in writing.
         wishes: What they have agreed on after the batch or the validation.
         kept: Called with each that was written.
@@ -60,7 +60,6 @@ class KeepCallback(Checkpoint):
         self._each_validation = request.checkpoint_every is None
         self._request = request
         self._held: int | None = None
-        self._last: int | None = None
         self._ranks = ranks
         self._wishes = wishes
         self._kept = kept
@@ -72,9 +71,6 @@ class KeepCallback(Checkpoint):
         if self._request.keeps_held:
             self._held = beginning(self._request.parameters, steps_of(trainer)).steps or None
         self._restore(trainer, pl_module)
-        if self._request.until is not None:
-            self._last = steps_until(self._request.until, steps_of(trainer))
-        self._end_if_last(trainer)
         self._wishes.restart()
         internals.on_batch_over(trainer, self._before_validation, lambda: self._after_batch(trainer))
 
@@ -95,24 +91,12 @@ class KeepCallback(Checkpoint):
         internals.finish_restart(trainer)
         if not self._validated and not internals.epoch_is_over(trainer):
             self._keep(trainer)
-        self._end_if_last(trainer)
-
-    def _end_if_last(self, trainer: L.Trainer) -> None:
-        if self._last is not None and step_of(trainer) >= self._last:
-            end(trainer)
-
-    def _is_for_others(self, trainer: L.Trainer) -> bool:
-        """Return whether others may begin after this batch: the run ends there, or at a place without one."""
-        if self._last is None or step_of(trainer) < self._last - 1:
-            return False
-        return step_of(trainer) >= self._last or internals.ends_epoch_next(trainer)
 
     def _keep(self, trainer: L.Trainer) -> None:
         if self.checkpoints is None:
             return
         if self._held is not None and step_of(trainer) >= self._held:
             self._due, self._held = self._due or step_of(trainer) == self._held, None
-        self._due = self._due or self._is_for_others(trainer)
         # this comes first: it is asked at every batch, and answered with less than the rest is
         leaving = self._wishes.leave
         if (

@@ -73,7 +73,6 @@ def run_identity(request: RunRequest) -> str:
         resume=[],
         forks=[],
         keeps_held=False,
-        until=None,
         learns=False,
     )
     if request.program.identity is not None:
@@ -91,7 +90,7 @@ def run_identity(request: RunRequest) -> str:
         trained = dataclasses.replace(trained, program=nothing)
     fields = json.loads(encode(trained))
     # younger than the first checkpoints: where they say nothing, those are still of this run
-    for name in ("memory_share", "observe", "label", "forks", "keeps_held", "until", "learns"):
+    for name in ("memory_share", "observe", "label", "forks", "keeps_held", "learns"):
         del fields[name]
     for name in ("compile", "start"):
         if fields["program"][name] is None:

@@ -39,12 +39,6 @@ def epoch_is_over(trainer: L.Trainer) -> bool:
     return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
 
-def ends_epoch_next(trainer: L.Trainer) -> bool:
-    """Return whether the next optimizer step comes with the last batch of the epoch, as far as is known."""
-    ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-    return trainer.num_training_batches - ready <= trainer.accumulate_grad_batches
-
-
 def may_stop_early(trainer: L.Trainer) -> bool:
     """Return whether ``min_steps`` and ``min_epochs`` let a training end that was told to stop."""
     return bool(trainer.fit_loop._can_stop_early)

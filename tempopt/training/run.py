@@ -19,7 +19,7 @@ from lightning.pytorch.plugins import DoublePrecision
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.records.rows import is_finite
-from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning, progress
+from tempopt.temperature import Constant, TemperatureParameters, groups_of, not_learning
 from tempopt.training import gpu_memory
 from tempopt.training.bake import bake_initial
 from tempopt.training.build import build
@@ -47,7 +47,7 @@ from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, tempered_of
 from tempopt.training.planned_control import PlannedControl, controls_of
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, Wishes
-from tempopt.training.steps import step_of, steps_of
+from tempopt.training.steps import step_of
 from tempopt.training.trackers import Trackers
 from tempopt.training.trained import UnitsCallback, has_test_data, load_trained
 from tempopt.training.trainer_options import (
@@ -182,7 +182,7 @@ class Run:
                 return self.finished("diverged", self.diverged_at)
             self.wishes.exchange()
             if not self.wishes.leave:
-                return self._measured() if self.request.until is None else self._reached()
+                return self._measured()
         except StoppedError:
             pass
         return self.finished("stopped", step_of(self.trainer))
@@ -235,7 +235,7 @@ class Run:
 
     def finished(
         self,
-        state: Literal["complete", "stopped", "diverged", "reached"],
+        state: Literal["complete", "stopped", "diverged"],
         step: int,
         measured: dict[str, dict[str, float]] | None = None,
     ) -> Finished:
@@ -447,22 +447,6 @@ class Run:
             elif evaluation.temperature is None:
                 return self.finished("diverged", step)
         return self.finished("complete", step, measured)
-
-    def _reached(self) -> Finished:
-        """Report the step at which the run was to end, unless a validation was due there anyway."""
-        step = step_of(self.trainer)
-        if not self._callback.has(step):
-            # one that goes on from this very step has trained no batch that would say where it is
-            reached = progress(max(step - 1, 0), steps_of(self.trainer))
-            for each in (self.tempered, *self.values.attachments.values()):
-                each.set_progress(reached)
-            program = self.request.program
-            logged = self.evaluate(Evaluation(name="validate", on="validate", at=program.validate_at))
-            value = logged[program.metric]
-            if self.wishes.exchange(diverged=not is_finite(value)):
-                return self.finished("diverged", step)
-            self._callback.take(step, value, logged)
-        return self.finished("reached", step)
 
     def _asked(self) -> list[Evaluation]:
         return [Evaluation(name="validate", on="validate"), *self.request.evaluations]

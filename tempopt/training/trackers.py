@@ -278,7 +278,7 @@ def _state(finished: Finished | None, stop: Stop | None) -> State:
     if finished is None:
         return "failed"
     if finished.state != "stopped":
-        return "pruned" if finished.state == "reached" else finished.state
+        return finished.state
     return "pruned" if stop is not None and not stop.keep else "interrupted"
 
 

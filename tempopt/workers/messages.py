@@ -194,9 +194,6 @@ class RunRequest:
             five minutes after the one before.
         keeps_held: Whether a checkpoint is due, too, where the schedule leaves its first value, if that is
             not within the first twentieth of the training: other runs may begin there.
-        until: Training progress at which the run is to end, in (0, 1): after the last step whose progress is
-            at most that. It reports a validation there, and has kept a checkpoint of that step, or of the one
-            before if no run could go on from it; None: it is trained to its end.
         resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
             is used. None of them: the run begins at its beginning.
         forks: Checkpoints of other runs to begin from, best first, if there is none of its own; whichever
@@ -226,7 +223,6 @@ class RunRequest:
     checkpoints: str | None = None
     checkpoint_every: float | None = None
     keeps_held: bool = False
-    until: float | None = None
     resume: list[Saved] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     task: Literal["train", "rehearse", "check", "time", "compare_steps"] = "train"
@@ -357,8 +353,7 @@ class Finished:
     """The end of a run in good order.
 
     Args:
-        state: ``complete``, ``stopped`` (the agent's stop message), ``diverged`` (NaN or inf) or ``reached``
-            (what the request says under ``until``).
+        state: ``complete``, ``stopped`` (the agent's stop message) or ``diverged`` (NaN or inf).
         step: Optimizer steps done; for a diverged run the step at which it happened.
         measurements: Evaluation name to metric value, and what it guards; empty unless complete.
         seconds: Wall-clock seconds from building to the end, of this attempt.
@@ -386,7 +381,7 @@ class Finished:
 
     ticket: int
     attempt: int
-    state: Literal["complete", "stopped", "diverged", "reached"]
+    state: Literal["complete", "stopped", "diverged"]
     step: int
     measurements: dict[str, float]
     metrics: dict[str, dict[str, float]]

@@ -183,7 +183,6 @@ def test_show_as_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
         "cost",
         "alone",
         "forks",
-        "population",
         "code",
         "start_from",
         "heads",

@@ -16,7 +16,6 @@ from tempopt.report.plots import PLOTS
 from tempopt.store.store import Store
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World
-from tests.report.test_plots import OF_ANY_SAMPLER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -112,7 +111,7 @@ def test_plots_of_ours_are_on_the_studys_page_with_marks_in_them(look: Any, pict
     plots = page.locator("[id^='user-defined-plot:tempopt-']")
     plots.first.locator(".main-svg").first.wait_for(timeout=30_000)
     titles = {each.text_content() for each in plots.locator(".g-gtitle").all()}
-    assert titles == {PLOTS[key].title for key in OF_ANY_SAMPLER}
+    assert titles == {PLOTS[key].title for key in PLOTS}
     for plot in plots.all():
         marks = plot.locator(".cartesianlayer .trace path, .cartesianlayer image")
         marks.first.wait_for(state="attached", timeout=30_000)

@@ -12,11 +12,11 @@ import pytest
 
 from tempopt.report.dashboard.dashboard import Dashboard
 from tempopt.report.dashboard.study_page import publish
+from tempopt.report.plots import PLOTS
 from tempopt.store.optuna_calls import make_study
 from tempopt.store.store import Store
 from tests.report.dashboard_rows import write_whole
 from tests.report.made_study import World
-from tests.report.test_plots import OF_ANY_SAMPLER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -69,7 +69,7 @@ def study_page(opened: Callable[..., Page], **how: Any) -> Page:
     page = opened("/dashboard", **how)
     page.locator(".tempopt-line").first.wait_for(timeout=PATIENCE)
     page.get_by_role("link", name="pairs").click()
-    for key in OF_ANY_SAMPLER:
+    for key in PLOTS:
         page.locator(PLOT.format(key)).locator(".main-svg").first.wait_for(timeout=PATIENCE)
     return page
 
@@ -116,9 +116,9 @@ def test_a_studys_page_leads_with_the_verdict_and_keeps_to_the_reports_order(
     assert lead.locator("p").first.text_content() == "Gain shown"
     assert "What to do: Train" in lead.inner_text()
     best = page.locator(".tempopt-best")
-    boxes = {key: page.locator(PLOT.format(key)).bounding_box() for key in OF_ANY_SAMPLER}
+    boxes = {key: page.locator(PLOT.format(key)).bounding_box() for key in PLOTS}
     places = [(round(box["y"] / 100), box["x"]) for box in boxes.values() if box is not None]
-    assert len(places) == len(OF_ANY_SAMPLER)
+    assert len(places) == len(PLOTS)
     assert places == sorted(places)
     top = lead.bounding_box()
     assert top is not None and top["y"] + top["height"] < boxes["differences"]["y"]

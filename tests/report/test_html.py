@@ -17,10 +17,10 @@ import yaml
 from tempopt.report.headline import verdict
 from tempopt.report.page.html import file_name, render_report
 from tempopt.report.page.sections import _reproduce, tiles
+from tempopt.report.plots import PLOTS
 from tempopt.results.study_result import StudyResult
 from tempopt.spec.study_spec import StudySpec
 from tests.report.made_study import World, make
-from tests.report.test_plots import OF_ANY_SAMPLER
 
 SCRIPT = "<script>alert(1)</script>"
 SECTIONS = (
@@ -82,7 +82,7 @@ def page(confirmed: StudyResult) -> str:
 
 def test_the_page_has_every_section_in_order_and_every_plot(page: str) -> None:
     assert Parsed(page).ids("section") == list(SECTIONS)
-    assert list(figures(page)) == OF_ANY_SAMPLER
+    assert list(figures(page)) == list(PLOTS)
 
 
 def test_the_verdict_says_its_level_and_its_parts_below_each_other() -> None:
@@ -122,7 +122,7 @@ def test_every_link_leads_to_something_on_the_page(page: str) -> None:
 
 def test_every_plot_says_in_words_what_it_shows(page: str) -> None:
     shown = [attrs for _, attrs in Parsed(page).elements if "data-plot" in attrs]
-    assert len(shown) == len(OF_ANY_SAMPLER)
+    assert len(shown) == len(PLOTS)
     assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 40 for attrs in shown)
 
 
@@ -219,7 +219,7 @@ def test_whatever_a_study_lacks_the_page_is_whole_and_says_why(world: World) -> 
     assert parsed.ids("section") == list(SECTIONS)
     absent = [attrs for _, attrs in parsed.elements if attrs.get("class") == "absent"]
     codes = 2 if world.confirmed or world.ends is None else 0
-    assert len(figures(text)) + len(absent) == len(OF_ANY_SAMPLER) + (2 - codes)
+    assert len(figures(text)) + len(absent) == len(PLOTS) + (2 - codes)
     assert "NaN" not in json.dumps(figures(text))
     assert "nan" not in re.findall(r"\w+", parsed.all_text())
 

@@ -22,11 +22,8 @@ from tempopt.results.wording import duration
 from tempopt.temperature import TemperatureParameters
 from tests.report.made_study import World, make, runs_of
 
-# that of a population is in tests/results/test_population.py
-OF_ANY_SAMPLER = [key for key in PLOTS if key != "population"]
 
-
-@pytest.mark.parametrize("key", OF_ANY_SAMPLER)
+@pytest.mark.parametrize("key", PLOTS)
 def test_every_plot_of_a_whole_study_has_marks_words_and_numbers(key: str, confirmed: StudyResult) -> None:
     data = PLOTS[key].data(confirmed)
     assert is_dataclass(data)
@@ -49,7 +46,7 @@ def test_what_has_not_been_measured_is_told_and_not_drawn(key: str, untouched: S
         PLOTS[key].data(untouched)
 
 
-@pytest.mark.parametrize("key", OF_ANY_SAMPLER)
+@pytest.mark.parametrize("key", PLOTS)
 def test_every_colour_of_a_figure_has_one_for_dark_ground(key: str, confirmed: StudyResult) -> None:
     def colours(value: object) -> set[str]:
         if isinstance(value, str):
@@ -411,7 +408,7 @@ def test_a_run_is_drawn_with_its_temperature(confirmed: StudyResult) -> None:
 @pytest.mark.long
 def test_no_plot_of_a_large_study_is_large() -> None:
     result = make(World(trials=3000, layers=24, heads=16, reports=30)).result()
-    sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items() if key in OF_ANY_SAMPLER}
+    sizes = {key: len(plot(result).to_json()) for key, plot in PLOTS.items()}
     assert max(sizes.values()) < 300_000, sizes
     assert sum(sizes.values()) < 900_000, sizes
 

@@ -101,7 +101,6 @@ DOCUMENTED: dict[str, Any] = {
     ),
     "alone": None,
     "forks": None,
-    "population": None,
     "code": None,
     "start_from": None,
     "heads": None,

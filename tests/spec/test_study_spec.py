@@ -142,7 +142,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"study__sampler": "tpee"}, 'study.sampler: Unknown sampler "tpee". Did you mean "tpe"?'),
     ({"study__sampler": "NSGA-II"}, "what may not get worse goes under study.guards"),
     ({"study__sampler": "cmaes"}, "CMA-ES takes no choices, such as a schedule; gp does"),
-    ({"study__sampler": "pbt"}, "of a temperature schedule is called population"),
+    ({"study__sampler": "pbt"}, "gained no more than knowledge_gradient"),
     ({"study__sampler": {"name": "tpe", "seed": 1}}, "study.sampler: given a seed, but draws are seeded"),
     ({"study__pruner": 3}, "study.pruner: given 3. Give a name, or {name: ..., option: ...}."),
     ({"study__evaluate_only": ""}, 'study.evaluate_only: given the text "". Give the path of a checkpoint'),

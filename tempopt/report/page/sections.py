@@ -151,8 +151,6 @@ _SECTIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("reproduce", "Environment, and how to do it again", "", ()),
 )
 
-_OF_A_POPULATION = ("population", "The population", "", ("population",))
-"""In place of pruning: runs of a population end with their intervals."""
 _OF_ATTENTION = ("depth", "entropy", "maps")
 """Sections and plots that are about attention alone."""
 
@@ -194,9 +192,7 @@ def _sections(result: StudyResult) -> tuple[tuple[str, str, str, tuple[str, ...]
         return _OF_AN_EVALUATION
     unread = () if result.spec.evaluated else ("inference",)
     left_out = (*unread, *(() if result.spec.attends else _OF_ATTENTION))
-    of_search = (_OF_A_POPULATION if each[0] == "pruning" else each for each in _SECTIONS)
-    every = _SECTIONS if result.spec.study.population is None else of_search
-    kept = (each for each in every if each[0] not in left_out)
+    kept = (each for each in _SECTIONS if each[0] not in left_out)
     return tuple((*each[:3], tuple(plot for plot in each[3] if plot not in left_out)) for each in kept)
 
 
@@ -239,15 +235,8 @@ def tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
     if result.spec.compare is not None:
         return (*_of_variants(result), _training(result))
     over = sum(count for name, count in result.trials.items() if name != "running")
-    found.append(("search trials", f"{over:,}".replace(",", " "), _ended_early(result)))
+    found.append(("search trials", f"{over:,}".replace(",", " "), f"{result.trials['pruned']} pruned"))
     return (*found, _training(result))
-
-
-def _ended_early(result: StudyResult) -> str:
-    population = result.spec.study.population
-    if population is None:
-        return f"{result.trials['pruned']} pruned"
-    return f"{population.members} members in {population.intervals} intervals"
 
 
 def _training(result: StudyResult) -> tuple[str, str, str]:

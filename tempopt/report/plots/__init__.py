@@ -43,7 +43,6 @@ from tempopt.report.plots.inference import InferenceShown, ModelsShown, inferenc
 from tempopt.report.plots.landscape import Landscape, landscape_data, plot_landscape
 from tempopt.report.plots.learned import LearnedShown, learned_data, plot_learned
 from tempopt.report.plots.maps import MapsShown, maps_data, plot_maps
-from tempopt.report.plots.population import PopulationShown, plot_population, population_data
 from tempopt.report.plots.pruning import (
     ConfirmedRun,
     Pruned,
@@ -77,7 +76,6 @@ PLOTS: Mapping[str, Plot] = {
     "entropy": Plot(title="Attention entropy by layer", data=entropy_data, figure=plot_entropy),
     "heads": Plot(title="Attention entropy by head", data=heads_data, figure=plot_heads),
     "maps": Plot(title="What heads attend to", data=maps_data, figure=plot_maps),
-    "population": Plot(title="Who went on from whom", data=population_data, figure=plot_population),
     "pruned": Plot(title="What was pruned", data=pruned_data, figure=plot_pruned),
     "pruning_check": Plot(
         title="Would the winner have been pruned?", data=pruning_check_data, figure=plot_pruning_check
@@ -110,7 +108,6 @@ __all__ = [
     "NothingToPlot",
     "PlanShown",
     "Plot",
-    "PopulationShown",
     "Pruned",
     "PruningCheck",
     "Schedules",
@@ -146,13 +143,11 @@ __all__ = [
     "plot_learned",
     "plot_maps",
     "plot_paired",
-    "plot_population",
     "plot_pruned",
     "plot_pruning_check",
     "plot_schedule",
     "plot_schedules",
     "plot_trial_curve",
-    "population_data",
     "pruned_data",
     "pruning_check_data",
     "schedule_data",

@@ -29,10 +29,8 @@ from tempopt.report.plots.style import (
     mark_size,
     number,
 )
-from tempopt.results.population import ends_with_interval
 from tempopt.results.study_result import Baseline, StudyResult
 from tempopt.results.wording import baseline_label, baseline_name, set_text
-from tempopt.spec.study_spec import StudySpec
 
 _FEWEST = 8
 _LISTED = 30
@@ -42,8 +40,6 @@ _SYMBOLS = {
     "diverged": "x-thin-open",
     "constant": "square",
 }
-_ENDED = ("triangle-down-open", "diamond-open", "square-open", "triangle-up-open")
-"""Marks of trials that ended with the first interval of a population, the second, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +50,12 @@ class Trial:
         outcome: How it ended.
         value: Its value; None if it has none.
         parameters: Its parameters.
-        interval: The interval of a population that it ended with, from 1; 0: it ended with none.
-        step: The step that it ended at.
     """
 
     number: int
     outcome: str
     value: float | None
     parameters: Mapping[str, Any]
-    interval: int = 0
-    step: int | None = None
-
-    @property
-    def end(self) -> str:
-        """How it ended, in words: a run that ends with an interval of a population is not pruned."""
-        return f"interval {self.interval}, step {self.step}" if self.interval else self.outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +89,6 @@ class HistoryShown:
     def caption(self) -> str:
         """Return how to read it and what it says."""
         text = "One mark a trial, the line follows the best so far"
-        if any(each.interval for each in self.trials):
-            text = (
-                "One mark a trial, the line follows the best that trained to its end. The others ended with "
-                "an interval of the population: their values compare with those of the same interval alone"
-            )
         if self.baseline is not None:
             spread = "" if self.baseline.sd is None else " with the band one standard deviation of its seeds"
             text += f"; the dashed line is {self.baseline_name} on the search's seeds "
@@ -126,22 +108,19 @@ class HistoryShown:
     def table(self) -> Table:
         """Return the trials, the best first."""
         rows = tuple(
-            (each.number, each.end, each.value, set_text(each.parameters)) for each in self.ranked()[:_LISTED]
+            (each.number, each.outcome, each.value, set_text(each.parameters))
+            for each in self.ranked()[:_LISTED]
         )
         return Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
 
     def ranked(self) -> list[Trial]:
-        """Return the trials shown, the best first: complete before pruned, those without a value last.
-
-        Of trials that ended with an interval of a population those of later intervals go first.
-        """
+        """Return the trials shown, the best first: complete before pruned, those without a value last."""
         sign = 1 if self.direction == "maximize" else -1
         return sorted(
             self.trials,
             key=lambda each: (
                 each.value is None,
                 each.outcome != "complete",
-                -each.interval,
                 0.0 if each.value is None else -sign * each.value,
             ),
         )
@@ -168,7 +147,7 @@ def history_data(result: StudyResult) -> HistoryShown:
     return HistoryShown(
         metric=result.metric,
         direction=result.direction,
-        trials=tuple(_trial(over[place], result.spec) for place in sorted(places)),
+        trials=tuple(_trial(over[place]) for place in sorted(places)),
         best=tuple(best),
         baseline=result.baseline,
         baseline_name=baseline_name(result.spec),
@@ -179,16 +158,13 @@ def history_data(result: StudyResult) -> HistoryShown:
     )
 
 
-def _trial(run: TicketRow, spec: StudySpec) -> Trial:
+def _trial(run: TicketRow) -> Trial:
     finite = run.value is not None and math.isfinite(run.value)
-    place = ends_with_interval(run, spec)
     return Trial(
         number=run.number,
         outcome=run.outcome or "failed",
         value=run.value if finite else None,
         parameters=run.parameters or {},
-        interval=0 if place is None else place.interval + 1,
-        step=run.steps,
     )
 
 
@@ -198,19 +174,10 @@ def plot_history(data: HistoryShown) -> go.Figure:
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
     labels = {each.number: label(each.parameters) for each in data.ranked()[:MOST_LABELS]}
     window = _window(data)
-    intervals = range(max(each.interval for each in data.trials) + 1)
-    for outcome, colour, interval in (
-        *(("pruned", OTHER, each) for each in intervals),
-        ("complete", WINNER, 0),
-    ):
-        shown = [
-            each
-            for each in data.trials
-            if (each.outcome, each.interval) == (outcome, interval) and each.value is not None
-        ]
+    for outcome, colour in (("pruned", OTHER), ("complete", WINNER)):
+        shown = [trial for trial in data.trials if trial.outcome == outcome and trial.value is not None]
         if shown:
-            name, symbol = (f"interval {interval}", _ENDED[interval - 1]) if interval else (outcome, "")
-            made.add_trace(_marks(shown, name, symbol or _SYMBOLS[outcome], colour, labels, window))
+            made.add_trace(_marks(shown, outcome, _SYMBOLS[outcome], colour, labels, window))
     lost = [each for each in data.trials if each.value is None]
     values = [each.value for each in data.trials if each.value is not None]
     if lost:

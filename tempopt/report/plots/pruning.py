@@ -177,8 +177,6 @@ def pruned_data(result: StudyResult) -> Pruned:
     """
     search = [run for run in result.runs if run.kind == "search"]
     cut = [run for run in search if run.outcome == "pruned"]
-    if result.spec.study.population is not None:
-        raise NothingToPlot("Nothing is pruned: runs of a population end where its intervals do.")
     if not cut:
         how = "its spec asks for no pruning" if result.spec.study.pruner.name == "none" else _NO_REASON
         raise NothingToPlot(f"No trial was pruned: {how}.")

@@ -61,9 +61,9 @@ def pause(study: Meant, shared: Shared, pages: Pages) -> Response:
 @router.post("/studies/{name}/stop")
 def stop(study: Meant, shared: Shared, pages: Pages) -> Response:
     """End the search of a study, and have what was found confirmed."""
-    told = study_writes.stop(study, shared)
+    study_writes.stop(study, shared)
     pages.overview.forget()
-    return _back(study.name, "trained" if told.trained else "stopped")
+    return _back(study.name, "stopped")
 
 
 @router.post("/studies/{name}/resume")

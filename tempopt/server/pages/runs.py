@@ -19,7 +19,6 @@ from tempopt.server.pages.rendering import HEADERS, about, environment, page
 from tempopt.server.pages.shown import Pages
 from tempopt.server.pages.standing import run as as_run
 from tempopt.server.pages.studies import part
-from tempopt.spec.study_spec import StudySpec
 from tempopt.store import urls
 from tempopt.study.progress import LABELS
 
@@ -45,7 +44,7 @@ def _about(study: StudyRow, ticket: TicketRow, shared: State) -> dict[str, Any]:
     logs = shared.store.logs(study.id, [ticket.id])
     return {
         "study": study,
-        "run": as_run(ticket, StudySpec.stored(study)),
+        "run": as_run(ticket),
         "label": LABELS[ticket.kind],
         "error": mask(ticket.error or ""),
         "logs": [replace(each, text=mask(each.text)) for each in reversed(logs)],

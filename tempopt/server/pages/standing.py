@@ -11,11 +11,9 @@ from tempopt.records.liveness import at_work, is_dead, shown, study_standing
 from tempopt.records.rows import KINDS, Kind, StudyRow, StudyStanding, TicketRow, TicketState
 from tempopt.report import headline
 from tempopt.report.page import sections
-from tempopt.results.population import ends_with_interval
 from tempopt.results.study_result import StudyResult
 from tempopt.results.verdict_text import GAIN
 from tempopt.server.pages.rendering import value
-from tempopt.spec.study_spec import StudySpec
 from tempopt.study.progress import LABELS, outcome
 
 PER_PAGE = 50
@@ -120,7 +118,6 @@ class Run:
         arm: Whose candidate it trains, where that is another than its kind; empty otherwise.
         value: What counts for its kind, in words.
         told: How it ended, in words; empty while it has not.
-        label: Its state in a word or two; a run that ended with an interval of a population was not pruned.
         where: Machine and device; empty before it began.
         agent: Who holds it or held it last.
         silent: Whether its agent has shown no progress for too long.
@@ -131,7 +128,6 @@ class Run:
     arm: str
     value: str
     told: str
-    label: str
     where: str
     agent: str
     silent: bool
@@ -146,7 +142,7 @@ def run_state(ticket: TicketRow) -> RunState:
     return ticket.state
 
 
-def run(ticket: TicketRow, spec: StudySpec) -> Run:
+def run(ticket: TicketRow) -> Run:
     """Return a ticket of a study as a run of the table."""
     over, state = ticket.state in ("done", "failed"), run_state(ticket)
     silent = ticket.state == "running" and ((ticket.lease or 0.0) <= 0 or is_dead(ticket.agent or ""))
@@ -155,8 +151,7 @@ def run(ticket: TicketRow, spec: StudySpec) -> Run:
         state=state,
         arm="" if ticket.arm == ticket.kind else ticket.arm,
         value="" if ticket.value is None else value(ticket.value),
-        told=outcome(ticket, spec) if over and state != "complete" else "",
-        label=state if ends_with_interval(ticket, spec) is None else "interval ended",
+        told=outcome(ticket) if over and state != "complete" else "",
         where=", ".join(each for each in (ticket.machine, ticket.device) if each),
         agent="" if ticket.agent is None else shown(ticket.agent),
         silent=silent,

@@ -32,7 +32,6 @@ from tempopt.server.pages.standing import (
     verdict,
 )
 from tempopt.server.pages.studies import part
-from tempopt.spec.study_spec import StudySpec
 from tempopt.study.progress import LABELS
 
 router = routing.router()
@@ -44,7 +43,6 @@ DONE = {
     "paused": "The study pauses: its agents write checkpoints and leave.",
     "resumed": "The study goes on.",
     "stopped": "The search stops, and what it found so far is confirmed.",
-    "trained": "Populations that have not begun are withdrawn; the one that has begun trains to its end.",
     "added": "They were added, and agents begin them.",
     "retried": "Runs that had failed wait for agents again.",
     "placed": "Queue and priority are changed.",
@@ -104,11 +102,11 @@ def _runs(study: StudyRow, pages: Pages, wish: Wish) -> dict[str, Any]:
     last = max(1, -(-len(fitting) // PER_PAGE))
     wish = replace(wish, page=min(wish.page, last))
     first = (wish.page - 1) * PER_PAGE
-    there, spec = {each.kind for each in tickets}, StudySpec.stored(study)
+    there = {each.kind for each in tickets}
     return {
         "study": study,
         "wish": wish,
-        "runs": [run(each, spec) for each in fitting[first : first + PER_PAGE]],
+        "runs": [run(each) for each in fitting[first : first + PER_PAGE]],
         "first": first,
         "found": len(fitting),
         "last": last,
