@@ -31,6 +31,7 @@ from tempopt.cli.arguments import (
 from tempopt.cli.arguments import Argument as Argument
 from tempopt.cli.arguments import Command as Command
 from tempopt.cli.service_commands import SERVICE
+from tempopt.study.scenarios import SCENARIOS
 
 COMMANDS = {
     "search": Command(
@@ -390,6 +391,12 @@ COMMANDS = {
         (
             argument(
                 "module", metavar="IMPORT_PATH", help="import path, for example my_package.my_module.MyModule"
+            ),
+            argument(
+                "--scenario",
+                metavar="NAME",
+                choices=tuple(SCENARIOS),
+                help=f"write ranges and a first parameter set from published advice: {', '.join(SCENARIOS)}",
             ),
             OUTPUT,
         ),

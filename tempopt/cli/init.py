@@ -21,8 +21,9 @@ from tempopt.study.template import ModuleInfo, inspect_module, render
 def init(arguments: argparse.Namespace) -> int:
     """Write a commented spec for the LightningModule at an import path."""
     info = _inspected(arguments.module)
-    write(render(info), arguments.output, overwrite=False)
-    if not info.tempered:
+    text = render(info, arguments.scenario)
+    write(text, arguments.output, overwrite=False)
+    if "\nattach:" in text:
         print(
             f"{info.class_path} is not a TemperedModule, so the spec has a section attach:, which sets the "
             "temperature of its attention layers from outside. Which layers these are, if it has any: "

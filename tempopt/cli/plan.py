@@ -100,8 +100,6 @@ def _lines(found: StudyForecast) -> Iterator[str]:
         yield from _run_lines(found, times)
     if any(kind in found.by_kind for kind in ("search", "constant")) and found.prunes:
         yield f"Runs that the pruner may end are expected to train {percent(TRAINED)} of their steps."
-    if found.prior is not None:
-        yield f"The search begins with {found.prior}."
     for name in found.limited:
         if name == "gpu_hours" and found.split is not None:
             continue

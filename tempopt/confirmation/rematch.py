@@ -132,8 +132,7 @@ def rematch_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
     for ticket in tickets:
         if ticket.kind in asked and ticket.state != "withdrawn":
             asked[ticket.kind] += 1
-    tried = asked["search"] // spec.study.trials_per_run
-    return spec.study.arms.rematch or max(_FEWEST, tried - asked["baseline"] - asked["rematch"])
+    return spec.study.arms.rematch or max(_FEWEST, asked["search"] - asked["baseline"] - asked["rematch"])
 
 
 def baseline_candidates(

@@ -293,7 +293,6 @@ def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, now: int) -> int:
     """Return how many tickets of choosing and of the rematch a round will still get, at most."""
     tunes, levels, seeds = bool(spec.other_names), _has_levels(spec), spec.study.seeds.choose
     asked = {arm: _asked(tickets, arm) for arm in ("constant", "search")}
-    asked["search"] //= spec.study.trials_per_run
     if of_kind(tickets, "rematch", of_round=now) or not tunes:
         rematch = 0
     else:

@@ -212,7 +212,6 @@ class StudyResult:
         """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
         # it says in words what it takes a whole result to say
         from tempopt.results.heads_text import heads_json
-        from tempopt.results.prior_text import prior_json
         from tempopt.results.proxy_text import proxy_json
         from tempopt.results.values_text import values_json
         from tempopt.results.verdict_json import earlier_json, evaluated_json, verdict_json
@@ -237,7 +236,6 @@ class StudyResult:
             "code": self.spec.study.code,
             "start_from": self.spec.study.start_from and self.spec.study.start_from.model_dump(),
             "heads": heads_json(self),
-            "prior": prior_json(self),
             "proxy": proxy_json(self),
             **rounds_json(self),
             "earlier_verdicts": [earlier_json(self, each) for each in self.earlier_verdicts],

@@ -14,7 +14,6 @@ from tempopt.results.evaluation_text import evaluation_lines
 from tempopt.results.guard_text import guard_lines
 from tempopt.results.heads_text import head_lines
 from tempopt.results.learned_text import controlled_lines, learned_lines
-from tempopt.results.prior_text import prior_lines
 from tempopt.results.proxy_text import proxy_lines, reversed_line
 from tempopt.results.recommendation_text import choice_text, earlier_advice, ends_text, recommendation_line
 from tempopt.results.rounds import ledger_lines
@@ -115,7 +114,6 @@ def verdict_lines(result: StudyResult, storage: str = "") -> list[str]:
     return [
         *lines,
         *(f"  {line}" for line in ledger_lines(result)),
-        *(f"  {line}" for line in prior_lines(result)),
         *(f"  {line}" for line in proxy_lines(result)),
         *_missing_lines(result, storage),
         _cost(result),

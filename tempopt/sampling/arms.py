@@ -31,7 +31,6 @@ from tempopt.sampling.optuna_study import trial_params
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.amendments import as_now
 from tempopt.spec.conditions import counted
-from tempopt.spec.priors import applied_prior
 from tempopt.spec.search_space import Arm
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.size_race import with_measured_shift
@@ -104,7 +103,7 @@ class Arms:
             )
             for arm, space in self._spaces.items()
         }
-        self._remembered, self._prior = earlier, applied_prior(spec)
+        self._remembered = earlier
         self._strategies: dict[str, KnowledgeGradient] = {}
         self._wanted: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._known: dict[str, set[int]] = {arm: set() for arm in self._spaces}
@@ -141,7 +140,6 @@ class Arms:
 
     def _strategy(self, arm: str) -> KnowledgeGradient:
         # it loads scipy, for which who only looks at a study should not wait
-        from tempopt.sampling.advice import advice
         from tempopt.sampling.common_beginnings import CommonBeginnings
         from tempopt.sampling.guarding import guarding
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
@@ -151,8 +149,6 @@ class Arms:
             study, whole, fixed = self._spec.study, self._arm(arm), self._fixed.get(arm, {})
             features = Features(self._spec, whole, without=fixed)
             earlier = [PriorStudy(each["runs"], features) for each in self._remembered]
-            if whole == "search" and self._prior is not None:
-                earlier.append(advice(self._prior, self._spec, features))
             # whether checkpoints are kept is a matter of care, which changes no decision
             shares = whole == "search" and self._spec.shares_steps
 
@@ -227,8 +223,6 @@ class Arms:
             fixed |= self._constants[number]
         if not self._spaces[arm].keys() - fixed.keys():
             return fixed
-        if (advised := self._advised(arm, number)) is not None:
-            return advised | fixed
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
         # a rematch has to come close to the best at τ = 1, and the study's sampler may be a poor one
@@ -239,17 +233,6 @@ class Arms:
         inside = {name: value for name, value in fixed.items() if name not in self._fixed.get(arm, {})}
         found = strategy.ask(known, pending, number=number, seed=seed, fixed=inside) or strategy.first(number)
         return (found or first_trial(self._spec, self._arm(arm), number, seed=self._spec.study.seed)) | fixed
-
-    def _advised(self, arm: str, number: int) -> dict[str, Any] | None:
-        """Return what the prior would have a trial begin with, after the first one; None: nothing."""
-        if self._prior is None or self._arm(arm) != "search":
-            return None
-        if number != 1 or not self._prior.trial:
-            return None
-        first = first_trial(self._spec, "search", 0, seed=self._spec.study.seed)
-        return {
-            name: each for name, each in {**first, **self._prior.trial}.items() if name in self._spaces[arm]
-        }
 
     def _rematched(self, arm: str) -> bool:
         return arm == "baseline" and len(self._histories[arm].over()) > self._baselines

@@ -52,7 +52,7 @@ class ParameterSets:
         self._describe = describe
         self._seed = seed
         self._own_end = -len(earlier)
-        self._begins_with = [each for each in earlier if each.begins]
+        self._earlier = list(earlier)
 
     def described(self, sets: Iterable[Mapping[str, Any]]) -> Array:
         """Return the features of parameter sets, one row each."""
@@ -82,11 +82,11 @@ class ParameterSets:
     @cached_property
     def firsts(self) -> list[Parameters]:
         """What earlier studies would have the trials after the first one begin with."""
-        if not self._begins_with:
+        if not self._earlier:
             return []
         pool, features_MD = self._everywhere
         rng, own_MD = np.random.default_rng(self._seed), features_MD[:, : self._own_end]
-        named = [each.best(own_MD, count=_FROM_EARLIER, rng=rng) for each in self._begins_with]
+        named = [each.best(own_MD, count=_FROM_EARLIER, rng=rng) for each in self._earlier]
         # the best of each, then the second best of each
         return [pool[place] for place in dict.fromkeys(itertools.chain(*zip(*named, strict=True)))]
 
@@ -103,7 +103,7 @@ class ParameterSets:
             return self._listed, self.described(self._listed)
         sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
         found = [at_places(self._space, places) for places in sobol]
-        for each in self._begins_with:
+        for each in self._earlier:
             found += [nearest(self._space, parameters) for parameters in each.parameters]
         return found, self.described(found)
 

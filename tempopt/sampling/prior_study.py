@@ -26,17 +26,13 @@ class PriorStudy:
     Args:
         runs: Parameters and values of its runs, more being better; at least one.
         describe: Turns whole parameter sets into the features of this study.
-        begins: Whether this study begins with sets that it names, and considers those of its runs.
     """
 
     def __init__(
         self,
         runs: Sequence[tuple[Mapping[str, Any], float]],
         describe: Callable[[Mapping[str, Any]], Array],
-        *,
-        begins: bool = True,
     ) -> None:
-        self.begins = begins
         features_ND = np.array([describe(parameters) for parameters, _ in runs])
         values_N = near(np.array([value for _, value in runs]))
         self.parameters: list[Mapping[str, Any]] = [parameters for parameters, _ in runs]

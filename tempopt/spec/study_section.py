@@ -73,7 +73,6 @@ class StudySection(Section):
     Args:
         enqueue: Parameter sets to try first, of some or all of the searched names.
         warm_start: Earlier studies of the same store, by name, whose runs the sampler learns from.
-        prior: Advice that the search begins with, the name of one of :data:`tempopt.spec.priors.PRIORS`.
         lease: Seconds that a run may go without a step before another agent takes its ticket.
         store_timeout: Seconds that agents go on training while the database cannot be reached, and that a
             run is tried again whose own code finds no disk space.
@@ -159,9 +158,6 @@ class StudySection(Section):
         list[Annotated[str, Field(min_length=1)]],
         Field(default_factory=list, description="a list of names of earlier studies, as in [first, second]"),
     ]
-    prior: Annotated[
-        str | None, Field(min_length=1, description="the name of a prior, as in long_context, or null")
-    ] = None
     proxy: ProxySection | None = None
     limits: Limits = Limits()
     lease: Annotated[

@@ -42,7 +42,6 @@ from tempopt.spec.evaluation_checks import as_normalised
 from tempopt.spec.identity import identifying
 from tempopt.spec.lightning_sections import parse_class, parse_trainer
 from tempopt.spec.model_sizes import full_size
-from tempopt.spec.priors import prior_notes
 from tempopt.spec.program import program_of
 from tempopt.spec.proxy import overrides_of_proxy, small_data
 from tempopt.spec.resources import Resources
@@ -279,7 +278,7 @@ class StudySpec(Section):
     @property
     def notes(self) -> list[str]:
         """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
-        return [*notes_on(self.study, self.search), *prior_notes(self)]
+        return notes_on(self.study, self.search)
 
     @property
     def amendments(self) -> tuple[Amendment, ...]:

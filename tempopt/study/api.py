@@ -24,7 +24,6 @@ from tempopt.forecast.split import divided
 from tempopt.forecast.words import begun_text
 from tempopt.records.liveness import user
 from tempopt.records.rows import StudyRow
-from tempopt.results.prior_text import prior_text
 from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.study_result import StudyResult, load
 from tempopt.spec.compared_sets import GivenSet
@@ -371,8 +370,6 @@ def check(
             else "Nothing is trained: a run is one evaluation.",
         ]
     lines += proxy_sizes(spec)
-    if (prior := prior_text(spec)) is not None:
-        lines.append(f"{prior[0].upper()}{prior[1:]}.")
     runs = begun_text(Forecast(divided(spec)).runs(), spec.called)
     lines.append(f"{runs[0].upper()}{runs[1:]}. How long that takes, and what it can show: tempopt plan.")
     return lines

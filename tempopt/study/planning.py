@@ -17,7 +17,6 @@ from tempopt.forecast.prices import costs_given, price
 from tempopt.forecast.runs import Forecast, Span
 from tempopt.forecast.split import Splits, divided, is_open, splits
 from tempopt.records.rows import Kind
-from tempopt.results.prior_text import prior_text
 from tempopt.results.proxy_text import proxy_sizes
 from tempopt.results.wording import baseline_name
 from tempopt.spec.budget import split_as, with_numbers
@@ -55,7 +54,6 @@ class StudyForecast:
         prunes: Whether a pruner may end runs.
         limited: Limits of the spec that may end the search sooner.
         trains: Whether runs are trainings; else they are evaluations of a trained model.
-        prior: What the search begins with by ``study.prior``, in words; None without.
         proxy: The sizes of the study's proxies and at full size, in words; None: there is none.
         by_size: Number of runs of each size, the smallest first; one number without a proxy.
         proxy_times: What the parts of a run of each proxy take, as measured, the smallest first.
@@ -80,7 +78,6 @@ class StudyForecast:
     prunes: bool = False
     limited: tuple[str, ...] = ()
     trains: bool = True
-    prior: str | None = None
     proxy: str | None = None
     by_size: tuple[Span, ...] = ()
     proxy_times: tuple[Times, ...] = ()
@@ -131,7 +128,6 @@ class StudyForecast:
             "run": {**dataclasses.asdict(self.times), "device": self.device, "seconds": self._largest()},
             "proxies": [dataclasses.asdict(each) for each in self.proxy_times],
             "limits": list(self.limited),
-            "prior": self.prior,
             "power": self._power_json(),
             "split": None if self.split is None else self.split.to_json(),
         }
@@ -220,7 +216,6 @@ def forecast(
         known_from=known_from,
         prunes=runs.prunes([*proxies, times][0]),
         trains=spec.confirms,
-        prior=prior_text(spec),
         proxy=" ".join(proxy_sizes(spec)) or None,
         by_size=tuple(runs.runs_by_size()),
         proxy_times=tuple(proxies),

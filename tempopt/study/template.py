@@ -9,8 +9,10 @@ import json
 import re
 from collections.abc import Iterable
 
+from tempopt.errors import UsageError, unknown
 from tempopt.spec.study_section import direction_of
 from tempopt.spec.yaml_source import BLANK
+from tempopt.study.scenarios import SCENARIOS, UNSPECIFIED, Scenario
 from tempopt.training.describe import Argument, ModuleInfo, inspect_module
 
 __all__ = ["Argument", "ModuleInfo", "inspect_module", "render"]
@@ -33,7 +35,7 @@ study:
   # failure: 0.5  # a run that ends worse than this counts as failed
   # guards: {{step_time: "<= +2%"}}  # what the winner may not make worse: a logged metric, time, memory
   # pruner: none        # trains every run to its end
-  # enqueue: [{{temperature_init: 0.5}}]  # parameters to try first
+{enqueue}
   # warm_start: [an_earlier_study]  # whose runs the search learns from, of the same database
   # limits: {{hours: 8}}  # stop searching by then, and confirm what was found; gpu_hours counts training
   # compile: true  # the training steps, with torch.compile; or reduce-overhead, max-autotune
@@ -42,20 +44,8 @@ study:
 # A bare name is an init argument of the model or a temperature parameter; data.x and trainer.x are the
 # others. A range is {{low, high, log, step}}, a list is one of several.
 search:
-  temperature_init: {{low: 0.25, high: 4}}
-  temperature_final: {{low: 0.25, high: 4}}
-  schedule: [constant, linear, cosine, exponential]
-  # layer_pattern: [uniform, linear, u]  # temperature over depth
-  # layer_ratio: {{low: 0.5, high: 2}}  # ... and how much of it
-  # contrast.temperature_init: {{low: 0.02, high: 1}}  # of a named temperature, see temperatures:
 {search}
-# temperatures:  # those that are not attention's, each with a name to search it by
-#   contrast: {{value: criterion.temperature}}  # path of a number; with transform: inverse it is a scale
-#   # or NAME: {{rows: [experts.*.gate]}}, which divides the outputs of these projections; or NAME: {{}}, a
-#   # temperature that a TemperedModule registers by that name
-#   # Usual ranges: 0.02 to 1 for a contrastive loss, 0.02 to 0.1 for the teacher of a self-distillation,
-#   # 1 to 20 for distillation, 0.1 to 2 for Gumbel-softmax, 0.01 to 1 for a classifier on cosines.
-
+{temperatures}
 model:
   class_path: {class_path}
   init_args:
@@ -71,6 +61,21 @@ trainer:
 #   gpus: 0.25  # cards of a run: a share of one, or as many as trainer.devices
 #   cpus: 1  # CPU cores of a run
 #   grace: 20  # seconds to checkpoint and leave when told to
+"""
+
+_TEMPERATURES = """\
+# temperatures:  # those that are not attention's, each with a name to search it by
+#   contrast: {value: criterion.temperature}  # path of a number; with transform: inverse it is a scale
+#   # or NAME: {rows: [experts.*.gate]}, which divides the outputs of these projections; or NAME: {}, a
+#   # temperature that a TemperedModule registers by that name
+#   # Usual ranges: 0.02 to 1 for a contrastive loss, 0.02 to 0.1 for the teacher of a self-distillation,
+#   # 1 to 20 for distillation, 0.1 to 2 for Gumbel-softmax, 0.01 to 1 for a classifier on cosines.
+"""
+
+_ATTENTION = """\
+  # layer_pattern: [uniform, linear, u]  # temperature over depth
+  # layer_ratio: {low: 0.5, high: 2}  # ... and how much of it
+  # contrast.temperature_init: {low: 0.02, high: 1}  # of a named temperature, see temperatures:
 """
 
 _TEMPERED = """\
@@ -98,12 +103,22 @@ attach:
 """
 
 
-def render(info: ModuleInfo) -> str:
+def render(info: ModuleInfo, scenario: str | None = None) -> str:
     """Return a study spec for a module, in YAML with comments.
 
     What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.spec.study_spec.load_spec`
     names what is left of them.
+
+    Args:
+        info: The module.
+        scenario: A name in SCENARIOS, whose ranges and first parameter set are written.
+
+    Raises:
+        UsageError: There is no such scenario.
     """
+    if scenario is not None and scenario not in SCENARIOS:
+        raise UsageError(unknown("scenario", scenario, SCENARIOS))
+    advice = UNSPECIFIED if scenario is None else SCENARIOS[scenario]
     short = info.class_path.rpartition(".")[2]
     metric = _likeliest(info.metrics)
     direction = direction_of(metric) if metric else None
@@ -114,11 +129,13 @@ def render(info: ModuleInfo) -> str:
         metric=_value(metric, "the name under which validation logs it, with self.log", info.metrics),
         direction=_value(direction, "maximize or minimize", ()),
         confirm_on=_confirm_on(info),
-        search=_search(info),
+        enqueue=_enqueue(info, scenario, advice),
+        search=_search(info, advice),
+        temperatures=_temperatures(scenario) if scenario is not None and advice.named else _TEMPERATURES,
         class_path=info.class_path,
         arguments=_arguments(info.arguments, indent=4),
         data=_data(info),
-        attach="" if info.tempered else _ATTACH,
+        attach="" if info.tempered or advice.named else _ATTACH,
     )
     filled = 'Fill in what is marked "<-- fill in". Then:' if BLANK in text else "It can be run as it is:"
     return text.replace("{blanks}", filled)
@@ -143,8 +160,37 @@ def _confirm_on(info: ModuleInfo) -> str:
     return "validate  # there is no test_dataloader; with one, say test, and the verdict weighs more"
 
 
-def _search(info: ModuleInfo) -> str:
-    lines = _TEMPERED if info.tempered else ""
+def _enqueue(info: ModuleInfo, scenario: str | None, advice: Scenario) -> str:
+    if scenario is None:
+        return "  # enqueue: [{temperature_init: 0.5}]  # parameters to try first"
+    domains = advice.search(tempered=info.tempered)
+    parameters = ", ".join(f"{name}: {value}" for name, value in advice.enqueue.items() if name in domains)
+    return (
+        f"  # Scenario {scenario}: {advice.about}.\n"
+        "  # The ranges and this set follow published advice (docs/search.md has the sources), which may be\n"
+        "  # wrong here: the verdict says what it is worth.\n"
+        f"  enqueue: [{{{parameters}}}]  # parameters to try first"
+    )
+
+
+def _temperatures(scenario: str) -> str:
+    return (
+        "temperatures:\n"
+        f"  {scenario}: {{value: {BLANK}}}  # <-- fill in: path of the number, as in criterion.temperature;\n"
+        "    # with transform: inverse it is a scale\n"
+    )
+
+
+def _search(info: ModuleInfo, advice: Scenario) -> str:
+    domains = advice.search(tempered=info.tempered)
+    lines = "".join(f"  {name}: {domain}\n" for name, domain in domains.items())
+    if not advice.named:
+        suggestions = _ATTENTION + (_TEMPERED if info.tempered else "")
+        lines += "".join(
+            line
+            for line in suggestions.splitlines(keepends=True)
+            if line.removeprefix("  # ").partition(":")[0] not in domains
+        )
     for each in info.arguments:
         rate = "lr" in each.name.split("_") or "learning_rate" in each.name
         if rate and isinstance(each.default, float) and each.default > 0:

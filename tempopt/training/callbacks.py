@@ -382,15 +382,19 @@ class RunCallback(Checkpoint):
             self.diverged_at = step_of(trainer)
             end(trainer)
             return
-        step = step_of(trainer)
-        self.reports.append([step, value])
-        self._report(step, value, logged)
+        self.take(step_of(trainer), value, logged)
         if self._wishes.stop:
             end(trainer)
 
     def has(self, step: int) -> bool:
         """Return whether the newest report is of this step."""
         return bool(self.reports) and self.reports[-1][0] == step
+
+    def take(self, step: int, value: float, logged: dict[str, float]) -> None:
+        """Take one validation into the history, and report it."""
+        self.reports.append([step, value])
+        self.metrics = logged
+        self._report(step, value, logged)
 
     def state_dict(self) -> dict[str, Any]:
         return {"reports": self.reports, "metrics": self.metrics}

@@ -81,7 +81,7 @@ FLAGS = {
     "storage": STORE | {"upgrade"},
     "check": {"SPEC", "--set", "--dry-run"},
     "plan": STORE | {"--with-code", "SPEC", "--trials", "--workers", "--set", "--earlier", "--json"},
-    "init": {"IMPORT_PATH", "-o", "--output"},
+    "init": {"IMPORT_PATH", "--scenario", "-o", "--output"},
     "webhook": STORE | {"ACTION", "NAME", "--webhooks", "--json"},
     "login": {"URL", "--token-file"},
     "logout": {"URL"},

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tempopt.errors import SpecError
+from tempopt.errors import SpecError, UsageError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.spec.yaml_source import parse
+from tempopt.spec.yaml_source import BLANK, parse
+from tempopt.study.scenarios import SCENARIOS
 from tempopt.study.template import Argument, ModuleInfo, inspect_module, render
 
 THEIRS = """
@@ -209,3 +210,27 @@ def test_the_likeliest_metric_is_taken_and_the_others_are_named(info: Callable[.
     text = render(info(metrics=["speed", "val_accuracy", "val_loss"]))
     assert "metric: val_accuracy  # also logged: speed, val_loss" in text
     assert _load(text).study.direction == "maximize"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("tempered", [True, False])
+def test_a_scenario_writes_ranges_and_a_first_set(
+    info: Callable[..., ModuleInfo], scenario: str, tempered: bool
+) -> None:
+    text = render(info(tempered=tempered), scenario)
+    advice = SCENARIOS[scenario]
+    assert f"# Scenario {scenario}: {advice.about}." in text
+    assert (BLANK in text) == advice.named
+    spec = _load(text.replace(BLANK, "criterion.temperature"))
+    domains = advice.search(tempered=tempered)
+    assert list(spec.search) == list(domains)
+    assert spec.study.enqueue == [{name: value for name, value in advice.enqueue.items() if name in domains}]
+    assert list(spec.temperatures) == ([scenario] if advice.named else [])
+    assert (spec.attach is None) == (tempered or advice.named)
+    assert spec.notes == []
+
+
+def test_an_unknown_scenario_is_refused_with_those_that_there_are(info: Callable[..., ModuleInfo]) -> None:
+    with pytest.raises(UsageError, match='"pretrain". Did you mean "pretraining"') as caught:
+        render(info(), "pretrain")
+    assert all(scenario in str(caught.value) for scenario in SCENARIOS)
